@@ -17,7 +17,8 @@ from matplotlib import pyplot as plt
 
 STAGES = {
     "warmup.jsonl": ("SFT on random workflows", "loss", "nats a token"),
-    "distilled.jsonl": ("SFT on what the search over rules found", "loss", "nats a token"),
+    "drilled.jsonl": ("SFT on what the search over rules found", "loss", "nats a token"),
+    "renamed.jsonl": ("the same with other names", "loss", "nats a token"),
     "metrics.jsonl": ("GRPO", "reward", "mean reward of a step"),
 }
 """Files of the folder: what they are of, the figure, and its unit; a file that is not there is left out."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from examples import choose_workflow
-from rules import make_workflow
+from rules import make_workflow, read_plan_share
 from search import COMPACT, open_runner
 
 from batuta.core import MalformedPlan, Pool, Step, Workflow
@@ -39,6 +39,7 @@ from batuta.train.sampler import Sampler
 from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
+"""Seed and number of the workers that are measured on; another seed asks other questions too."""
 SEARCHED = (1, 300)
 AT_ONCE = 30
 """Drafts that are written together."""
@@ -74,6 +75,17 @@ def vote_workflow(workers: Sequence[Any]) -> Workflow:
     return make_flow(*solved, ("Compare the solutions.", workers[0], (0, 1, 2)))
 
 
+def planned_workflow(pool: Pool, workers: Sequence[Any]) -> Workflow:
+    """The rule that the search chose most often, whoever is called the best."""
+    best, second = workers[0], workers[1]
+    return make_flow(
+        ("Plan the steps.", max(pool, key=read_plan_share), ()),
+        ("Solve the question.", best, (0,)),
+        ("Solve the question.", second, (0,)),
+        ("Compare the solutions.", best, (0, 1, 2)),
+    )
+
+
 SYSTEMS: dict[str, Plan] = {
     "random workflow": lambda e: random_workflow(
         Random(f"random {e.number}"), e.pool, 5, free=True
@@ -87,6 +99,12 @@ SYSTEMS: dict[str, Plan] = {
     ),
     "fixed pipeline (best two by card)": lambda e: fixed_pipeline_workflow(ranked(e.pool)),
     "fixed pipeline (told the family)": lambda e: fixed_pipeline_workflow(by_family(e)),
+    "planner plans, two solve, best compares (best by card)": lambda e: planned_workflow(
+        e.pool, ranked(e.pool)
+    ),
+    "planner plans, two solve, best compares (told the family)": lambda e: planned_workflow(
+        e.pool, by_family(e)
+    ),
     "three solve, best compares": lambda e: vote_workflow(ranked(e.pool)),
     "three solve, best compares (told the family)": lambda e: vote_workflow(by_family(e)),
 }
@@ -116,15 +134,18 @@ def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollou
     return places
 
 
-def make_questions(kind: str, count: int) -> list[Episode]:
-    """Questions, each with three workers that no training has seen."""
-    everyone = world2_pool(*UNSEEN)
+def make_questions(kind: str, count: int, workers: int = UNSEEN[0]) -> list[Episode]:
+    """Questions, each with three workers that no training has seen, drawn by that seed."""
+    everyone = world2_pool(workers, UNSEEN[1])
     families = {"trained": [None], "wordings": [None], "family": ["mixtures", "shifts"]}[kind]
     tasks = [
         task
         for family in families
         for task in draw_world2_tasks(
-            family, count // len(families), TEST_SEED, held_out=kind == "wordings"
+            family,
+            count // len(families),
+            TEST_SEED + workers - UNSEEN[0],
+            held_out=kind == "wordings",
         )
     ]
     rng = Random(f"unseen {kind}")
@@ -237,7 +258,7 @@ async def measure_search(path: Path, questions: int) -> dict[str, Any]:
 
 
 async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = open_runner(UNSEEN, RewardSettings())
+    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
     found: dict[str, Any] = {}
     systems = dict(SYSTEMS)
     if wanted.rules:
@@ -245,7 +266,7 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
     if wanted.found:
         return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:
-        episodes = make_questions(kind, wanted.questions)
+        episodes = make_questions(kind, wanted.questions, wanted.workers)
         table: dict[str, Any] = {}
         for name, plan in systems.items() if not wanted.no_comparators else ():
             drafts = [
@@ -283,9 +304,10 @@ def main() -> None:
     parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
     parser.add_argument("--rules", type=Path, help="what rules.py chose, as a comparator")
     parser.add_argument("--questions", type=int, default=600)
+    parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
     parser.add_argument("--drafts", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=600.0, help="of writing, at most")
-    parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--most", type=int, default=176)
     parser.add_argument("--no-comparators", action="store_true")
     parser.add_argument("--kinds", nargs="+", default=["trained", "wordings", "family"])
     wanted = parser.parse_args()

@@ -1,13 +1,13 @@
 """Searches the rule that reads the cards best, family by family, and writes its workflows as SFT data.
 
-    .venv/bin/python recipes/pretrained-conductor/rules.py RULES.json DRAFTS.jsonl --prompts 400
+    .venv/bin/python recipes/pretrained-conductor/rules.py RULES.json DRAFTS.jsonl --prompts 6000
 
 `search.py` tries each pool out, which a conductor cannot do: it has the cards alone. Here a candidate is a
-rule that makes a workflow of the cards (who is best at the question's family, who next, who checks best), and every
-question of the race has a pool of its own. All rules meet the same questions (40 of a family, then the best four 80
+rule that makes a workflow of the cards (who is best at the question's family, who next, who plans best), and every
+question of the race has a pool of its own. All rules meet the same questions (150 of a family, then the best four 450
 more); the first wins whose reward is within 0.01 of the best, fewest calls first. A line of the second file is a fresh
 question with three workers in a random order, a line that reads their cards aloud (the free reasoning before the
-lists) and the winning rule's workflow, each step in one of forty wordings.
+lists) and the winning rule's workflow, each step in words that name the question's matter.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from examples import NEAR, word_freely
+from examples import NEAR
 from search import COMPARE, LOOK_UP, PLAN, REPAIR, SOLVE, SOURCE, open_runner
 
 from batuta.core import Pool, Step, Task, Worker, Workflow
@@ -31,61 +32,171 @@ from batuta.train.rollouts import PolicyDraft, RolloutRunner
 from batuta.train.settings import RewardSettings
 
 Laps = Sequence[tuple[int | None, int]]
-LAPS: Laps = ((None, 40), (4, 80))
+LAPS: Laps = ((None, 150), (4, 450))
 """Rules of each lap (None: all) and further questions that they meet."""
-Ranked = tuple[Worker, Worker, Worker]
+
+
+class Team(NamedTuple):
+    """Three workers by what their cards say: of the question's family, and of plans."""
+
+    best: Worker
+    second: Worker
+    third: Worker
+    planner: Worker
+
+
 Part = tuple[str, Worker, tuple[int, ...]]
+"""What a step is to do, by whom, and which earlier steps it reads."""
 
 
-def _solve_all(ranked: Ranked, read: tuple[int, ...] = ()) -> list[Part]:
-    return [(SOLVE, worker, read) for worker in ranked]
+def _solve_all(team: Team, read: tuple[int, ...] = ()) -> list[Part]:
+    return [(SOLVE, worker, read) for worker in team[:3]]
 
 
-RULES: dict[str, Callable[[Ranked], list[Part]]] = {
-    "the best alone": lambda r: [(SOLVE, r[0], ())],
-    "the best, the second repairs": lambda r: [(SOLVE, r[0], ()), (REPAIR, r[1], (0,))],
-    "the second, the best repairs": lambda r: [(SOLVE, r[1], ()), (REPAIR, r[0], (0,))],
-    "the second plans, the best": lambda r: [(PLAN, r[1], ()), (SOLVE, r[0], (0,))],
-    "the second looks up, the best": lambda r: [(LOOK_UP, r[1], ()), (SOLVE, r[0], (0,))],
-    "two look up, the best": lambda r: [
-        (LOOK_UP, r[1], ()),
-        (LOOK_UP, r[2], ()),
-        (SOLVE, r[0], (0, 1)),
+def _two_solve(team: Team, read: tuple[int, ...] = ()) -> list[Part]:
+    return [(SOLVE, worker, read) for worker in team[:2]]
+
+
+RULES: dict[str, Callable[[Team], list[Part]]] = {
+    "the best alone": lambda t: [(SOLVE, t.best, ())],
+    "the best, the second repairs": lambda t: [(SOLVE, t.best, ()), (REPAIR, t.second, (0,))],
+    "the second, the best repairs": lambda t: [(SOLVE, t.second, ()), (REPAIR, t.best, (0,))],
+    "the second plans, the best": lambda t: [(PLAN, t.second, ()), (SOLVE, t.best, (0,))],
+    "the planner plans, the best": lambda t: [(PLAN, t.planner, ()), (SOLVE, t.best, (0,))],
+    "the second looks up, the best": lambda t: [(LOOK_UP, t.second, ()), (SOLVE, t.best, (0,))],
+    "two look up, the best": lambda t: [
+        (LOOK_UP, t.second, ()),
+        (LOOK_UP, t.third, ()),
+        (SOLVE, t.best, (0, 1)),
     ],
-    "plan, solution, repair": lambda r: [
-        (PLAN, r[1], ()),
-        (SOLVE, r[0], (0,)),
-        (REPAIR, r[1], (0, 1)),
+    "plan, solution, repair": lambda t: [
+        (PLAN, t.second, ()),
+        (SOLVE, t.best, (0,)),
+        (REPAIR, t.second, (0, 1)),
     ],
-    "two solve, the best compares": lambda r: [*_solve_all(r)[:2], (COMPARE, r[0], (0, 1))],
-    "two solve, the third compares": lambda r: [*_solve_all(r)[:2], (COMPARE, r[2], (0, 1))],
-    "three solve, the best compares": lambda r: [*_solve_all(r), (COMPARE, r[0], (0, 1, 2))],
-    "three solve, the second compares": lambda r: [*_solve_all(r), (COMPARE, r[1], (0, 1, 2))],
-    "a plan, three solve, the best compares": lambda r: [
-        (PLAN, r[1], ()),
-        *_solve_all(r, (0,)),
-        (COMPARE, r[0], (1, 2, 3)),
+    "two solve, the best compares": lambda t: [*_two_solve(t), (COMPARE, t.best, (0, 1))],
+    "two solve, the third compares": lambda t: [*_two_solve(t), (COMPARE, t.third, (0, 1))],
+    "three solve, the best compares": lambda t: [*_solve_all(t), (COMPARE, t.best, (0, 1, 2))],
+    "three solve, the second compares": lambda t: [
+        *_solve_all(t),
+        (COMPARE, t.second, (0, 1, 2)),
+    ],
+    "a plan, three solve, the best compares": lambda t: [
+        (PLAN, t.second, ()),
+        *_solve_all(t, (0,)),
+        (COMPARE, t.best, (1, 2, 3)),
+    ],
+    "the planner plans, two solve, the best compares": lambda t: [
+        (PLAN, t.planner, ()),
+        *_two_solve(t, (0,)),
+        (COMPARE, t.best, (1, 2)),
+    ],
+    "the planner plans, two solve, the best compares by the plan": lambda t: [
+        (PLAN, t.planner, ()),
+        *_two_solve(t, (0,)),
+        (COMPARE, t.best, (0, 1, 2)),
+    ],
+    "the planner plans, three solve, the best compares by the plan": lambda t: [
+        (PLAN, t.planner, ()),
+        *_solve_all(t, (0,)),
+        (COMPARE, t.best, (0, 1, 2, 3)),
+    ],
+    "the best looks up, two solve, the best compares": lambda t: [
+        (LOOK_UP, t.best, ()),
+        *_two_solve(t, (0,)),
+        (COMPARE, t.best, (1, 2)),
     ],
 }
-"""What is done by the best, the second and the third of a question's family by their cards."""
+"""What is done by whom, as their cards rank them."""
+MATTERS = {
+    "bills": "the bill",
+    "clock": "the time",
+    "letters": "the letters",
+    "almanac": "the lighthouses",
+    "walks": "the walk",
+    "ranks": "the order",
+}
+WORDINGS: Mapping[str, tuple[str, ...]] = {
+    SOLVE: (
+        "Work out {} step by step.",
+        "Compute {} with care.",
+        "Solve for {} and show the working.",
+    ),
+    PLAN: (
+        "Plan how to get {}.",
+        "Break {} down into steps, no result yet.",
+        "Outline the way to {}.",
+    ),
+    LOOK_UP: (
+        "Look up what has to be known of {}.",
+        "Recall the facts on {}.",
+        "Gather what matters for {}.",
+    ),
+    REPAIR: (
+        "Correct {} where it is wrong.",
+        "Repair what is wrong with {}.",
+        "Revise {} and give the result.",
+    ),
+    COMPARE: (
+        "Compare the answers on {} and decide.",
+        "Choose between the answers on {}.",
+        "Judge which answer on {} is right.",
+    ),
+}
+"""What a step is told; the question's matter stands in the gap."""
+
+
+def read_plan_share(worker: Worker) -> int:
+    """Percent of right plans, as the card says it; 0 where it says nothing."""
+    found = re.search(r"plans (\d+)%", worker.description)
+    return int(found[1]) if found else 0
+
+
+def form_team(pool: Pool, family: str) -> Team:
+    """The workers by their cards; of equals the one that is listed first."""
+    best, second, third = sorted(pool, key=lambda worker: -worker.measured[family])
+    return Team(best, second, third, max(pool, key=read_plan_share))
 
 
 def make_workflow(rule: str, pool: Pool, family: str) -> Workflow:
     """The rule's workflow for these workers and a question of that family."""
-    first, second, third = sorted(pool, key=lambda worker: -worker.measured[family])
-    parts = RULES[rule]((first, second, third))
+    parts = RULES[rule](form_team(pool, family))
     return Workflow(tuple(Step(subtask=s, worker=w.id, access=a) for s, w, a in parts))
 
 
-def read_cards(pool: Pool, family: str) -> str:
+def name_matter(workflow: Workflow, family: str, rng: Random) -> Workflow:
+    """The workflow with each step in one of the wordings, which names the matter."""
+    return Workflow(
+        tuple(
+            Step(
+                subtask=rng.choice(WORDINGS[step.subtask]).format(MATTERS[family]),
+                worker=step.worker,
+                access=step.access,
+            )
+            for step in workflow.steps
+        )
+    )
+
+
+def read_cards(pool: Pool, family: str, *, plans: bool) -> str:
     """What a draft thinks before its lists: the question's family, what the cards say of it, who is best.
 
     Copied in the cards' order first and ranked then: to find a number and to compare numbers are two
     tasks, and a small model learns each sooner than both at once.
     """
-    shares = ", ".join(f"{worker.id} {worker.measured[family]:.0%}" for worker in pool)
-    ranked = ", ".join(w.id for w in sorted(pool, key=lambda w: -w.measured[family]))
-    return f"{family}: {shares}; {ranked}"
+    team = form_team(pool, family)
+    shares = [(worker.id, f"{worker.measured[family]:.0%}".rstrip("%")) for worker in pool]
+    text = read_aloud(family, shares, (team.best.id, team.second.id))
+    if plans:
+        shares = [(worker.id, str(read_plan_share(worker))) for worker in pool]
+        text += read_aloud(" plans", shares, (team.planner.id,))
+    return text
+
+
+def read_aloud(of_what: str, shares: Sequence[tuple[str, str]], first: Sequence[str]) -> str:
+    """A sentence of a draft's thought: of whom the cards say what, and who is first."""
+    told = ", ".join(f"{name} {share}" for name, share in shares)
+    return f"{of_what}: {told}; {', '.join(first)}."
 
 
 async def race_rules(
@@ -130,7 +241,7 @@ def _draw_episode(number: int, task: Task, everyone: Pool, family: str) -> Episo
     return Episode(number=number, task=task, pool=Pool(tuple(three)), seed=number)
 
 
-def choose_rule(found: list[dict[str, Any]], anyone: Ranked) -> str:
+def choose_rule(found: list[dict[str, Any]], anyone: Team) -> str:
     """Of the finalists that are as good as the best, the one with the fewest calls."""
     finalists = [one for one in found if one["questions"] == found[0]["questions"]]
     near = [one for one in finalists if one["reward"] >= found[0]["reward"] - NEAR]
@@ -145,13 +256,13 @@ def write_drafts(chosen: dict[str, str], everyone: Pool, prompts: int, seed: int
         (task,) = draw_world2_tasks(family, 1, 800_000 + 100_000 * seed + number)
         pool = Pool(tuple(rng.sample(everyone.workers, 3)))
         flow = make_workflow(chosen[family], pool, family)
-        steps = [(s.subtask, s.worker, s.access) for s in flow.steps]
-        lists = render_workflow(word_freely(steps, rng), pool, names=True)
+        lists = render_workflow(name_matter(flow, family, rng), pool, names=True)
+        plans = any(step.subtask == PLAN for step in flow.steps)
         yield json.dumps(
             {
                 "question": task.question,
                 "pool": [worker.id for worker in pool],
-                "draft": f"{read_cards(pool, family)}\n{lists}",
+                "draft": f"{read_cards(pool, family, plans=plans)}\n{lists}",
             }
         )
 
@@ -160,7 +271,10 @@ async def search_rules(out: Path, drafts: Path, *, prompts: int, seed: int, cost
     everyone = world2_pool(*SOURCE)
     runner = open_runner(SOURCE, RewardSettings(cost="calls", unit=1, coefficient=cost))
     found = {family: await race_rules(runner, everyone, family) for family in TRAINING_KINDS}
-    chosen = {family: choose_rule(rows, everyone.workers[:3]) for family, rows in found.items()}
+    chosen = {
+        family: choose_rule(rows, form_team(Pool(everyone.workers[:3]), family))
+        for family, rows in found.items()
+    }
     out.write_text(json.dumps({"chosen": chosen, "races": found}, indent=2) + "\n", "utf-8")
     lines = list(write_drafts(chosen, everyone, prompts, seed))
     drafts.write_text("\n".join(lines) + "\n", "utf-8")
@@ -171,7 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("drafts", type=Path)
-    parser.add_argument("--prompts", type=int, default=400)
+    parser.add_argument("--prompts", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=1, help="of the drafts' questions and pools")
     parser.add_argument("--cost", type=float, default=0.0, help="reward that a call costs")
     wanted = parser.parse_args()

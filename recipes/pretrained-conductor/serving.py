@@ -33,7 +33,7 @@ ALL = 600
 async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
     """What was measured."""
     client = GgufClient.open(wanted.model, holds_form=not wanted.free)
-    some = make_questions(wanted.kind, ALL)[: wanted.plans]
+    some = make_questions(wanted.kind, ALL, wanted.workers)[: wanted.plans]
     wall: list[float] = []
     spent: list[float] = []
     drafts: list[PolicyDraft] = []
@@ -46,7 +46,7 @@ async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
         spent.append(time.process_time() - used)
         prompt, written = reply.usage.input, reply.usage.output
         drafts.append(PolicyDraft(text=reply.text, prompt_tokens=prompt, tokens=written))
-    runner = open_runner(UNSEEN, RewardSettings())
+    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
     pairs = list(zip(some, drafts, strict=True))
     rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)
     return {
@@ -73,7 +73,8 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--kind", choices=["trained", "wordings", "family"], default="trained")
-    parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
+    parser.add_argument("--most", type=int, default=176)
     parser.add_argument("--free", action="store_true", help="no grammar")
     print(json.dumps(asyncio.run(serve(parser.parse_args())), indent=2))
 

@@ -39,7 +39,13 @@ from batuta.train.distil_stage import draw_groups, run_distillation
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.gguf_files import export_gguf, find_gguf, import_gguf, models_cache
 from batuta.train.hardware import available_memory
-from batuta.train.model import add_adapters, freeze_lower_layers, load_policy, save_stage
+from batuta.train.model import (
+    add_adapters,
+    choose_attention,
+    freeze_lower_layers,
+    load_policy,
+    save_stage,
+)
 from batuta.train.questions import draw_questions
 from batuta.train.sampler import GenerateSampler, Sampler, open_sampler
 from batuta.train.settings import LoraSettings, WarmupSettings
@@ -53,7 +59,7 @@ from batuta.train.warmup import (
 )
 from batuta.train.warmup_stage import run_warmup
 from own_models.llama_server import weights
-from train.stage import LIBRARIES, metrics, settings
+from train.stage import LIBRARIES, NETWORK, metrics, settings
 
 pytestmark = LIBRARIES
 HAS_GGUF = importlib.util.find_spec("gguf") is not None and weights() is not None
@@ -331,6 +337,29 @@ class TestErrors:
             with pytest.raises(ConfigError, match="is damaged"):
                 import_gguf(str(tmp_path / "half.gguf"), tmp_path / f"out{size}")
             assert not (tmp_path / f"out{size}").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="attention is chosen for processors")
+@pytest.mark.parametrize(
+    ("bf16", "amx", "chosen"),
+    [(True, False, "eager"), (True, True, "sdpa"), (False, False, "sdpa")],
+)
+def test_attention_is_the_one_that_is_fast_there(
+    tmp_path, monkeypatch, bf16: bool, amx: bool, chosen: str
+):
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+        )
+    )
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
+    policy = {"network": NETWORK, "bf16": bf16}
+    choose_attention(model, settings(tmp_path, policy=policy))
+    assert model.config._attn_implementation == chosen
 
 
 @pytest.fixture(scope="session")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from batuta.core import Pool, Workflow
 from batuta.language import parse_workflow, render_workflow
+from batuta.language.instructions import classify_instruction
 from batuta.rehearsal.world2 import world2_pool
 from batuta.train.episodes import Episode
 from batuta.train.rollouts import PolicyDraft
@@ -50,7 +53,7 @@ async def test_a_search_over_rules_writes_drafts_that_are_workflows(scripts: Any
     found = await rules.race_rules(runner, everyone, "bills", laps=((None, 1), (2, 2)))
     assert {one["rule"] for one in found} == set(rules.RULES)
     assert [one["questions"] for one in found] == [3, 3, *[1] * (len(rules.RULES) - 2)]
-    chosen = rules.choose_rule(found, everyone.workers[:3])
+    chosen = rules.choose_rule(found, rules.form_team(Pool(everyone.workers[:3]), "bills"))
     assert chosen in {one["rule"] for one in found[:2]}
     families = dict.fromkeys(rules.TRAINING_KINDS, chosen)
     lines = [json.loads(line) for line in rules.write_drafts(families, everyone, 7, seed=1)]
@@ -63,7 +66,7 @@ async def test_a_search_over_rules_writes_drafts_that_are_workflows(scripts: Any
 
 def test_of_rules_as_good_the_one_with_the_fewest_calls_is_chosen(scripts: Any) -> None:
     rules = scripts("rules")
-    three = world2_pool(*SMALL).workers[:3]
+    team = rules.form_team(Pool(world2_pool(*SMALL).workers[:3]), "bills")
     row = {"questions": 9, "reward": 0.8}
     found = [
         {**row, "rule": "three solve, the best compares", "reward": 0.805},
@@ -71,7 +74,41 @@ def test_of_rules_as_good_the_one_with_the_fewest_calls_is_chosen(scripts: Any) 
         {**row, "rule": "the best alone", "reward": 0.79},
         {**row, "rule": "two look up, the best", "reward": 0.9, "questions": 3},
     ]
-    assert rules.choose_rule(found, three) == "the second plans, the best"
+    assert rules.choose_rule(found, team) == "the second plans, the best"
+
+
+def test_a_team_is_formed_by_what_the_cards_say(scripts: Any) -> None:
+    rules = scripts("rules")
+    pool = Pool(world2_pool(*SMALL).workers[:3])
+    for family in rules.TRAINING_KINDS:
+        team = rules.form_team(pool, family)
+        shares = [worker.measured[family] for worker in team[:3]]
+        assert shares == sorted(shares, reverse=True) and set(team[:3]) == set(pool)
+        assert f"plans {max(map(rules.read_plan_share, pool))}%" in team.planner.description
+        said = rules.read_cards(pool, family, plans=True)
+        assert f"; {team.best.id}, {team.second.id}. plans: " in said
+        assert said.endswith(f"; {team.planner.id}.")
+
+
+def test_every_wording_is_understood_as_what_it_asks_for(scripts: Any) -> None:
+    rules = scripts("rules")
+    for plain, wordings in rules.WORDINGS.items():
+        for wording in wordings:
+            for matter in rules.MATTERS.values():
+                said = wording.format(matter)
+                assert classify_instruction(said) is classify_instruction(plain), said
+
+
+def test_a_drill_teaches_the_order_of_what_it_tells(scripts: Any) -> None:
+    drills = scripts("drills")
+    for seed in range(200):
+        pieces = drills.draw_line(Random(seed))
+        assert [learned for _, learned in pieces] == [0, 1, 0, 1, 0]
+        for told, follows in (pieces[0:2], pieces[2:4]):
+            shares = re.findall(r"(\w+) (\d+)[,;]", told[0].partition(":")[2])
+            ranked = sorted(shares, key=lambda share: -int(share[1]))
+            names = follows[0].strip(" .").split(", ")
+            assert len(shares) == 3 and names == [name for name, _ in ranked[: len(names)]]
 
 
 @pytest.mark.anyio

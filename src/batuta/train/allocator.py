@@ -1,9 +1,12 @@
-"""Freed memory is kept for the next step."""
+"""Freed memory is kept for the next step, as far as it does not grow from step to step."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _TRIM_BYTES = 2**31 - 1
@@ -24,3 +27,36 @@ def retain_freed_memory() -> bool:
         return False
     options = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _TRIM_BYTES), (_TOP_PAD, _PAD_BYTES))
     return sum(int(mallopt(name, value)) for name, value in options) == len(options)
+
+
+_STATM = Path("/proc/self/statm")
+
+
+@dataclass(slots=True)
+class MemoryTrimmer:
+    """Hands retained memory back when the process has grown by half since it last did.
+
+    Texts of other lengths in every step leave holes that the next step does not fill: with a
+    network of 135 million parameters a training that needs 4 GB grew to 12 GB in forty steps and
+    was killed.
+    """
+
+    least: int = 4 * 2**30
+    """Bytes that are never too many: a small network keeps what it has."""
+    held: int = 0
+    """Resident bytes after memory was handed back last."""
+
+    def trim_growth(self) -> bool:
+        """Call it after a step; returns whether memory was handed back."""
+        if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
+            return False
+        try:
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        except (OSError, AttributeError):
+            return False
+        self.held = _resident_bytes()
+        return True
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

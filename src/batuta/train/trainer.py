@@ -16,6 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.errors import ConfigError
 from batuta.train.ahead import KeepPendingBatches, pending_file, read_pending
+from batuta.train.allocator import MemoryTrimmer
 from batuta.train.episodes import Episode
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
 from batuta.train.model import (
@@ -86,6 +87,7 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ScheduleCallback(trainer, settings))
+    trainer.add_callback(MemoryCallback())
     if settings.optimiser.staleness:
         rank = int(trainer.accelerator.process_index)
         trainer.add_callback(KeepPendingBatches(rollout.ahead.pending, rank))
@@ -232,6 +234,17 @@ class ScheduleCallback(TrainerCallback):
             self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
         if o.scale == GROUP_THEN_BATCH and step >= self._settings.reward.from_step:
             self._trainer.scale_rewards = "batch"
+
+
+class MemoryCallback(TrainerCallback):
+    """Memory does not grow from step to step."""
+
+    def __init__(self) -> None:
+        self._memory = MemoryTrimmer()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """What the step has freed is handed back where it is too much."""
+        self._memory.trim_growth()
 
 
 class MetricsCallback(TrainerCallback):

@@ -31,6 +31,7 @@ from batuta.core import (
 )
 from batuta.language import ACCEPTED, PromptOptions, conductor_request, render_workflow
 from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
+from batuta.train.allocator import MemoryTrimmer
 from batuta.train.model import without_adapters
 from batuta.train.settings import WarmupSettings
 from batuta.train.shared_prompt import completion_logprobs
@@ -272,7 +273,7 @@ def fit_examples(
         optimiser, learning_rate, total_steps=steps, pct_start=0.08
     )
     model.train()
-    done = 0
+    done, memory = 0, MemoryTrimmer()
     while schedule.last_epoch < steps and not is_over(1.0):
         optimiser.zero_grad(set_to_none=True)
         batch = next(batches)
@@ -288,6 +289,7 @@ def fit_examples(
             schedule.step()
         on_step(done, loss)
         done += 1
+        memory.trim_growth()
     model.eval()
 
 
@@ -310,7 +312,9 @@ def _add_gradients(
     lost, tokens = 0.0, 0
     for ids_BT, weights_BT, drafts_BT, mask_BT in parts:
         counted = weights_BT > 0
-        hidden_BTD = bare.get_decoder()(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
+        hidden_BTD = bare.get_decoder()(
+            ids_BT, attention_mask=mask_BT, use_cache=False
+        ).last_hidden_state[:, :-1]
         logits_NV = bare.get_output_embeddings()(hidden_BTD[counted]).float()
         losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
         ((losses * weights_BT[counted]).sum() / whole).backward()
