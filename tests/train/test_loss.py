@@ -94,3 +94,41 @@ def test_the_order_of_the_rows_does_not_matter(tmp_path, random_policy):
     torch.testing.assert_close(
         read(ours.model, ids[order], mask[order], T)[0], plain[order], atol=2e-5, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize(("questions", "group", "passes"), [(4, 4, 4), (2, 8, 4), (6, 2, 3)])
+def test_a_pass_reads_as_few_prompts_as_may_be(
+    tmp_path, random_policy, monkeypatch, questions, group, passes
+):
+    learner = trainer(tmp_path, random_policy, "own", 1.0)
+    ids, mask = batch(questions, group, shuffled=False)
+    rows = questions * group
+
+    def written(self, inputs):
+        del self, inputs
+        return {
+            "prompt_ids": ids[:, :P],
+            "prompt_mask": mask[:, :P],
+            "completion_ids": ids[:, P:],
+            "advantages": torch.arange(rows).float(),
+            "names": [str(n) for n in range(rows)],
+            "num_items_in_batch": torch.tensor(77),
+            "old_per_token_logps": None,
+        }
+
+    monkeypatch.setattr(SharedPromptTrainer, "_generate_and_score_completions", written)
+    learner.args.steps_per_generation = passes
+    learner.model.train()
+    seen = []
+    for step in range(passes):
+        learner._step = step
+        part = learner._prepare_inputs({})
+        assert len(part["prompt_ids"].unique(dim=0)) == max(1, questions // passes)
+        assert int(part["num_items_in_batch"]) == 77 and part["old_per_token_logps"] is None
+        for at, number in enumerate(part["advantages"].int().tolist()):
+            assert part["names"][at] == str(number)
+            assert part["prompt_ids"][at].equal(ids[number, :P])
+            assert part["prompt_mask"][at].equal(mask[number, :P])
+            assert part["completion_ids"][at].equal(ids[number, P:])
+            seen.append(number)
+    assert sorted(seen) == list(range(rows))

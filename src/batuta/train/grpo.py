@@ -101,6 +101,20 @@ class SharedPromptTrainer(StalePolicyTrainer):
                 each.grad = part.view_as(each)
         return loss
 
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's, with each question's completions in as few passes of a step as may be.
+
+        TRL shuffles them, so that every pass would read nearly every prompt again. All passes of a
+        batch belong to one step, whose gradient does not depend on their order.
+        """
+        before: Any = self._buffered_inputs
+        inputs: Any = super()._prepare_inputs(generation_batch)
+        parts: Any = self._buffered_inputs
+        if parts is before or not parts:
+            return inputs
+        self._buffered_inputs = gather_groups(parts)
+        return self._buffered_inputs[self._step % len(parts)]
+
     def _get_per_token_logps_and_entropies(
         self,
         model: Any,
@@ -123,6 +137,30 @@ class SharedPromptTrainer(StalePolicyTrainer):
             compute_entropy=compute_entropy,
         )
         return logps_BT, entropies_BT, None
+
+
+def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a step's passes in as many passes of the same size, those of a prompt together.
+
+    Args:
+        parts: each pass's fields, tensors (B, …) or lists of B with a row for each completion, or a
+            figure that all passes have alike; `prompt_ids` (B, P) among them.
+    """
+    prompts = torch.cat([part["prompt_ids"] for part in parts])
+    order = torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)
+    gathered: list[dict[str, Any]] = [{} for _ in parts]
+    size = len(order) // len(parts)
+    for name, first in parts[0].items():
+        for at, part in enumerate(gathered):
+            rows = order[at * size : (at + 1) * size]
+            if isinstance(first, torch.Tensor) and first.ndim:
+                part[name] = torch.cat([each[name] for each in parts])[rows]
+            elif isinstance(first, list):
+                every = [row for each in parts for row in each[name]]
+                part[name] = [every[int(row)] for row in rows]
+            else:
+                part[name] = first
+    return gathered
 
 
 class RolloutFunction:
