@@ -117,7 +117,7 @@ def test_a_pass_reads_as_few_prompts_as_may_be(
         }
 
     monkeypatch.setattr(SharedPromptTrainer, "_generate_and_score_completions", written)
-    learner.args.steps_per_generation = passes
+    monkeypatch.setattr(learner.args, "steps_per_generation", passes)
     learner.model.train()
     seen = []
     for step in range(passes):
