@@ -1,11 +1,11 @@
 """Fits the policy to what the rules chose: whole drafts, and beside them cheap lines that teach to rank.
 
-    .venv/bin/python recipes/pretrained-conductor/drills.py runs/drafts.jsonl --minutes 60
+    .venv/bin/python recipes/pretrained-conductor/drills.py runs/drafts.jsonl --minutes 55
 
 From whole drafts alone a small model learns to copy the cards and not to compare what it has copied. Ranking needs
 no prompt: a drill is the line of a draft's thought with three random names and shares, a dozen to a text, and the
 loss is on the names that follow its semicolons. Each step has some whole drafts, every one seen once, and some texts of
-drills. Begins with the last stage before it (`warmup`); what comes out is `drilled/`, its losses `drilled.jsonl`.
+drills. Begins with the stage that `--start` names; what comes out is a folder named by `--stage`, its losses a file of that name.
 """
 
 from __future__ import annotations

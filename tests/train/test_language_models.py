@@ -339,7 +339,6 @@ class TestErrors:
             assert not (tmp_path / f"out{size}").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="attention is chosen for processors")
 @pytest.mark.parametrize(
     ("bf16", "amx", "chosen"),
     [(True, False, "eager"), (True, True, "sdpa"), (False, False, "sdpa")],
@@ -356,6 +355,7 @@ def test_attention_is_the_one_that_is_fast_there(
             num_attention_heads=2,
         )
     )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
     policy = {"network": NETWORK, "bf16": bf16}
     choose_attention(model, settings(tmp_path, policy=policy))

@@ -47,10 +47,8 @@ _HEAD = re.compile(
     r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
     re.IGNORECASE,
 )
-_WORDS_OF_PLACES = (
-    ("first", "1st"), ("second", "2nd"), ("third", "3rd"), ("fourth", "4th"), ("fifth", "5th"),
-)  # fmt: skip
-_PLACES = {word: place for place, words in enumerate(_WORDS_OF_PLACES) for word in words}
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "1st", "2nd", "3rd", "4th", "5th")
+_PLACES = dict(zip(_ORDINALS, (*range(5), *range(5)), strict=True))
 _PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
 _RIGHT_PLACE = re.compile(
     rf"\bthe ({'|'.join(_PLACES)}) (?:option|choice|alternative)"
