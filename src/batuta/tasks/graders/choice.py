@@ -48,7 +48,7 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "1st", "2nd", "3rd", "4th", "5th")
-_PLACES = dict(zip(_ORDINALS, (*range(5), *range(5)), strict=True))
+_PLACES: dict[str, int] = dict(zip(_ORDINALS, (*range(5), *range(5)), strict=True))
 _PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
 _RIGHT_PLACE = re.compile(
     rf"\bthe ({'|'.join(_PLACES)}) (?:option|choice|alternative)"
