@@ -1,13 +1,11 @@
-"""Searches the rule that reads the cards best, family by family, and writes its workflows as SFT data.
+"""Searches the rule that reads the cards best, family by family.
 
-    .venv/bin/python recipes/pretrained-conductor/rules.py RULES.json DRAFTS.jsonl --prompts 6000
+    .venv/bin/python recipes/pretrained-conductor/rules.py RULES.json
 
 `search.py` tries each pool out, which a conductor cannot do: it has the cards alone. Here a candidate is a
 rule that makes a workflow of the cards (who is best at the question's family, who next, who plans best), and every
 question of the race has a pool of its own. All rules meet the same questions (150 of a family, then the best four 450
-more); the first wins whose reward is within 0.01 of the best, fewest calls first. A line of the second file is a fresh
-question with three workers in a random order, a line that reads their cards aloud (the free reasoning before the
-lists) and the winning rule's workflow, each step in words that name the question's matter.
+more); the first wins whose reward is within 0.01 of the best, fewest calls first. `drafts.py` makes SFT data of it.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import argparse
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -164,12 +162,12 @@ def make_workflow(rule: str, pool: Pool, family: str) -> Workflow:
     return Workflow(tuple(Step(subtask=s, worker=w.id, access=a) for s, w, a in parts))
 
 
-def name_matter(workflow: Workflow, family: str, rng: Random) -> Workflow:
+def name_matter(workflow: Workflow, matter: str, rng: Random) -> Workflow:
     """The workflow with each step in one of the wordings, which names the matter."""
     return Workflow(
         tuple(
             Step(
-                subtask=rng.choice(WORDINGS[step.subtask]).format(MATTERS[family]),
+                subtask=rng.choice(WORDINGS[step.subtask]).format(matter),
                 worker=step.worker,
                 access=step.access,
             )
@@ -248,26 +246,7 @@ def choose_rule(found: list[dict[str, Any]], anyone: Team) -> str:
     return min(near, key=lambda one: (len(RULES[one["rule"]](anyone)), -one["reward"]))["rule"]
 
 
-def write_drafts(chosen: dict[str, str], everyone: Pool, prompts: int, seed: int) -> Iterator[str]:
-    """Lines for `batuta train distil`, one draft a prompt, families in turn."""
-    for number in range(prompts):
-        family = TRAINING_KINDS[number % len(TRAINING_KINDS)]
-        rng = Random(f"rule drafts {seed} {number}")
-        (task,) = draw_world2_tasks(family, 1, 800_000 + 100_000 * seed + number)
-        pool = Pool(tuple(rng.sample(everyone.workers, 3)))
-        flow = make_workflow(chosen[family], pool, family)
-        lists = render_workflow(name_matter(flow, family, rng), pool, names=True)
-        plans = any(step.subtask == PLAN for step in flow.steps)
-        yield json.dumps(
-            {
-                "question": task.question,
-                "pool": [worker.id for worker in pool],
-                "draft": f"{read_cards(pool, family, plans=plans)}\n{lists}",
-            }
-        )
-
-
-async def search_rules(out: Path, drafts: Path, *, prompts: int, seed: int, cost: float) -> None:
+async def search_rules(out: Path, cost: float) -> None:
     everyone = world2_pool(*SOURCE)
     runner = open_runner(SOURCE, RewardSettings(cost="calls", unit=1, coefficient=cost))
     found = {family: await race_rules(runner, everyone, family) for family in TRAINING_KINDS}
@@ -276,24 +255,15 @@ async def search_rules(out: Path, drafts: Path, *, prompts: int, seed: int, cost
         for family, rows in found.items()
     }
     out.write_text(json.dumps({"chosen": chosen, "races": found}, indent=2) + "\n", "utf-8")
-    lines = list(write_drafts(chosen, everyone, prompts, seed))
-    drafts.write_text("\n".join(lines) + "\n", "utf-8")
     print(json.dumps(chosen, indent=2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("drafts", type=Path)
-    parser.add_argument("--prompts", type=int, default=6000)
-    parser.add_argument("--seed", type=int, default=1, help="of the drafts' questions and pools")
     parser.add_argument("--cost", type=float, default=0.0, help="reward that a call costs")
     wanted = parser.parse_args()
-    asyncio.run(
-        search_rules(
-            wanted.out, wanted.drafts, prompts=wanted.prompts, seed=wanted.seed, cost=wanted.cost
-        )
-    )
+    asyncio.run(search_rules(wanted.out, wanted.cost))
 
 
 if __name__ == "__main__":

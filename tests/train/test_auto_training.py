@@ -19,6 +19,7 @@ from batuta.errors import ConfigError
 from batuta.rehearsal import draw_tasks, rehearsal_pool
 from batuta.train.auto_settings import TrainingFacts, choose_settings
 from batuta.train.fit_plan import LEAST_STEPS, SMALL, open_new_policy, plan_fitting
+from batuta.train.fitting import TrainingExample, fit_examples
 from batuta.train.held_back import LEAST_QUESTIONS, divide_lines, split_source
 from batuta.train.model import load_policy
 from batuta.train.search_first import (
@@ -30,7 +31,7 @@ from batuta.train.search_first import (
     write_greedily,
 )
 from batuta.train.training_supervisor import StageClock
-from batuta.train.warmup import TrainingExample, fit_examples, render_user_prompt
+from batuta.train.warmup import render_user_prompt
 from batuta.tune.parts import text_key
 from train.stage import LIBRARIES, settings
 

@@ -37,6 +37,7 @@ from batuta.solvers.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.train.conductor_training import load_pool, train_conductor
 from batuta.train.distil_stage import draw_groups, run_distillation
 from batuta.train.episodes import Episode, render_chat_prompt
+from batuta.train.fitting import TrainingExample, add_gradients, fit_examples
 from batuta.train.gguf_files import export_gguf, find_gguf, import_gguf, models_cache
 from batuta.train.hardware import available_memory
 from batuta.train.model import (
@@ -50,13 +51,7 @@ from batuta.train.questions import draw_questions
 from batuta.train.sampler import GenerateSampler, Sampler, open_sampler
 from batuta.train.settings import LoraSettings, WarmupSettings
 from batuta.train.tokenizer import make_tokenizer
-from batuta.train.warmup import (
-    TrainingExample,
-    _add_gradients,
-    _add_shared_gradients,
-    fit_examples,
-    warmup_texts,
-)
+from batuta.train.warmup import warmup_texts
 from batuta.train.warmup_stage import run_warmup
 from own_models.llama_server import weights
 from train.stage import LIBRARIES, NETWORK, metrics, settings
@@ -184,8 +179,7 @@ class TestFitting:
 def gradients(model, tokenizer, batches):
     model.zero_grad()
     for batch in batches:
-        add = _add_gradients if len(batch) == 1 else _add_shared_gradients
-        add(model, tokenizer, batch, *([0.0] if len(batch) == 1 else []))
+        add_gradients(model, tokenizer, batch)
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
@@ -194,7 +188,7 @@ def fit(model, tokenizer, examples, steps=3, rate=1e-2, **options):
     groups = [examples[at : at + 4] for at in range(0, len(examples), 4)]
     fit_examples(
         model, tokenizer, batches=draw_groups(groups, 8, Random(1)), steps=steps,
-        learning_rate=rate, on_step=lambda step, loss: losses.append(loss), **options,
+        learning_rate=rate, on_step=lambda step, loss: losses.append(loss.shown), **options,
     )  # fmt: skip
     return losses
 

@@ -347,7 +347,7 @@ def tiny(tmp_path_factory, asked):
     pairs = zip(cycle(prompts[:7]), drafts, strict=False)  # each prompt meets each draft
     warm = WarmupSettings(steps=110, batch=4, learning_rate=6e-3, prompt_weight=0.0)
     losses: list[float] = []
-    fit_warmup(model, tokenizer, pairs, warm, on_step=lambda step, loss: losses.append(loss))
+    fit_warmup(model, tokenizer, pairs, warm, on_step=lambda step, loss: losses.append(loss.shown))
     assert losses[-1] < 0.06, "all four drafts are likely: which one is left open only"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -14,16 +14,15 @@ from batuta import rehearsal
 from batuta.core import Plan, Pool, Reply, Round, StepRun, TimeSpan, Worker, WorkerId, Workflow
 from batuta.language import ACCEPTED, PromptOptions, parse_workflow
 from batuta.solvers.random_workflows import random_workflow
-from batuta.train import warmup
+from batuta.train import fitting
+from batuta.train.fitting import TrainingExample, add_gradients, fit_examples
 from batuta.train.model import make_model
 from batuta.train.settings import WarmupSettings
 from batuta.train.tokenizer import END, PAD, make_tokenizer
 from batuta.train.warmup import (
     ROLE_ASSIGNMENTS,
-    TrainingExample,
     apply_role_assignment,
     draw_hints,
-    fit_examples,
     render_user_prompt,
     warmup_texts,
 )
@@ -175,13 +174,13 @@ def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weig
 
     def fitted(parts):
         """The weights and the losses of three steps with a batch in so many parts."""
-        monkeypatch.setattr(warmup, "BATCH_PARTS", parts)
+        monkeypatch.setattr(fitting, "BATCH_PARTS", parts)
         torch.manual_seed(1)
         model = make_model(tokenizer, hidden=32, layers=2, heads=2, kv_heads=1, inner=32)
         losses = []
 
         def heard(_, loss):
-            losses.append(loss)
+            losses.append(loss.shown)
 
         fit_examples(
             model,
@@ -220,7 +219,7 @@ def test_gradients_are_those_of_the_weighted_loss_over_the_whole_batch(prompt_we
     ((torch.cat(lost) * of_each).sum() / of_each.sum()).backward()
     wanted = [each.grad.clone() for each in model.parameters()]
     model.zero_grad()
-    heard = warmup._add_gradients(model, tokenizer, some, prompt_weight)
+    heard = add_gradients(model, tokenizer, some, prompt_weight).drafts
     assert heard == pytest.approx(float(torch.cat(of_drafts).detach().mean()), abs=1e-4)
     for each, gradient in zip(model.parameters(), wanted, strict=True):
         assert torch.allclose(each.grad, gradient, atol=1e-6)  # pyright: ignore[reportArgumentType]

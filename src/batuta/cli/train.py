@@ -40,6 +40,10 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
 ]
 
+ResumeStage = Annotated[
+    bool, typer.Option("--resume", help="Go on from where the same stage was killed.")
+]
+
 RunsOn = Annotated[
     str | None,
     typer.Option(
@@ -49,10 +53,17 @@ RunsOn = Annotated[
 
 
 @app.command(epilog=format_example("batuta train warmup --config training.toml"))
-def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
+def warmup(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    resume: ResumeStage = False,
+) -> None:
     """Teach a policy the syntax of workflows, never a strategy.
 
-    The policy is made from nothing, or it is the language model that policy.start names.
+    The policy is made from nothing, or it is the language model that policy.start names. Every
+    log.checkpoint_every steps it is kept how far it came.
     """
     settings = load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
@@ -63,7 +74,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
         def show_progress(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
 
-        folder = run_warmup(settings, show_progress)
+        folder = run_warmup(settings, show_progress, resume=resume)
     typer.echo(folder)
 
 
@@ -144,15 +155,21 @@ def rejection(
 def distil(
     config: Config,
     drafts: Annotated[
-        Path, typer.Option(help="JSON lines of question, pool (ids), draft, weight; or a tuning.")
+        Path,
+        typer.Option(
+            help="JSON lines of question, pool (ids) or workers (id, description), draft, weight; "
+            "of drill (texts given and learned in turn), weight; or a tuning."
+        ),
     ],
     seed: Seed = None,
     out: Out = None,
     changes: Set = None,
+    resume: ResumeStage = False,
 ) -> None:
     """Fit the policy to workflows that a search has found.
 
-    A stage between warm-up and reinforcement learning, from which the latter then begins.
+    A stage between warm-up and reinforcement learning, from which the latter then begins. Every
+    log.checkpoint_every steps it is kept how far it came.
     """
     settings = load_settings(config, changes, seed, out)
     from batuta.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
@@ -163,7 +180,7 @@ def distil(
         def show_progress(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        folder = run_distillation(settings, drafts, show_progress)
+        folder = run_distillation(settings, drafts, show_progress, resume=resume)
     typer.echo(folder)
 
 

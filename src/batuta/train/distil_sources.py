@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Pool, Step, Task, TaskId, WorkerId, Workflow
+from batuta.core import Pool, Skill, Step, Task, TaskId, Worker, WorkerId, Workflow
 from batuta.errors import ConfigError, WorkflowError
 from batuta.language import parse_workflow, render_workflow
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
+from batuta.train.fitting import Drill, Example, TrainingExample
 from batuta.train.settings import TrainSettings
-from batuta.train.warmup import TrainingExample
 
 WORKFLOWS = "workflows.jsonl"
 """The file in a tuning's folder: each of its questions with the workflow found for it."""
@@ -88,26 +89,49 @@ def make_tuned_examples(
     ]
 
 
-def read_drafts(
-    path: Path, pool: Pool, settings: TrainSettings, tokenizer: object
-) -> list[list[TrainingExample]]:
-    """The examples of a file, those of one prompt together.
+def digest_source(source: Path) -> str:
+    """Of the bytes that are learned from: a stage that is gone on with has to find the same.
 
     Raises:
-        ConfigError: it cannot be read, or a line is no draft over workers of the pool.
+        ConfigError: it cannot be read.
+    """
+    path = source / WORKFLOWS if source.is_dir() else source
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def read_examples(
+    path: Path, pool: Pool, settings: TrainSettings, tokenizer: object
+) -> list[list[Example]]:
+    """The examples of a file, those of one prompt together.
+
+    A line is a draft: `question`, the workers that are listed, as `pool` (ids of the settings'
+    pool) or as `workers` (each an `id` and what its card says, a `description` and `shares` in
+    [0, 1] by family), `draft`, and `weight` if it is not 1. Or it is a drill: `drill`, texts that
+    are given and learned in turn, and `weight`.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is neither.
     """
     try:
         lines = path.read_text("utf-8").split("\n")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     rendering = settings.prompt.rendering()
-    groups: dict[str, list[TrainingExample]] = {}
+    groups: dict[str, list[Example]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             read = json.loads(line)
-            listed = Pool(tuple(pool[name] for name in read["pool"]))
+            weight = float(read.get("weight", 1.0))
+            if "drill" in read:
+                groups[f"drill {number}"] = [Drill(_read_parts(read["drill"]), weight)]
+                continue
+            listed = _read_workers(read, pool)
             parse_workflow(read["draft"], listed)
             task = Task(
                 id=TaskId(f"{path.name}-{number}"),
@@ -115,12 +139,39 @@ def read_drafts(
                 target="",
                 grader="exact",
             )
-            weight = float(read.get("weight", 1.0))
-        except (KeyError, TypeError, ValueError, WorkflowError) as error:
-            raise ConfigError(f"{path}, line {number}: no draft over that pool: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError, WorkflowError) as error:
+            raise ConfigError(
+                f"{path}, line {number}: no draft over that pool and no drill: {error}"
+            ) from None
         episode = Episode(number=number, task=task, pool=listed, seed=number)
         prompt = render_chat_prompt(tokenizer, episode.request(rendering))
         groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
     if not groups:
         raise ConfigError(f"{path} holds no drafts")
     return list(groups.values())
+
+
+def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
+    if "workers" not in read:
+        return Pool(tuple(pool[name] for name in read["pool"]))
+    return Pool(
+        tuple(
+            Worker(
+                id=WorkerId(str(one["id"])),
+                model=str(one["id"]),
+                description=str(one.get("description", "")),
+                skills=tuple(
+                    Skill(family=str(family), share=float(share))
+                    for family, share in one.get("shares", {}).items()
+                ),
+            )
+            for one in read["workers"]
+        )
+    )
+
+
+def _read_parts(parts: Sequence[object]) -> tuple[str, ...]:
+    texts = tuple(part for part in parts if isinstance(part, str) and part)
+    if len(texts) != len(parts) or not texts[1:]:
+        raise ValueError("a drill is at least two texts, none empty, given and learned in turn")
+    return texts

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from time import monotonic
 from typing import Any
 
 import anyio
@@ -19,8 +18,16 @@ import torch
 from batuta.errors import ConfigError
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
-from batuta.train.distil_sources import make_tuned_examples, read_drafts, read_found_workflows
+from batuta.train.distil_sources import (
+    digest_source,
+    make_tuned_examples,
+    read_examples,
+    read_found_workflows,
+)
+from batuta.train.fit_checkpoint import FitCheckpoint
+from batuta.train.fitting import Example, FitLoss, TrainingExample, fit_examples
 from batuta.train.model import (
+    compile_layers,
     cpu_autocast,
     load_trainable,
     require_policy_start,
@@ -29,7 +36,6 @@ from batuta.train.model import (
 )
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import DistilSettings, TrainSettings
-from batuta.train.warmup import TrainingExample, fit_examples
 
 _SPARE = 9
 """Tokens of a draft beyond the longest one that was found."""
@@ -38,17 +44,23 @@ _PASSES = 40
 
 
 def run_distillation(
-    settings: TrainSettings, source: Path, on_step: Callable[[int, int, float], None]
+    settings: TrainSettings,
+    source: Path,
+    on_step: Callable[[int, int, float], None],
+    *,
+    resume: bool = False,
 ) -> Path:
     """Fit the policy to what a search has found.
 
     Args:
         settings: the file; the pool is the one that the workflows' workers are of.
-        source: JSON lines of `question`, `pool` (ids, in the order they are listed), `draft` and,
-            if it is not 1, `weight`, whose drafts of one question over one pool share their prompt;
-            or the folder that `batuta tune` wrote. A file is fitted as `distil` says, a folder with
-            the batch, steps and learning rate of rejection sampling.
+        source: JSON lines of `question`, `pool` (ids, in the order they are listed) or `workers`
+            (with their cards), `draft` and, if it is not 1, `weight`, whose drafts of one question
+            over one pool share their prompt; lines of `drill` may stand between them
+            (`distil_sources`); or the folder that `batuta tune` wrote. A file is fitted as `distil`
+            says, a folder with the batch, steps and learning rate of rejection sampling.
         on_step: hears each step's number, of how many, and its loss.
+        resume: go on from where the same stage was killed.
 
     Returns:
         The folder of the fitted policy, from which reinforcement learning begins.
@@ -66,17 +78,20 @@ def run_distillation(
     set_threads(settings)
     model, tokenizer = load_trainable(start, settings)
     if found is None:
-        groups, fitting = read_drafts(source, pool, settings, tokenizer), settings.distil
+        groups, fitting = read_examples(source, pool, settings, tokenizer), settings.distil
     else:
         groups = make_tuned_examples(settings, tokenizer, pool, found)
         _require_room(groups, tokenizer, settings.optimiser.completion)
         fitting = _fit_of_tuning(settings, len(groups))
     log = RunFolder(settings.output).log_losses("distilled")
 
-    def tell(step: int, loss: float) -> None:
-        log(step, loss)
-        on_step(step + 1, fitting.steps, loss)
+    def tell(step: int, loss: FitLoss) -> None:
+        log(step, loss.shown, loss.drills)
+        on_step(step + 1, fitting.steps, loss.shown)
 
+    checkpoint = FitCheckpoint.of_stage(settings, "distilled", digest_source(source), resume=resume)
+    if settings.distil.compile:
+        compile_layers(model)
     fit_examples(
         model,
         tokenizer,
@@ -85,15 +100,12 @@ def run_distillation(
         learning_rate=fitting.learning_rate,
         on_step=tell,
         autocast=cpu_autocast(settings),
-        is_over=_share_of_time(fitting.minutes),
+        is_over=lambda share: (
+            fitting.minutes is not None and checkpoint.seconds > 60 * fitting.minutes * share
+        ),
+        checkpoint=checkpoint,
     )
-    return save_stage(model, tokenizer, settings, "distilled")
-
-
-def _share_of_time(minutes: float | None) -> Callable[[float], bool]:
-    """Whether a part of these minutes, which begin now, is over; never, without a limit."""
-    began = monotonic()
-    return lambda share: minutes is not None and monotonic() - began > 60 * minutes * share
+    return checkpoint.end(save_stage(model, tokenizer, settings, "distilled"))
 
 
 def _require_room(
@@ -121,10 +133,10 @@ def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
 
 
 def draw_groups(
-    groups: Sequence[Sequence[TrainingExample]], size: int, rng: Random
-) -> Iterator[list[TrainingExample]]:
-    """Batches of about `size` drafts without end: all groups in a random order, then again."""
-    batch: list[TrainingExample] = []
+    groups: Sequence[Sequence[Example]], size: int, rng: Random
+) -> Iterator[list[Example]]:
+    """Batches of about `size` examples without end: all groups in a random order, then again."""
+    batch: list[Example] = []
     while True:
         for group in rng.sample(groups, len(groups)):
             batch += group

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from batuta.train.fitting import TrainingExample, fit_examples
 from batuta.train.model import load_policy, make_model
 from batuta.train.settings import NetworkSettings, TrainSettings
 from batuta.train.tokenizer import make_tokenizer
-from batuta.train.warmup import TrainingExample, fit_examples, render_user_prompt
+from batuta.train.warmup import render_user_prompt
 
 PromptAndDraft = tuple[str, str]
 """What the policy reads, not yet in its chat format, and what it is to write."""

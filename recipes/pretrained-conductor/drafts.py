@@ -1,0 +1,195 @@
+"""Writes the SFT data: drafts of what the rules chose, and drills that teach to read and to rank.
+
+    .venv/bin/python recipes/pretrained-conductor/drafts.py RULES.json DRAFTS.jsonl --seed 1
+
+A draft is a line of thought that reads the cards aloud, and the rule's workflow. Three kinds of lines:
+
+- drafts over three workers with names of their own, half of them for the families that `rules.py`
+  searched, half for questions of other kinds (`other_families.py`), whose workflow is the rule that won
+  most often. Their cards have other columns in another order, so that the right one is to be found
+  by its meaning: a place in the list says nothing;
+- drills in reading: a question, a card, and which of its figures counts;
+- drills in ranking: the line of a draft's thought with names and shares by chance. From whole drafts
+  alone a small model learns to copy the cards and not to compare what it has copied.
+
+The two families that are held out are on no card here, and no question is of their kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from other_families import FAMILIES, LABELS, draw_other_question
+from rules import MATTERS, make_workflow, name_matter, read_aloud, read_cards
+from search import PLAN, SOURCE
+
+from batuta.core import Pool, Skill, Worker, WorkerId
+from batuta.language import render_workflow
+from batuta.rehearsal.world2 import TRAINING_KINDS, draw_world2_tasks, world2_pool
+
+LISTED = 3
+"""Workers of a question."""
+COLUMNS = (5, 9)
+"""Families on a card, at least and at most."""
+LINES, CARDS = 10, 8
+"""Lines of a text of drills in ranking, and in reading."""
+RANK_WEIGHT, READ_WEIGHT = 2.0, 4.0
+"""Of a drill's token beside a draft's: there are few of them."""
+ALIKE = 0.3
+"""How often two shares of a drill are near each other: what is hard to rank is rare by chance."""
+KNOWN_ORDER = 0.5
+"""How often the families of the world stand first on a card and in their order."""
+SYNONYMS = {label: family.labels for family in FAMILIES.values() for label in family.labels}
+"""Of a label those of its kind of questions: they do not stand on one card with it."""
+
+
+def draw_name(rng: Random) -> str:
+    """Two syllables by chance, as workers are called."""
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(2))
+
+
+def draw_names(rng: Random, count: int) -> list[str]:
+    """Names that differ."""
+    names: list[str] = []
+    while len(names) < count:
+        if (name := draw_name(rng)) not in names:
+            names.append(name)
+    return names
+
+
+def draw_columns(family: str, rng: Random) -> list[str]:
+    """The families on a card, that one among them."""
+    same = SYNONYMS.get(family, (family,))
+    others = rng.sample([label for label in LABELS if label not in same], COLUMNS[1])
+    if family in TRAINING_KINDS and rng.random() < KNOWN_ORDER:
+        return [*TRAINING_KINDS, *others[: rng.randrange(COLUMNS[1] - len(TRAINING_KINDS) + 1)]]
+    known = [kind for kind in TRAINING_KINDS if kind != family and rng.random() < KNOWN_ORDER]
+    columns = [family, *known, *others][: rng.randint(*COLUMNS)]
+    return rng.sample(columns, len(columns))
+
+
+def make_card(worker: Worker, name: str, columns: list[str], rng: Random) -> Worker:
+    """The worker by another name; where it was not measured it gets about one of its shares."""
+    shares = worker.measured
+    near = {column: rng.choice([*shares.values()]) + rng.randint(-3, 3) / 30 for column in columns}
+    skills = tuple(
+        Skill(family=column, share=shares.get(column, min(1.0, max(0.0, near[column]))))
+        for column in columns
+    )
+    return replace(worker, id=WorkerId(name), model=name, skills=skills)
+
+
+def draw_pool(everyone: Pool, family: str, rng: Random) -> Pool:
+    """Three workers with new names and cards on which that family stands."""
+    columns = draw_columns(family, rng)
+    some = rng.sample(everyone.workers, LISTED)
+    names = draw_names(rng, LISTED)
+    cards = [make_card(w, n, columns, rng) for w, n in zip(some, names, strict=True)]
+    return Pool(tuple(cards))
+
+
+def draw_question(number: int, seed: int, rng: Random) -> tuple[str, str]:
+    """A family and a question of it: of the world and of other kinds in turn."""
+    if number % 2:
+        return draw_other_question(rng)
+    family = TRAINING_KINDS[number // 2 % len(TRAINING_KINDS)]
+    (task,) = draw_world2_tasks(family, 1, 800_000 + 100_000 * seed + number)
+    return family, task.question
+
+
+def make_draft(family: str, question: str, pool: Pool, rule: str, rng: Random) -> dict[str, Any]:
+    """A line of the file: the cards read aloud and the rule's workflow, freely worded."""
+    flow = make_workflow(rule, pool, family)
+    worded = name_matter(flow, MATTERS.get(family, f"the {family}"), rng)
+    thought = read_cards(pool, family, plans=any(step.subtask == PLAN for step in flow.steps))
+    return {
+        "question": question,
+        "workers": [{"id": w.id, "description": w.description, "shares": w.measured} for w in pool],
+        "draft": f"{thought}\n{render_workflow(worded, pool, names=True)}",
+    }
+
+
+def draw_shares(rng: Random) -> list[str]:
+    """Three shares of thirty questions, as the cards count, in percent."""
+    shares = [rng.randrange(31) for _ in range(LISTED)]
+    if rng.random() < ALIKE:
+        shares[1] = min(30, max(0, shares[0] + rng.choice((-3, -2, -1, 1, 2, 3))))
+        rng.shuffle(shares)
+    return [str(round(100 * share / 30)) for share in shares]
+
+
+def draw_ranking(rng: Random) -> list[str]:
+    """A line of a thought: what is given, who is first, what is given, who plans, the line's end."""
+    names = draw_names(rng, LISTED)
+    parts: list[str] = []
+    for of_what, ranked in ((rng.choice((*TRAINING_KINDS, *LABELS)), 2), (" plans", 1)):
+        shares = draw_shares(rng)
+        order = sorted(range(LISTED), key=lambda at, known=shares: -int(known[at]))
+        told = list(zip(names, shares, strict=True))
+        said = read_aloud(of_what, told, [names[at] for at in order[:ranked]])
+        given, _, follows = said.partition(";")
+        parts += [f"{given};", follows]
+    return [*parts, "\n"]
+
+
+def draw_reading(everyone: Pool, number: int, seed: int, rng: Random) -> list[str]:
+    """A question and a card, and the figure of it that counts."""
+    family, question = draw_question(number, seed, rng)
+    columns = draw_columns(family, rng)
+    card = make_card(rng.choice(everyone.workers), draw_name(rng), columns, rng)
+    told = ", ".join(f"{each} {share:.0%}" for each, share in card.measured.items())
+    share = f"{card.measured[family]:.0%}".rstrip("%")
+    return [f"{question}\nRight alone: {told}.\n", f"{family}: {share}", "\n"]
+
+
+def join_parts(lines: list[list[str]]) -> list[str]:
+    """Texts given and learned in turn, of lines that begin and end with what is given."""
+    joined = [""]
+    for first, *others in lines:
+        joined[-1] += first
+        joined += others
+    return joined
+
+
+def write_lines(chosen: Mapping[str, str], count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """So many drafts, and among them a drill in reading and two in ranking for every eight."""
+    everyone = world2_pool(*SOURCE)
+    commonest = Counter(chosen.values()).most_common(1)[0][0]
+    for number in range(count):
+        rng = Random(f"drafts {seed} {number}")
+        family, question = draw_question(number, seed, rng)
+        pool = draw_pool(everyone, family, rng)
+        yield make_draft(family, question, pool, chosen.get(family, commonest), rng)
+        if number % 4 == 0:
+            yield {
+                "drill": join_parts([draw_ranking(rng) for _ in range(LINES)]),
+                "weight": RANK_WEIGHT,
+            }
+        if number % 8 == 0:
+            at = 10_000 + CARDS * number
+            some = [draw_reading(everyone, at + n, seed, rng) for n in range(CARDS)]
+            yield {"drill": join_parts(some), "weight": READ_WEIGHT}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rules", type=Path, help="what rules.py chose")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--drafts", type=int, default=2400)
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    chosen: dict[str, str] = json.loads(wanted.rules.read_text("utf-8"))["chosen"]
+    lines = [json.dumps(line) for line in write_lines(chosen, wanted.drafts, wanted.seed)]
+    wanted.out.write_text("\n".join(lines) + "\n", "utf-8")
+    print(f"{len(lines)} lines")
+
+
+if __name__ == "__main__":
+    main()
