@@ -17,8 +17,7 @@ from matplotlib import pyplot as plt
 
 STAGES = {
     "warmup.jsonl": ("SFT on random workflows", "loss", "nats a token"),
-    "drilled.jsonl": ("SFT on what the search over rules found", "loss", "nats a token"),
-    "renamed.jsonl": ("the same with other names", "loss", "nats a token"),
+    "distilled.jsonl": ("SFT on drafts and drills", "loss", "nats a token"),
     "metrics.jsonl": ("GRPO", "reward", "mean reward of a step"),
 }
 """Files of the folder: what they are of, the figure, and its unit; a file that is not there is left out."""
@@ -34,7 +33,15 @@ def draw(folder: Path, out: Path) -> None:
     figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3), squeeze=False)
     for axis, (name, lines) in zip(axes[0], found.items(), strict=True):
         title, figure_name, unit = STAGES[name]
-        axis.plot([line["step"] for line in lines], [line[figure_name] for line in lines], ".-")
+        for each in (figure_name, "drills"):
+            some = [line for line in lines if each in line]
+            if some:
+                label = "drafts" if each == "loss" else each
+                axis.plot(
+                    [line["step"] for line in some], [line[each] for line in some], label=label
+                )
+        if any("drills" in line for line in lines):
+            axis.legend()
         axis.set(title=title, xlabel="step", ylabel=unit, ylim=(0, None))
         axis.title.set_fontsize(9)
     figure.tight_layout()

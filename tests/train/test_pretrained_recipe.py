@@ -8,12 +8,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from batuta.core import Pool, Workflow
+from batuta.core import Pool, Worker, Workflow
 from batuta.language import parse_workflow, render_workflow
 from batuta.language.instructions import classify_instruction
 from batuta.rehearsal.world2 import world2_pool
@@ -25,6 +24,7 @@ from train.stage import LIBRARIES
 pytestmark = LIBRARIES
 ROOT = Path(__file__).parents[2]
 SMALL = (9_101, 4)
+PLANS = "the planner plans, two solve, the best compares"
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ async def test_a_search_over_workflows_names_finalists_over_the_pool(scripts: An
 
 
 @pytest.mark.anyio
-async def test_a_search_over_rules_writes_drafts_that_are_workflows(scripts: Any) -> None:
+async def test_a_search_over_rules_names_the_best_of_those_that_met_most_questions(
+    scripts: Any,
+) -> None:
     rules = scripts("rules")
     everyone = world2_pool(*SMALL)
     runner = rules.open_runner(SMALL, RewardSettings())
@@ -55,13 +57,71 @@ async def test_a_search_over_rules_writes_drafts_that_are_workflows(scripts: Any
     assert [one["questions"] for one in found] == [3, 3, *[1] * (len(rules.RULES) - 2)]
     chosen = rules.choose_rule(found, rules.form_team(Pool(everyone.workers[:3]), "bills"))
     assert chosen in {one["rule"] for one in found[:2]}
-    families = dict.fromkeys(rules.TRAINING_KINDS, chosen)
-    lines = [json.loads(line) for line in rules.write_drafts(families, everyone, 7, seed=1)]
-    assert len({line["question"] for line in lines}) == 7
+
+
+@pytest.fixture
+def lines(scripts: Any) -> list[dict[str, Any]]:
+    """What drafts.py writes, the commonest rule being one that plans."""
+    drafts, rules = scripts("drafts"), scripts("rules")
+    chosen = {**dict.fromkeys(rules.TRAINING_KINDS, PLANS), "ranks": "two solve, the best compares"}
+    return [json.loads(json.dumps(line)) for line in drafts.write_lines(chosen, 160, seed=1)]
+
+
+def test_the_drafts_are_workflows_that_read_their_cards_rightly(lines: Any, scripts: Any) -> None:
+    rules = scripts("rules")
+    drafts = [line for line in lines if "draft" in line]
+    assert len(drafts) == 160 and len({line["question"] for line in drafts}) > 150
+    for line in drafts:
+        workers = line["workers"]
+        pool = Pool(tuple(Worker(id=w["id"], model="m") for w in workers))
+        workflow = parse_workflow(line["draft"], pool)
+        assert isinstance(workflow, Workflow)
+        family, _, thought = line["draft"].partition(": ")
+        shares = [round(100 * worker["shares"][family]) for worker in workers]
+        told = ", ".join(f"{w['id']} {share}" for w, share in zip(workers, shares, strict=True))
+        best = max(workers, key=lambda w: w["shares"][family])["id"]
+        assert thought.startswith(f"{told}; {best}, ")
+        assert workflow.steps[-1].worker == best
+        assert (len(workflow.steps) == 3) == (family == "ranks")
+        if family not in rules.TRAINING_KINDS:
+            assert all(f" the {family}" in step.subtask for step in workflow.steps)
+
+
+def test_nothing_of_the_held_out_families_is_shown(lines: Any) -> None:
+    """Neither as a question nor on a card: their words are not there."""
+    said = json.dumps(lines).lower()
+    for word in ("mixture", "shifts", "litre", "caesar", "cipher", "encrypt", "encode", "pour"):
+        assert word not in said, word
+
+
+def test_the_right_column_stands_anywhere_on_the_cards(lines: Any, scripts: Any) -> None:
+    rules = scripts("rules")
+    places: dict[bool, set[int]] = {True: set(), False: set()}
     for line in lines:
-        listed = Pool(tuple(everyone[name] for name in line["pool"]))
-        workflow = parse_workflow(line["draft"], listed)
-        assert isinstance(workflow, Workflow) and workflow.steps
+        if "draft" in line:
+            columns = [list(worker["shares"]) for worker in line["workers"]]
+            family = line["draft"].partition(":")[0]
+            assert columns[0] == columns[1] == columns[2] and 5 <= len(columns[0]) <= 9
+            places[family in rules.TRAINING_KINDS].add(columns[0].index(family))
+    assert places[True] >= set(range(7)) and places[False] >= set(range(7))
+
+
+def test_drills_teach_what_their_texts_say(lines: Any) -> None:
+    ranked = [line["drill"] for line in lines if line.get("weight") == 2.0]
+    read = [line["drill"] for line in lines if line.get("weight") == 4.0]
+    assert (len(ranked), len(read)) == (40, 20)
+    for parts in ranked:
+        assert len(parts) == 2 * 2 * 10 + 1
+        for given, follows in zip(parts[::2], parts[1::2], strict=False):
+            shares = re.findall(r"(\w+) (\d+)[,;]", given.partition(":")[2])
+            names = follows.strip(" .").split(", ")
+            best = sorted(shares, key=lambda share: -int(share[1]))
+            assert len(shares) == 3 and names == [name for name, _ in best[: len(names)]]
+    for parts in read:
+        assert len(parts) == 2 * 8 + 1
+        for given, follows in zip(parts[::2], parts[1::2], strict=False):
+            family, _, share = follows.partition(": ")
+            assert re.search(rf"[ ,]{family} {share}%[,.]", given.rpartition("Right alone:")[2])
 
 
 def test_of_rules_as_good_the_one_with_the_fewest_calls_is_chosen(scripts: Any) -> None:
@@ -94,21 +154,9 @@ def test_every_wording_is_understood_as_what_it_asks_for(scripts: Any) -> None:
     rules = scripts("rules")
     for plain, wordings in rules.WORDINGS.items():
         for wording in wordings:
-            for matter in rules.MATTERS.values():
+            for matter in (*rules.MATTERS.values(), "the mixtures", "the shifts"):
                 said = wording.format(matter)
                 assert classify_instruction(said) is classify_instruction(plain), said
-
-
-def test_a_drill_teaches_the_order_of_what_it_tells(scripts: Any) -> None:
-    drills = scripts("drills")
-    for seed in range(200):
-        pieces = drills.draw_line(Random(seed))
-        assert [learned for _, learned in pieces] == [0, 1, 0, 1, 0]
-        for told, follows in (pieces[0:2], pieces[2:4]):
-            shares = re.findall(r"(\w+) (\d+)[,;]", told[0].partition(":")[2])
-            ranked = sorted(shares, key=lambda share: -int(share[1]))
-            names = follows[0].strip(" .").split(", ")
-            assert len(shares) == 3 and names == [name for name, _ in ranked[: len(names)]]
 
 
 @pytest.mark.anyio

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -127,7 +128,7 @@ def read_examples(
             continue
         try:
             read = json.loads(line)
-            weight = float(read.get("weight", 1.0))
+            weight = _read_weight(read.get("weight", 1.0))
             if "drill" in read:
                 groups[f"drill {number}"] = [Drill(_read_parts(read["drill"]), weight)]
                 continue
@@ -170,8 +171,16 @@ def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
     )
 
 
-def _read_parts(parts: Sequence[object]) -> tuple[str, ...]:
-    texts = tuple(part for part in parts if isinstance(part, str) and part)
-    if len(texts) != len(parts) or not texts[1:]:
+def _read_weight(said: Any) -> float:
+    weight = float(said)
+    if not 0 < weight < math.inf:
+        raise ValueError(f"a weight is a number above 0, not {said}")
+    return weight
+
+
+def _read_parts(parts: Any) -> tuple[str, ...]:
+    listed = cast("list[object]", parts) if isinstance(parts, list) else []
+    texts = tuple(part for part in listed if isinstance(part, str) and part)
+    if len(texts) != len(listed) or not texts[1:]:
         raise ValueError("a drill is at least two texts, none empty, given and learned in turn")
     return texts
