@@ -135,19 +135,19 @@ def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollou
 
 
 def make_questions(kind: str, count: int, workers: int = UNSEEN[0]) -> list[Episode]:
-    """Questions, each with three workers that no training has seen, drawn by that seed."""
+    """Questions, families in turn, each with three workers that no training has seen."""
     everyone = world2_pool(workers, UNSEEN[1])
     families = {"trained": [None], "wordings": [None], "family": ["mixtures", "shifts"]}[kind]
-    tasks = [
-        task
-        for family in families
-        for task in draw_world2_tasks(
+    drawn = [
+        draw_world2_tasks(
             family,
             count // len(families),
             TEST_SEED + workers - UNSEEN[0],
             held_out=kind == "wordings",
         )
+        for family in families
     ]
+    tasks = [task for some in zip(*drawn, strict=True) for task in some]
     rng = Random(f"unseen {kind}")
     return [
         Episode(number=n, task=t, pool=Pool(tuple(rng.sample(everyone.workers, 3))), seed=n)

@@ -50,7 +50,7 @@ async def measure_kind(
     runner: RolloutRunner, kind: str, wanted: argparse.Namespace
 ) -> dict[str, Any]:
     """The rows of one kind of questions."""
-    episodes = make_questions(kind, 600)[: wanted.plans]
+    episodes = make_questions(kind, 600, wanted.workers)[: wanted.plans]
     systems = dict(SYSTEMS)
     if wanted.rules:
         systems["the searched rules (told the family)"] = read_rules(wanted.rules)
@@ -79,7 +79,7 @@ async def measure_kind(
 
 
 async def measure_kinds(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = open_runner(UNSEEN, RewardSettings())
+    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
     return {kind: await measure_kind(runner, kind, wanted) for kind in wanted.kinds}
 
 
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+", help="stages of the small network")
     parser.add_argument("--plans", type=int, default=120)
     parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
     parser.add_argument("--rules", type=Path, help="what rules.py chose, as a comparator")
     parser.add_argument("--kinds", nargs="+", default=["trained", "wordings", "family"])
     wanted = parser.parse_args()

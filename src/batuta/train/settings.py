@@ -268,7 +268,8 @@ class RejectionSettings(_Section):
 class LogSettings(_Section):
     """What is kept of a run."""
 
-    checkpoint_every: int = 50
+    checkpoint_every: PositiveInt = 50
+    """Steps, of GRPO, SFT warm-up and distilling."""
     keep_checkpoints: int = 2
     sample_every: int = 10
     """Steps between sampled workflows in samples.jsonl."""

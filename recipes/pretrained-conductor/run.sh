@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The recipe from the repository's root: about 85 minutes on one core, then 25 of measuring; what is there already is not made
+# again. SEED=2 makes the second policy; what follows the name is passed on to the stages of training, so run.sh --resume
+# goes on after it was killed. PYTHON names another Python than that of .venv.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+batuta="$python -W ignore -m batuta"
+here=recipes/pretrained-conductor
+: "${SEED:=1}" "${PLANS:=120}" "${WORKERS:=9004}"
+out=runs/pretrained-$SEED
+training="--config $here/conductor.toml --seed $SEED --out $out"
+mkdir -p "$out"
+
+[ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
+[ -f runs/rules.json ] || $python $here/rules.py runs/rules.json
+[ -f "$out/drafts.jsonl" ] || $python $here/drafts.py runs/rules.json "$out/drafts.jsonl" --seed "$SEED"
+[ -d "$out/warmup" ] || $batuta train warmup $training "$@"
+[ -d "$out/distilled" ] || $batuta train distil $training --drafts "$out/drafts.jsonl" "$@"
+
+$batuta train export "$out/distilled" --like smollm2 --out "$out/conductor.gguf" --temperature 0
+for kind in trained wordings family; do
+    $python -W ignore $here/serving.py "$out/conductor.gguf" --workers "$WORKERS" --plans "$PLANS" --kind $kind \
+        | tee "$out/served.$kind.json"
+done
+$python -W ignore $here/measure.py "$out/measured.json" --workers "$WORKERS" --rules runs/rules.json \
+    --policy "$out/distilled" --drafts "$PLANS"
+$python $here/curves.py "$out" "$out/curves.svg"
