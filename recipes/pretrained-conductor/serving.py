@@ -33,7 +33,7 @@ ALL = 600
 async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
     """What was measured."""
     client = GgufClient.open(wanted.model, holds_form=not wanted.free)
-    some = make_questions(wanted.kind, ALL, wanted.workers)[: wanted.plans]
+    some = make_questions(wanted.kind, ALL, wanted.workers)[wanted.skip :][: wanted.plans]
     wall: list[float] = []
     spent: list[float] = []
     drafts: list[PolicyDraft] = []
@@ -72,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--plans", type=int, default=20)
+    parser.add_argument("--skip", type=int, default=0, help="questions before the first plan")
     parser.add_argument("--kind", choices=["trained", "wordings", "family"], default="trained")
     parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
     parser.add_argument("--most", type=int, default=176)
