@@ -23,6 +23,7 @@ from pathlib import Path
 
 from batuta.tasks.graders import MathsGrader, MathsPool, forms
 from batuta.tasks.graders.comparison_process import WARM_UP
+from batuta.tasks.graders.form_comparison import is_same_form
 from batuta.tasks.graders.latex import normalize_latex
 from batuta.tasks.graders.limits import limit_violation
 from batuta.tasks.graders.maths import compare_without_algebra, find_maths_answer
@@ -86,7 +87,7 @@ def ours(answer, target):
     def equal(one, other):
         return values.is_same_value(one, other, symbolic.is_same_expression)
 
-    return forms.is_same_form(forms.parse_form(wanted), forms.parse_form(given), equal)
+    return is_same_form(forms.parse_form(wanted), forms.parse_form(given), equal)
 
 
 async def through_the_pool(rows):

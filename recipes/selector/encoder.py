@@ -24,8 +24,8 @@ from measure import recorded
 from batuta.baselines.routing import knn, routellm_mf, routerdc
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.learned_methods import QUESTION_FEATURES
-from batuta.solvers.features import EncodedSentences
 from batuta.solvers.history import History, history_from_record
+from batuta.solvers.sentence_features import EncodedSentences
 from batuta.tasks.recorded import random_split, unseen_family_split
 
 SPLITS = {"random": random_split, "unseen": unseen_family_split}

@@ -19,7 +19,7 @@ from batuta.baselines.checker import Checker
 from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Pool, Question, Reply, Task, TaskId, Worker, WorkerId
 from batuta.errors import ConfigError, ProviderOverloadedError, SourceError
-from batuta.solvers.features import HashedNgrams
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import history_from_record
 from batuta.solvers.selector import SelectorRecipe, fit_selector, save_selector
 from batuta.solvers.selector.agreement import (

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 
 from batuta.encoder import ENCODER_NAME, WIDTH
 from batuta.errors import ConfigError
-from batuta.solvers.features import (
-    EncodedSentences,
-    HashedNgrams,
-    SentenceEmbedding,
-    choose_features,
-    load_features,
-)
+from batuta.solvers.feature_kinds import choose_features, load_features
+from batuta.solvers.hashed_ngrams import HashedNgrams
+from batuta.solvers.sentence_features import EncodedSentences, SentenceEmbedding
 
 TEXTS = [
     *(f"Add the complex numbers ({n} + 3i) and (2 - {n}i)." for n in range(12)),

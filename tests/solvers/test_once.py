@@ -6,7 +6,8 @@ import pytest
 from batuta.core import WorkerId
 from batuta.errors import ConfigError
 from batuta.solvers.cached_features import CachedFeatures
-from batuta.solvers.features import HashedNgrams, load_features
+from batuta.solvers.feature_kinds import load_features
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 from batuta.solvers.selector import SelectorRecipe, fit_selector
 

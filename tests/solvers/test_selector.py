@@ -21,7 +21,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.errors import ConfigError, SourceError
-from batuta.solvers.features import HashedNgrams
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 from batuta.solvers.selector import (
     SelectorRecipe,

@@ -13,7 +13,7 @@ from batuta.baselines import open_cascade
 from batuta.cli.selector import selector
 from batuta.core import WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
-from batuta.solvers.features import HashedNgrams
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History, RunSamples, write_history
 from batuta.solvers.selector import SelectorRecipe, open_selector
 from batuta.train.selector_training import read_outcomes, train_selector

@@ -18,7 +18,7 @@ from batuta.errors import ConfigError
 if TYPE_CHECKING:
     from batuta.core import Conductor
     from batuta.evals import EvalPart, Subject, TaskSet
-    from batuta.evals.evaluation import EqualResource
+    from batuta.evals.matched_budget import EqualResource
     from batuta.evals.runner import TrialRunner
     from batuta.evals.setup import SubjectSetup
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from batuta.evals import Evaluation
-    from batuta.evals.evaluation import EqualResource
+    from batuta.evals.matched_budget import EqualResource
 
 EXIT_UNSCORED = 1
 EXIT_INTERRUPTED = 130

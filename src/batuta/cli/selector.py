@@ -44,7 +44,7 @@ def selector(
     No model is called. A fifth of the questions is held out for the measurement. If the outcomes
     include the answers, the cascade is trained too.
     """
-    from batuta.solvers.features import choose_features  # noqa: PLC0415 - loads numpy
+    from batuta.solvers.feature_kinds import choose_features  # noqa: PLC0415 - loads numpy
     from batuta.solvers.selector import SelectorRecipe  # noqa: PLC0415
     from batuta.train.selector_training import read_outcomes, train_selector  # noqa: PLC0415
 

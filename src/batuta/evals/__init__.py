@@ -1,12 +1,8 @@
 """Systems are measured on tasks: run, counted, reported with their uncertainty."""
 
-from batuta.evals.evaluation import (
-    EvalPart,
-    Evaluation,
-    MatchedBudget,
-    evaluate_parts,
-    evaluate_task_set,
-)
+from batuta.evals.eval_session import evaluate_parts, evaluate_task_set
+from batuta.evals.evaluation import EvalPart, Evaluation
+from batuta.evals.matched_budget import MatchedBudget
 from batuta.evals.recorded_sets import open_recorded_parts
 from batuta.evals.result_log import ResultLog, TrialResult
 from batuta.evals.runner import EvalOptions

@@ -18,24 +18,16 @@ from batuta.rehearsal.problem import (
     Problem,
     StepKind,
     StepValue,
-    Transform,
     read_value,
     register_kinds,
 )
-
-_FACTORS = {"hours": 60, "days": 1440, "kilometres": 1000, "kilograms": 1000, "tonnes": 1_000_000}
+from batuta.rehearsal.unit_kinds import UNIT_FACTORS, UNIT_KINDS, UNIT_LADDERS
 
 
 def _require_date(value: StepValue) -> date:
     if isinstance(value, date):
         return value
     raise TypeError(f"not a date: {value!r}")
-
-
-def _require_int(value: StepValue) -> int:
-    if isinstance(value, int):
-        return value
-    raise TypeError(f"not a quantity: {value!r}")
 
 
 def _first_of_next_month(value: StepValue) -> date:
@@ -48,18 +40,6 @@ def _next_monday(value: StepValue) -> date:
     return day + timedelta(days=7 - day.weekday())
 
 
-def _base_unit_transform(*units: str) -> Transform:
-    def convert(value: StepValue) -> StepValue:
-        if not isinstance(value, str):
-            raise TypeError(f"not a quantity with a unit: {value!r}")
-        number, unit = value.split()
-        if unit not in units:
-            raise ValueError(f"not a unit of this kind: {unit}")
-        return int(number) * _FACTORS[unit]
-
-    return convert
-
-
 def _date_shift_kind(
     name: str, words: tuple[str, ...], days: int, most: int, *, other: str
 ) -> StepKind:
@@ -70,29 +50,6 @@ def _date_shift_kind(
         apply=lambda v, n: _require_date(v) + timedelta(days=days * n),
         ranges=((2, most),),
         confusable_with=(other,),
-    )
-
-
-def _unit_shift_kind(
-    name: str, words: tuple[str, ...], by: int, most: int, *, other: str
-) -> StepKind:
-    return StepKind(
-        name=name,
-        skill="calendar",
-        phrases=words,
-        apply=lambda v, n: _require_int(v) + by * n,
-        ranges=((2, most),),
-        confusable_with=(other,),
-    )
-
-
-_CONVERT_PHRASES = ("express it in", "convert it to", "write it in", "turn it into", "say it in")
-
-
-def _conversion_kind(unit: str, *units: str) -> StepKind:
-    words = tuple(f"{verb} {unit}" for verb in _CONVERT_PHRASES)
-    return StepKind(
-        name=f"to {unit}", skill="calendar", phrases=words, apply=_base_unit_transform(*units)
     )
 
 
@@ -194,151 +151,8 @@ _DATE_KINDS = (
     ),
 )
 
-_UNIT_KINDS = (
-    _conversion_kind("minutes", "hours", "days"),
-    _conversion_kind("metres", "kilometres"),
-    _conversion_kind("grams", "kilograms", "tonnes"),
-    _unit_shift_kind(
-        "hours more",
-        (
-            "add # hours",
-            "lengthen it by # hours",
-            "extend it by # hours",
-            "plus # hours",
-            "put # hours on top",
-        ),
-        by=60,
-        most=30,
-        other="hours less",
-    ),
-    _unit_shift_kind(
-        "hours less",
-        (
-            "subtract # hours",
-            "shorten it by # hours",
-            "cut it by # hours",
-            "minus # hours",
-            "take # hours off",
-        ),
-        by=-60,
-        most=30,
-        other="hours more",
-    ),
-    _unit_shift_kind(
-        "minutes more",
-        (
-            "add # minutes",
-            "lengthen it by # minutes",
-            "extend it by # minutes",
-            "plus # minutes",
-            "put # minutes on top",
-        ),
-        by=1,
-        most=300,
-        other="hours more",
-    ),
-    _unit_shift_kind(
-        "kilometres more",
-        (
-            "add # kilometres",
-            "lengthen it by # kilometres",
-            "extend it by # kilometres",
-            "plus # kilometres",
-            "put # kilometres on top",
-        ),
-        by=1000,
-        most=30,
-        other="metres more",
-    ),
-    _unit_shift_kind(
-        "metres more",
-        (
-            "add # metres",
-            "lengthen it by # metres",
-            "extend it by # metres",
-            "plus # metres",
-            "put # metres on top",
-        ),
-        by=1,
-        most=900,
-        other="metres less",
-    ),
-    _unit_shift_kind(
-        "metres less",
-        (
-            "subtract # metres",
-            "shorten it by # metres",
-            "cut it by # metres",
-            "minus # metres",
-            "take # metres off",
-        ),
-        by=-1,
-        most=900,
-        other="metres more",
-    ),
-    _unit_shift_kind(
-        "kilograms more",
-        (
-            "add # kilograms",
-            "load # kilograms more",
-            "add a load of # kilograms",
-            "plus # kilograms",
-            "put # kilograms on top",
-        ),
-        by=1000,
-        most=30,
-        other="grams more",
-    ),
-    _unit_shift_kind(
-        "grams more",
-        (
-            "add # grams",
-            "load # grams more",
-            "add a load of # grams",
-            "plus # grams",
-            "put # grams on top",
-        ),
-        by=1,
-        most=900,
-        other="grams less",
-    ),
-    _unit_shift_kind(
-        "grams less",
-        (
-            "subtract # grams",
-            "unload # grams",
-            "remove # grams",
-            "minus # grams",
-            "take # grams off",
-        ),
-        by=-1,
-        most=900,
-        other="grams more",
-    ),
-    StepKind(
-        name="legs",
-        skill="calendar",
-        phrases=(
-            "count that amount # times",
-            "let it happen # times",
-            "do it # times",
-            "multiply the amount by #",
-            "repeat the whole amount # times",
-        ),
-        apply=lambda v, n: _require_int(v) * n,
-        ranges=((2, 6),),
-        confusable_with=("minutes more",),
-    ),
-)
-
 register_kinds(_DATE_KINDS)
-register_kinds(_UNIT_KINDS)
-
-_UNIT_LADDERS = (
-    ("minutes", ("hours", "days"), ("hours more", "hours less", "minutes more", "legs")),
-    ("metres", ("kilometres",), ("kilometres more", "metres more", "metres less", "legs")),
-    ("grams", ("kilograms", "tonnes"), ("kilograms more", "grams more", "grams less", "legs")),
-)
+register_kinds(UNIT_KINDS)
 
 
 def _draw_calendar(rng: Random, difficulty: int) -> Problem:
@@ -349,7 +163,7 @@ def _draw_calendar(rng: Random, difficulty: int) -> Problem:
             rng, [kind.name for kind in _DATE_KINDS if not kind.is_final], difficulty - ends
         )
         return Problem("calendar", start, ops + draw_steps(rng, ["weekday"], int(ends)))
-    base, units, names = rng.choice(_UNIT_LADDERS)
+    base, units, names = rng.choice(UNIT_LADDERS)
     ops = draw_steps(rng, [f"to {base}"], 1) + draw_steps(rng, names, difficulty - 1)
     return Problem("calendar", f"{rng.randint(2, 40)} {rng.choice(units)}", ops)
 
@@ -359,7 +173,7 @@ def _read_start(text: str) -> StepValue | None:
     if isinstance(value, date):
         return value
     found = re.fullmatch(r"\d{1,6} ([a-z]+)", text)
-    return text if found and found[1] in _FACTORS else None
+    return text if found and found[1] in UNIT_FACTORS else None
 
 
 CALENDAR_FAMILY = register_family(

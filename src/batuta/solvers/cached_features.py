@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.solvers.features import Features, Floats, HashedNgrams, SavedFeatures, SparseRow
+from batuta.solvers.features import Features, Floats, SavedFeatures
+from batuta.solvers.hashed_ngrams import HashedNgrams, SparseRow
 
 MAX_CACHED_TEXTS = 20_000
 """Texts that are remembered; the least recently used are forgotten."""

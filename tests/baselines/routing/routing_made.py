@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import settings
 
 from batuta.core import PlanningContext, Pool, Question, Worker, WorkerId
-from batuta.solvers.features import HashedNgrams
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 
 ADA, BOB, EVE = (WorkerId(name) for name in ("ada", "bob", "eve"))

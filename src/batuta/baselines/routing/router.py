@@ -23,7 +23,8 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError
-from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.features import Features
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 
 

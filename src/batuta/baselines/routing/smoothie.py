@@ -37,7 +37,8 @@ from batuta.baselines.solver import SolverContext, round_replies, run_conductor,
 from batuta.core import Question, Reply, Run, WorkerId
 from batuta.errors import ConfigError
 from batuta.solvers import best_single_worker
-from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.features import Features
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 
 AnswerForm = Literal["answers", "embeddings"]

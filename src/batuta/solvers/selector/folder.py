@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from batuta.core import WorkerId
-from batuta.solvers import features
+from batuta.solvers.feature_kinds import load_features
 from batuta.solvers.selector.guard import SelectorGuard
 from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
 from batuta.solvers.selector.model import SELECTOR_KIND, VALUE_ARRAYS, Selector
@@ -47,7 +47,7 @@ def _build_selector(card: Card, tensors: Tensors) -> Selector:
     values = ValueModel(workers=workers, smoothing=Smoothing(**card["smoothing"]), **arrays)
     return Selector(
         title=str(card["name"]),
-        features=features.load_features(card["features"], tensors),
+        features=load_features(card["features"], tensors),
         values=values,
         head=CorrectionHead(tensors["head.weights_fm"], tensors["head.bias_m"]),
         guard=SelectorGuard(**card["guard"]),

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.errors import SourceError
-from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.features import Features
+from batuta.solvers.hashed_ngrams import HashedNgrams
 from batuta.solvers.history import History
 from batuta.solvers.selector.guard import (
     HeldOutTrial,

@@ -14,8 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.solvers import features
-from batuta.solvers.features import Features, Floats, HashedNgrams, SavedFeatures
+from batuta.solvers.feature_kinds import load_features
+from batuta.solvers.features import Features, Floats, SavedFeatures
+from batuta.solvers.hashed_ngrams import HashedNgrams
 
 Places = NDArray[np.intp]
 
@@ -82,7 +83,7 @@ class QuestionReader:
             ValueError: a tensor has another shape.
         """
         reader = cls(
-            features=features.load_features(card["features"], tensors),
+            features=load_features(card["features"], tensors),
             centres_gd=tensors["centres_gd"],
             group_fg=tensors["group_fg"],
             ease_f=tensors["ease_f"],

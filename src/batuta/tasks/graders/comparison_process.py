@@ -63,6 +63,7 @@ def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
         RecursionError: nested too deeply.
     """
     from batuta.tasks.graders import forms, numeric, symbolic, values  # noqa: PLC0415 - sympy is slow
+    from batuta.tasks.graders.form_comparison import is_same_form  # noqa: PLC0415 - same
 
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit_resource(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS)
@@ -74,7 +75,7 @@ def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
     def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
         return values.is_same_value(wanted, given, algebra)
 
-    return forms.is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
+    return is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
 
 
 def _limit_resource(kind: int, wanted: int) -> None:

@@ -44,3 +44,5 @@ ValueComparison = Callable[[ValueForm, ValueForm], bool]
 
 EMPTY = SequenceForm((), "{", "}")
 INFINITY = r"\infty"
+PAIR = 2
+"""Items of a pair: the ends of an interval, the sides of an equation."""

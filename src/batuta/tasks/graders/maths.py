@@ -9,6 +9,7 @@ from typing import final
 from batuta.core import Grade
 from batuta.tasks.graders import answer_extraction, forms, values
 from batuta.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
+from batuta.tasks.graders.form_comparison import is_same_form, without_order
 from batuta.tasks.graders.latex import normalize_latex
 from batuta.tasks.graders.limits import MAX_SHOWN, limit_violation
 from batuta.tasks.graders.numeric import compare_values
@@ -116,7 +117,7 @@ def compare_without_algebra(target: str, answer: str, near: float = 0.0) -> bool
         return values.is_same_value(wanted, given, partial(_compare_by_value, near))
 
     try:
-        return forms.is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
+        return is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
     except _NeedsAlgebraError:
         return None
 
@@ -140,9 +141,7 @@ def _is_reordered(target: str, answer: str) -> bool:
     if len(wanted.items) != len(given.items):
         return False
     try:
-        return forms.is_same_form(
-            forms.without_order(wanted), forms.without_order(given), _is_same_value
-        )
+        return is_same_form(without_order(wanted), without_order(given), _is_same_value)
     except _NeedsAlgebraError:
         return False
 
