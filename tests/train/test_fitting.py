@@ -250,14 +250,14 @@ class TestResuming:
         assert not list(told.output.glob("*.part"))
 
     def test_the_time_before_it_was_killed_counts(self, random_policy, tmp_path):
-        checkpoint = FitCheckpoint(tmp_path / "c", 1, "same", resume=True)
+        checkpoint = FitCheckpoint(path=tmp_path / "c", every=1, made_of="same", resume=True)
         model, _ = load_policy(str(random_policy), None)
         learning = list(model.parameters())
         optimiser = torch.optim.AdamW(learning)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, total_steps=9)
         checkpoint.before = 100.0
         checkpoint.keep(1, learning, optimiser, schedule)
-        later = FitCheckpoint(tmp_path / "c", 1, "same", resume=True)
+        later = FitCheckpoint(path=tmp_path / "c", every=1, made_of="same", resume=True)
         assert later.restore(learning, optimiser, schedule) == 1
         assert 100.0 <= later.seconds < 160.0
 

@@ -16,7 +16,7 @@ from batuta.errors import ConfigError, StoreError
 from batuta.train.settings import TrainSettings
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FitCheckpoint:
     """One file, written anew every so many steps and forgotten when the stage has ended."""
 
@@ -46,7 +46,7 @@ class FitCheckpoint:
         said = settings.model_dump_json(include=decides) + stage + source
         made_of = hashlib.sha256(said.encode()).hexdigest()
         path = settings.output / f"{stage}.checkpoint"
-        return cls(path, settings.log.checkpoint_every, made_of, resume=resume)
+        return cls(path=path, every=settings.log.checkpoint_every, made_of=made_of, resume=resume)
 
     @property
     def seconds(self) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,45 +61,27 @@ def run_warmup(
         ConfigError: a source, the pool or the checkpoint cannot be used.
         StoreError: the folder cannot be written.
     """
-    warm = settings.warmup
+    warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()
     log = RunFolder(settings.output).log_losses("warmup")
     torch.manual_seed(settings.seed)
     set_threads(settings)
-    names = list(settings.curriculum[0].tasks)
-    asked = [
-        t
-        for n in names
-        for t in draw_from_source(n, QUESTION_COUNT // len(names), settings.seed + 90_001)
-    ]
+    asked = _draw_questions(settings)
     pool, first_rounds = anyio.run(
         _run_random_rounds, settings, asked[: RANDOM_ROUNDS if warm.revisions else 0]
     )
-    rng, rendering = random.Random(f"veil {settings.seed}"), settings.prompt.rendering()
-    hidden = settings.prompt.hidden
-    asked = [
-        replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
-    ]
-    pairs = warmup_texts(
-        asked,
+    texts = partial(
+        warmup_texts,
+        _hide_words(asked, settings),
         pool,
         rendering=rendering,
-        settings=warm,
         first_rounds=first_rounds,
         seed=settings.seed,
     )
     if settings.policy.start:
         model, tokenizer = load_trainable(settings.policy.start, settings)
     else:
-        mixed = warm.model_copy(update={"drills": 0.0})
-        read = warmup_texts(
-            asked,
-            pool,
-            rendering=rendering,
-            settings=mixed,
-            first_rounds=first_rounds,
-            seed=settings.seed,
-        )
+        read = texts(settings=warm.model_copy(update={"drills": 0.0}))
         model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
 
     def tell(step: int, loss: FitLoss) -> None:
@@ -109,7 +92,7 @@ def run_warmup(
     fit_warmup(
         model,
         tokenizer,
-        pairs=pairs,
+        pairs=texts(settings=warm),
         settings=warm,
         on_step=tell,
         prefill="" if rendering.compact else PREFILL,
@@ -117,6 +100,20 @@ def run_warmup(
         checkpoint=checkpoint,
     )
     return checkpoint.end(save_stage(model, tokenizer, settings, "warmup"))
+
+
+def _draw_questions(settings: TrainSettings) -> list[Task]:
+    names = list(settings.curriculum[0].tasks)
+    count, seed = QUESTION_COUNT // len(names), settings.seed + 90_001
+    return [task for name in names for task in draw_from_source(name, count, seed)]
+
+
+def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
+    """The questions as the prompt shows them."""
+    rng, hidden = random.Random(f"veil {settings.seed}"), settings.prompt.hidden
+    return [
+        replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
+    ]
 
 
 def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
