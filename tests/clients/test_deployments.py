@@ -8,7 +8,7 @@ from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_clien
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.providers import DeploymentSpec
 from batuta.clients.secret import Secret
-from batuta.config.settings import WorkerSetting
+from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import worker_spec
 from batuta.core import Request, Worker, WorkerId, assistant_message, user_message
 from batuta.core.conductor import NullListener

@@ -3,7 +3,8 @@
 import pytest
 
 from batuta.clients.factory import open_client
-from batuta.config.settings import ConductorSetting, WorkerSetting
+from batuta.config.settings import ConductorSetting
+from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import worker_spec
 from batuta.core import Request, user_message
 from batuta.errors import ConfigError

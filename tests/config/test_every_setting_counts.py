@@ -16,14 +16,13 @@ from batuta.config.load import load_config
 from batuta.config.settings import (
     AnswerCacheSetting,
     ConductorSetting,
-    DeploymentSetting,
     ModerationSetting,
     OidcSetting,
     ResilienceSetting,
     ServerSetting,
     Settings,
-    WorkerSetting,
 )
+from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.guardrails.settings import GuardrailSetting

@@ -163,7 +163,7 @@ async def test_a_job_that_is_taken_up_while_it_is_run_is_run_once(durable, tmp_p
         async def take_up():
             loop = asyncio.get_running_loop()
             body = {"id": "job-1", "tenant": "ada", "body": {}}
-            again.append(await anyio.to_thread.run_sync(jobs._hand_over, loop, body))
+            again.append(await anyio.to_thread.run_sync(jobs._queue.hand_over, loop, body))
 
         async with anyio.create_task_group() as group:
             group.start_soon(take_up)

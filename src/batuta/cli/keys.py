@@ -27,8 +27,9 @@ from batuta.errors import ConfigError
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
-from batuta.store.keys import ApiKey, key_json, tenant_json
+from batuta.store.keys import ApiKey, key_json
 from batuta.store.spend_report import SPEND_GROUPS, SpendGroup, report_spending, spend_group_json
+from batuta.store.tenants import tenant_json
 
 app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
 

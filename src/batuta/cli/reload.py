@@ -61,8 +61,8 @@ from batuta.solvers.history import read_history
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
-from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
+from batuta.store.tenants import check_name
 
 NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
 SIMULATED = (

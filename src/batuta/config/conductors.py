@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider, open_client
-from batuta.config.settings import ConductorSetting, WorkerSetting
+from batuta.config.settings import ConductorSetting
+from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import check_sampling, worker_spec
 from batuta.core import Client, Conductor, Pool, Sampling, WorkerId
 from batuta.embedded.policy import ConductorCard

@@ -5,16 +5,16 @@ A setting that could have no effect beside the others is refused, by one sentenc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from batuta.clients.providers import PYTHON
-from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
+from batuta.config.settings_file import StrictModel
+from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
+from batuta.core import MAX_ROUNDS, MAX_STEPS
 from batuta.embedded.policy import is_policy
 from batuta.guardrails.settings import GuardrailSetting
 from batuta.usage import ASSUMED_PRICE
@@ -29,167 +29,11 @@ class LogFormat(StrEnum):
     """What went wrong, and a line for each request, as JSON."""
 
 
-EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-_PROGRAMS = 4
-"""Programs that one worker runs at the same time, at most."""
-
-
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def refuse_settings(self, names: Iterable[str], reason: str) -> None:
-        """Nothing, if none of those was set.
-
-        Raises:
-            ValueError: one was; the first in order of the alphabet is named.
-        """
-        if said := sorted(self.model_fields_set.intersection(names)):
-            raise ValueError(f"`{said[0]}` {reason}")
-
-
-_OWN_FIELDS = frozenset(
-    {
-        "model",
-        "messages",
-        "stream",
-        "stream_options",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "n",
-    }
-)
-"""Of a request's body: what each request decides itself."""
-
-
-def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
-    if taken := sorted(_OWN_FIELDS & set(body)):
-        raise ValueError(f"{taken[0]} is decided by each request and cannot be set here")
-    return body
-
-
-ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
-
-
-class PriceSetting(_StrictModel):
-    """Dollars per million tokens."""
-
-    input: Decimal = Field(ge=0)
-    output: Decimal = Field(ge=0)
-    cached: Decimal | None = Field(default=None, ge=0)
-    cache_write: Decimal | None = Field(default=None, ge=0)
-    audio: Decimal | None = Field(default=None, ge=0)
-    """Of input that is a recording."""
-
-
-class SamplingSetting(_StrictModel):
-    """How a worker samples."""
-
-    temperature: float | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    effort: EffortWord | None = None
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    top_k: int | None = Field(default=None, ge=1)
-
-
-class SkillSetting(_StrictModel):
-    """How often a worker answers a family of questions correctly."""
-
-    share: float = Field(ge=0, le=1)
-    questions: int | None = Field(default=None, ge=1)
-    """How many it was measured on."""
-
-
-_OF_MODELS = (
-    "base_url", "context_window", "deployments", "extra_body", "key_env", "price", "rpm",
-    "sampling", "skills", "strength", "tpm", "weight",
-)  # fmt: skip
-"""Settings that mean nothing of a worker that runs code."""
-
-
-class WorkerSetting(_StrictModel):
-    """A worker and how it is reached."""
-
-    id: str = Field(min_length=1)
-    model: str = Field(min_length=1)
-    provider: str = "compatible"
-    base_url: str = ""
-    key_env: str = ""
-    description: str = ""
-    tags: tuple[str, ...] = ()
-    context_window: int | None = Field(default=None, ge=1)
-    price: PriceSetting | None = None
-    strength: float | None = Field(default=None, ge=0, le=1)
-    skills: dict[str, float | SkillSetting] = {}
-    """Family of questions to the share that it answers correctly."""
-    seconds: float | None = Field(default=None, gt=0)
-    """What an answer takes."""
-    sampling: SamplingSetting = SamplingSetting()
-    extra_body: ExtraBody = {}
-    """Further fields of every request, for a server of OpenAI's form: `lora` of llama.cpp…"""
-    concurrency: int = Field(default=32, ge=1)
-    rpm: int | None = Field(default=None, ge=1)
-    tpm: int | None = Field(default=None, ge=1)
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Share of this address, beside those of `deployments`."""
-    deployments: tuple[DeploymentSetting, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _program(cls, data: Any) -> Any:
-        """A worker that runs code has no model to name."""
-        if not isinstance(data, dict):
-            return data
-        said = cast("dict[str, Any]", data)
-        return {"model": PYTHON, **said} if said.get("provider") == PYTHON else said
-
-    @model_validator(mode="after")
-    def _without_idle_settings(self) -> Self:
-        if self.provider == PYTHON:
-            self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
-            if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
-                raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
-        if not self.deployments:
-            self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
-        elif not self.weight and not any(each.weight for each in self.deployments):
-            raise ValueError("all weights are 0, so that no address would be called")
-        return self
-
-    @property
-    def known_skills(self) -> tuple[Skill, ...]:
-        """The same as the pool knows it."""
-        said = {
-            family: each if isinstance(each, SkillSetting) else SkillSetting(share=each)
-            for family, each in self.skills.items()
-        }
-        return tuple(
-            Skill(family=family, share=each.share, questions=each.questions)
-            for family, each in said.items()
-        )
-
-
-class DeploymentSetting(_StrictModel):
-    """Another place at which a worker's model is reached; what is not named is the worker's."""
-
-    model: str | None = None
-    provider: str | None = None
-    base_url: str = Field(min_length=1)
-    key_env: str = ""
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    concurrency: int = Field(default=32, ge=1)
-    rpm: int | None = Field(default=None, ge=1)
-    tpm: int | None = Field(default=None, ge=1)
-
-
 _OF_ITS_MODEL = ("concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm")
 """Settings of [conductor] that mean nothing of a worker, which has its own."""
 
 
-class ConductorSetting(_StrictModel):
+class ConductorSetting(StrictModel):
     """Who writes the workflow and what it is shown."""
 
     worker: str | None = None
@@ -202,7 +46,7 @@ class ConductorSetting(_StrictModel):
     price: PriceSetting | None = None
     context_window: int | None = Field(default=None, ge=1)
     tags: tuple[str, ...] = ()
-    extra_body: ExtraBody = {}
+    extra_body: ExtraBody = Field(default={})
     """As of a worker, for a model that is no worker."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
@@ -242,7 +86,7 @@ class ConductorSetting(_StrictModel):
         return self
 
 
-class SystemSetting(_StrictModel):
+class SystemSetting(StrictModel):
     """Who answers under a served name."""
 
     conductor: str | None = None
@@ -267,7 +111,7 @@ class SystemSetting(_StrictModel):
         return self.conductor or self.selector
 
 
-class ExploreSetting(_StrictModel):
+class ExploreSetting(StrictModel):
     """How much a system may try to learn what is better."""
 
     share: float = Field(gt=0, le=0.5)
@@ -283,7 +127,7 @@ class MiniSetting(SystemSetting):
     """None: nothing is tried."""
 
 
-class LimitsSetting(_StrictModel):
+class LimitsSetting(StrictModel):
     """What a run may spend unless a request says less."""
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
@@ -298,7 +142,7 @@ class LimitsSetting(_StrictModel):
     """What a call without a price counts as against dollars."""
 
 
-class BaselinesSetting(_StrictModel):
+class BaselinesSetting(StrictModel):
     """What the baselines of the API learn from."""
 
     history: str | None = None
@@ -309,7 +153,7 @@ class BaselinesSetting(_StrictModel):
     """The worker that checks the cascade's answers."""
 
 
-class ResilienceSetting(_StrictModel):
+class ResilienceSetting(StrictModel):
     """How a failing or slow worker is got around."""
 
     step_timeout_s: float | None = Field(default=None, gt=0)
@@ -326,7 +170,7 @@ class ResilienceSetting(_StrictModel):
         return self
 
 
-class ServerSetting(_StrictModel):
+class ServerSetting(StrictModel):
     """What `batuta serve` takes on."""
 
     running: int = Field(default=512, ge=1)
@@ -359,7 +203,7 @@ class ServerSetting(_StrictModel):
         return self
 
 
-class ModerationSetting(_StrictModel):
+class ModerationSetting(StrictModel):
     """The provider that POST /v1/moderations is passed through to."""
 
     model: str = Field(min_length=1)
@@ -372,7 +216,7 @@ class ModerationSetting(_StrictModel):
     """As of a worker: a key that may not ask workers of a tag may not ask this one either."""
 
 
-class OidcSetting(_StrictModel):
+class OidcSetting(StrictModel):
     """The identity provider by which people sign in to the page; see docs/tenants.md."""
 
     issuer: str = Field(min_length=1)
@@ -386,11 +230,11 @@ class OidcSetting(_StrictModel):
     admins: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     tenant: str = "default"
-    limits: dict[str, Any] = {}
+    limits: dict[str, Any] = Field(default={})
     """Of users who are new, as of a key."""
 
 
-class AnswerCacheSetting(_StrictModel):
+class AnswerCacheSetting(StrictModel):
     """Whether the same question twice is answered once."""
 
     enabled: bool = False
@@ -411,7 +255,7 @@ class AnswerCacheSetting(_StrictModel):
         return self
 
 
-class Settings(_StrictModel):
+class Settings(StrictModel):
     """The whole file."""
 
     workers: tuple[WorkerSetting, ...] = ()

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batuta.config.setting_errors import describe_setting_error
 from batuta.errors import ConfigError
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """Settings that stay as they were read; a name that is not theirs is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def refuse_settings(self, names: Iterable[str], reason: str) -> None:
+        """Nothing, if none of those was set.
+
+        Raises:
+            ValueError: one was; the first in order of the alphabet is named.
+        """
+        if said := sorted(self.model_fields_set.intersection(names)):
+            raise ValueError(f"`{said[0]}` {reason}")
 
 
 def read_settings(path: Path, model: type[_Settings]) -> _Settings:

@@ -23,7 +23,8 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
 from batuta.clients.secret import Secret
 from batuta.clients.transport import url_host
-from batuta.config.settings import DeploymentSetting, ModerationSetting, WorkerSetting
+from batuta.config.settings import ModerationSetting
+from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError

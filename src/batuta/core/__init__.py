@@ -3,6 +3,16 @@
 from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
 from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
 from batuta.core.decision import AcceptedAnswer, Cropping, Decision, Draft, MalformedPlan, Plan
+from batuta.core.events import (
+    Event,
+    EventHandler,
+    RoundPlanned,
+    RunFinished,
+    StepDelta,
+    StepFinished,
+    StepRetried,
+    StepStarted,
+)
 from batuta.core.message import (
     Attachment,
     Audio,
@@ -29,24 +39,16 @@ from batuta.core.message import (
 )
 from batuta.core.run import (
     Attempt,
-    Event,
-    EventHandler,
     Failure,
     GuardrailTriggered,
     Limits,
     Outcome,
     ResumeState,
     Round,
-    RoundPlanned,
     Run,
-    RunFinished,
     RunHeader,
     RunId,
-    StepDelta,
-    StepFinished,
-    StepRetried,
     StepRun,
-    StepStarted,
     TimeSpan,
     WorkflowEstimate,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, NewType
@@ -10,7 +10,7 @@ from typing import Literal, NewType
 from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
 from batuta.core.exploration import Exploration
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.core.message import Delta, Question, Reply, Request, ToolCall
+from batuta.core.message import Question, Reply, Request, ToolCall
 from batuta.core.redaction import clean_message
 from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.worker import Pool, WorkerId
@@ -367,80 +367,3 @@ def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
         cost=format_cost(ended.cost),
         time=format_seconds(ended.span.seconds),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class RoundPlanned:
-    """The conductor decided."""
-
-    round: int
-    planned: Round
-    """The round before any of its steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepStarted:
-    """A step was started."""
-
-    round: int
-    index: int
-    worker: WorkerId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDelta:
-    """A step's worker sent a fragment; not part of the record."""
-
-    round: int
-    index: int
-    worker: WorkerId
-    """Who sent it: the step's, or whoever is asked in its place."""
-    delta: Delta
-    is_answer: bool = False
-    """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRetried:
-    """A step's call failed and is tried again, or another worker takes over."""
-
-    round: int
-    index: int
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class StepFinished:
-    """A step ended."""
-
-    round: int
-    step: StepRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished:
-    """The run ended; nothing follows."""
-
-    outcome: Outcome
-    answer: str | None
-    reply: Reply | None = None
-    error: str | None = None
-    error_code: str | None = None
-    limit: str | None = None
-    seconds: float = 0.0
-    expected: WorkflowEstimate | None = None
-
-
-Event = (
-    RunHeader
-    | RoundPlanned
-    | StepStarted
-    | StepDelta
-    | StepRetried
-    | GuardrailTriggered
-    | StepFinished
-    | RunFinished
-)
-"""A run's life in order: one Header, then the rest, one Ended at the end."""
-
-EventHandler = Callable[[Event], Awaitable[None]]

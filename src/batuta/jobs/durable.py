@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
@@ -37,6 +36,7 @@ from batuta.jobs.dbos_runner import (
     ending_json,
 )
 from batuta.jobs.heartbeats import Heartbeats
+from batuta.jobs.job_queue import JobQueue, QueuedJob, resolve_future
 from batuta.jobs.notifier import Notifier
 from batuta.jobs.protocol import Job, JobEvent, JobHandler, JobStatus, Json
 from batuta.jobs.records import JobRecords, is_sqlite_file
@@ -58,14 +58,6 @@ _RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 30.0
 EXECUTOR_NAME = "local"
 """The name under which a restarted process finds what it left."""
-
-
-@dataclass(frozen=True, slots=True)
-class _QueuedJob:
-    """A job that waits to be run, and the thread that waits for its ending."""
-
-    job: Job
-    ending: Future[Json]
 
 
 @dataclass(slots=True)
@@ -110,9 +102,8 @@ class DurableJobs:
         self._known = False
         """Whether the database was there before us, perhaps with jobs to be taken up again."""
         self._running: dict[str, _RunningJob] = {}
-        self._waiting: set[Future[Json]] = set()
         self._notifier = Notifier()
-        self._send, self._receive = anyio.create_memory_object_stream[_QueuedJob](inf)
+        self._queue = JobQueue()
 
     async def __aenter__(self) -> Self:
         """Claims and opens the database.
@@ -130,10 +121,7 @@ class DurableJobs:
         trace: TracebackType | None,
     ) -> None:
         """Lets go of what is being run: the next process takes it up again."""
-        self._send.close()
-        self._receive.close()
-        for waiting in tuple(self._waiting):
-            _resolve_future(waiting, JobInterrupted())
+        self._queue.close()
         with anyio.CancelScope(shield=True):
             await run_sync(self._close)
 
@@ -212,10 +200,10 @@ class DurableJobs:
             tasks.start_soon(self._sweep)
             if self._shared:
                 tasks.start_soon(self._watch_processes)
-            async for order in self._receive:
+            async for order in self._queue:
                 tasks.start_soon(self._run_job, perform, order)
 
-    async def _run_job(self, perform: JobHandler, order: _QueuedJob) -> None:
+    async def _run_job(self, perform: JobHandler, order: QueuedJob) -> None:
         """Runs one job to its ending, its cancellation, or the end of this process."""
         job = order.job
         if (running := self._running.get(job.id)) is not None:
@@ -236,7 +224,7 @@ class DurableJobs:
             del self._running[job.id]
             running_job.ended_event.set()
             for ending in running_job.endings:
-                _resolve_future(ending, outcome)
+                resolve_future(ending, outcome)
 
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope
@@ -265,22 +253,6 @@ class DurableJobs:
         running_job = self._running.get(job_id)
         if running_job is not None:
             running_job.scope.cancel()
-
-    def _hand_over(self, loop: asyncio.AbstractEventLoop, body: Json) -> Json:
-        """Runs in a thread of DBOS: gives the job to the loop and waits for its ending."""
-        order = _QueuedJob(Job(body["id"], body["tenant"], body["body"]), Future())
-        self._waiting.add(order.ending)
-        try:
-            loop.call_soon_threadsafe(self._take, order)
-            return order.ending.result()
-        finally:
-            self._waiting.discard(order.ending)
-
-    def _take(self, order: _QueuedJob) -> None:
-        try:
-            self._send.send_nowait(order)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            _resolve_future(order.ending, JobInterrupted())
 
     async def _sweep(self) -> None:
         """Takes up what was left, and forgets from time to time what ended long ago."""
@@ -316,7 +288,7 @@ class DurableJobs:
         """
         async with self._starting:
             if self._runner is None:
-                execute = partial(self._hand_over, asyncio.get_running_loop())
+                execute = partial(self._queue.hand_over, asyncio.get_running_loop())
                 with anyio.CancelScope(shield=True):
                     self._runner = await run_sync(self._start, execute)
         assert self._runner is not None  # noqa: S101 - else an error was raised
@@ -405,13 +377,3 @@ class DurableJobs:
             self._records.close()
         if self._folder_lock is not None:
             self._folder_lock.release()
-
-
-def _resolve_future(waiting: Future[Json], outcome: Json | BaseException) -> None:
-    """Lets the thread go on that waits for a job; one that was told already is skipped."""
-    if waiting.done():
-        return
-    if isinstance(outcome, BaseException):
-        waiting.set_exception(outcome)
-    else:
-        waiting.set_result(outcome)

@@ -35,7 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
 from batuta.jobs.protocol import JobEvent, Json
-from batuta.store.database import make_private_file, truncate_log
+from batuta.store.sqlite_file import make_private_file, truncate_log
 from batuta.store.upsert import insert_statement
 
 BUSY_SECONDS = 30

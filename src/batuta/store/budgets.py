@@ -14,37 +14,28 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from time import time
 from typing import Any, final
 
 import anyio
 import orjson
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Executable,
-    bindparam,
-    delete,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import select, update
 
 from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.batching import Batcher
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error
-from batuta.store.ledger import Bucket, Reservation, lost_row
-from batuta.store.models import LEDGER, RESERVATIONS, SPENDING
+from batuta.store.ledger import Bucket, Reservation
+from batuta.store.models import LEDGER, RESERVATIONS
 from batuta.store.totals import (
+    BudgetFullError,
     BudgetStatus,
-    add_totals,
+    end_reservations,
+    grow_reservation,
     read_budget_status,
-    released_amounts,
+    reserve_in_buckets,
     settle_reservations,
 )
-from batuta.store.upsert import insert_statement
 from batuta.store.writer import RunWriter
 
 LEASE_SECONDS = 90.0
@@ -80,14 +71,6 @@ class _ReserveRequest:
     model: str
     wanted: Reservation
     lasting: bool
-
-
-class _BudgetFullError(Exception):
-    """A bucket is too full; the transaction is undone."""
-
-    def __init__(self, exhausted: BudgetStatus) -> None:
-        super().__init__()
-        self.exhausted = exhausted
 
 
 @final
@@ -157,9 +140,9 @@ class Budgets:
         async def take(amount: int) -> _ReserveResult:
             try:
                 await self._database.write(
-                    lambda connection: _grow_reservation(connection, held, amount)
+                    lambda connection: grow_reservation(connection, held, amount)
                 )
-            except _BudgetFullError as refused:
+            except BudgetFullError as refused:
                 return refused.exhausted
             except DATABASE_ERRORS as error:
                 return explain_error(error, self._database.url)
@@ -218,7 +201,7 @@ class Budgets:
             StoreError: the database fails.
         """
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
-        rows = await self._database.run_write(lambda one: _end_reservations(one, chosen))
+        rows = await self._database.run_write(lambda one: end_reservations(one, chosen))
         for row in rows:
             _LOG.warning("run %s was lost with its job; its cost is not known", row["run_id"])
         return len(rows)
@@ -288,7 +271,7 @@ class Budgets:
         dead = RESERVATIONS.c.expires < now
         if not await self._has_reservation(dead):
             return 0
-        rows = await self._database.write(lambda connection: _end_reservations(connection, dead))
+        rows = await self._database.write(lambda connection: end_reservations(connection, dead))
         for row in rows:
             _LOG.warning("run %s was lost with its process; its cost is not known", row["run_id"])
         return len(rows)
@@ -310,7 +293,7 @@ class Budgets:
         """Reserves for all of them or for none; None if it did, else why not."""
         try:
             await self._transact(asks)
-        except _BudgetFullError as refused:
+        except BudgetFullError as refused:
             return refused.exhausted
         except DATABASE_ERRORS as error:
             return explain_error(error, self._database.url)
@@ -328,94 +311,12 @@ class Budgets:
                 sums[bucket] += ask.wanted.nano
         now = time()
         rows = [_reservation_row(ask, self.owner, now, self._lease) for ask in asks]
-        await self._database.write(lambda connection: _reserve_in_buckets(connection, sums, rows))
+        await self._database.write(lambda connection: reserve_in_buckets(connection, sums, rows))
 
     async def _bucket_status(self, bucket: Bucket) -> BudgetStatus:
         return await self._database.run_read(
             lambda connection: read_budget_status(connection, bucket)
         )
-
-
-def _reserve_in_buckets(
-    connection: Connection, sums: Counter[Bucket], rows: list[dict[str, Any]]
-) -> None:
-    """Sets the sums apart, in one order of the buckets, and writes down for whom."""
-    for bucket in sorted(sums, key=lambda bucket: (bucket.account, bucket.period)):
-        _reserve_in_bucket(connection, bucket, sums[bucket])
-    connection.execute(_INSERT_RESERVATION, rows)
-
-
-def _grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Adds to a reservation, which is locked first as where it ends.
-
-    Raises:
-        StoreError: it has ended.
-        _BudgetFullError: a bucket is too full.
-    """
-    mine = RESERVATIONS.c.id == held.id
-    more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
-    if connection.execute(more).rowcount != 1:
-        raise StoreError("what was reserved for the run has ended with its lease")
-    for bucket in sorted(held.buckets, key=lambda bucket: (bucket.account, bucket.period)):
-        _reserve_in_bucket(connection, bucket, nano)
-
-
-def _reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> None:
-    """The one statement that keeps the law.
-
-    Raises:
-        _BudgetFullError: the bucket is too full.
-    """
-    if nano <= bucket.cap:
-        values = {
-            "its_account": bucket.account,
-            "its_period": bucket.period,
-            "its_nano": nano,
-            "its_cap": bucket.cap,
-        }
-        if (
-            connection.execute(_reserve_statement(connection.dialect.name), values).first()
-            is not None
-        ):
-            return
-    raise _BudgetFullError(read_budget_status(connection, bucket))
-
-
-def _end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """Gives back what the dead hold, and writes down that their runs were lost.
-
-    Returns:
-        The rows of those runs; a run that is billed already is none.
-    """
-    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    add_totals(connection, released_amounts(rows))
-    its = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
-    billed = set(connection.execute(select(LEDGER.c.run_id).where(its)).scalars()) if rows else ()
-    lost = [row for row in rows if row["run_id"] not in billed]
-    if lost:
-        statement = insert_statement(connection.dialect.name, LEDGER).on_conflict_do_nothing()
-        connection.execute(statement, [lost_row(row) for row in lost])
-    return lost
-
-
-@cache
-def _reserve_statement(dialect: str) -> Executable:
-    """Adds to what is reserved if that fits; built once, for building costs more than running."""
-    values = insert_statement(dialect, SPENDING).values(
-        account=bindparam("its_account"),
-        period=bindparam("its_period"),
-        spent=0,
-        reserved=bindparam("its_nano"),
-    )
-    total = SPENDING.c.reserved + values.excluded.reserved
-    fits = SPENDING.c.spent + total <= bindparam("its_cap", type_=BigInteger)
-    return values.on_conflict_do_update(
-        index_elements=["account", "period"], set_={"reserved": total}, where=fits
-    ).returning(SPENDING.c.spent)
-
-
-_INSERT_RESERVATION = insert(RESERVATIONS)
 
 
 def _reservation_row(ask: _ReserveRequest, owner: str, now: float, lease: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, suppress
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import anyio
@@ -37,6 +35,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import NullPool
 
 from batuta.errors import StoreError
+from batuta.store.sqlite_file import make_private_file, set_pragmas, truncate_log, use_wal
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -48,30 +47,14 @@ DatabaseWork = Callable[[Connection], _T]
 DATABASE_ERRORS = (SQLAlchemyError, OSError)
 """What a database that cannot be used raises; asyncpg's refused connection is an OSError."""
 
-BUSY_MS = 5_000
-"""How long SQLite waits for another writer before it says `locked`."""
-
 _MAX_READERS = 4
 """Threads that read an SQLite file at the same time, besides the one that writes."""
-
-_WAL_PAUSE = 0.01
-"""Seconds between attempts to switch a file to WAL."""
-
-_CHECKPOINTS = 5
-"""Attempts to empty the log, each of which waits for readers like any writer."""
 
 _CONNECT_SECONDS = 5.0
 """Seconds that PostgreSQL may take to let somebody in."""
 
 _MAX_COMMAND_SECONDS = 15.0
 """Seconds that one of its statements may take."""
-
-_PRAGMAS = (
-    f"PRAGMA busy_timeout={BUSY_MS}",
-    "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
-    "PRAGMA foreign_keys=ON",
-    "PRAGMA secure_delete=ON",  # what is deleted is overwritten
-)
 
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -268,20 +251,6 @@ def _set_error(future: asyncio.Future[Any], error: BaseException) -> None:
         future.set_exception(error)
 
 
-def truncate_log(engine: Engine) -> None:
-    """Empties the log of an SQLite file. Blocks.
-
-    Somebody who reads at that moment keeps it from being emptied; then it is tried again, and at
-    last left to the next deletion.
-    """
-    for _ in range(_CHECKPOINTS):
-        with engine.connect() as connection:
-            held = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
-        if not held:
-            return
-        sleep(_WAL_PAUSE)
-
-
 def _run_in_connection(
     opened: Callable[[], AbstractContextManager[Connection]], work: DatabaseWork[_T]
 ) -> _T:
@@ -354,7 +323,7 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
         engine = create_engine(url, **options)
     except ImportError as error:
         raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
-    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "connect", set_pragmas)
     return Database(engine, url)
 
 
@@ -402,52 +371,11 @@ def _create_file(url: URL) -> None:
     try:
         make_private_file(path)
         with closing(sqlite3.connect(path)) as connection:
-            _set_pragmas(connection, None)
-            _use_wal(connection)
+            set_pragmas(connection, None)
+            use_wal(connection)
     except OSError as error:
         raise StoreError(
             f"the folder of {path} cannot be created: {error.strerror or error}"
         ) from error
     except sqlite3.Error as error:
         raise explain_error(error, url) from error
-
-
-def make_private_file(path: Path) -> None:
-    """Makes the file, if there is none, so that nobody but this user can read it.
-
-    SQLite gives the files that it puts beside it the same mode. A file that is there is not opened:
-    closing it would give up the locks that this process has on it.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switches the file to WAL, for good.
-
-    SQLite does not wait for others here, busy_timeout or not: of two processes that open a new
-    file at the same time one would be told that it is locked.
-    """
-    deadline = monotonic() + BUSY_MS / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or monotonic() > deadline:
-                raise
-            sleep(_WAL_PAUSE)
-        else:
-            return
-
-
-def _set_pragmas(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    try:
-        for pragma in _PRAGMAS:
-            cursor.execute(pragma)
-    finally:
-        cursor.close()

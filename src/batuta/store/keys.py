@@ -1,8 +1,7 @@
-"""Tenants and their keys, in the database."""
+"""The keys of tenants, in the database."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from time import time
@@ -18,21 +17,10 @@ from batuta.store.database import Database
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.models import KEYS, TENANTS
+from batuta.store.tenants import Tenant, check_name, ensure_tenant
 from batuta.store.upsert import insert_statement
 
-_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _MAX_NAME_CHARACTERS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """Whose runs, responses and money they are."""
-
-    name: str
-    created: float
-    per_day: Decimal | None = None
-    """Dollars a day of all its keys together, in UTC."""
-    per_month: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +111,7 @@ class ApiKeyStore:
         }
 
         def make(connection: Connection) -> None:
-            _ensure_tenant(connection, tenant, now)
+            ensure_tenant(connection, tenant, now)
             connection.execute(insert(KEYS).values(values))
 
         await self._database.run_write(make)
@@ -187,7 +175,7 @@ class ApiKeyStore:
         }
 
         def enter(connection: Connection) -> str:
-            _ensure_tenant(connection, tenant, now)
+            ensure_tenant(connection, tenant, now)
             new = insert_statement(connection.dialect.name, KEYS).values(values)
             again = {"role": role, "name": values["name"]}
             new = new.on_conflict_do_update(index_elements=["identity"], set_=again)
@@ -339,7 +327,7 @@ class ApiKeyStore:
             named = TENANTS.c.name == tenant
             changed = 0
             while not changed:  # another may delete it between the two
-                _ensure_tenant(connection, tenant, time())
+                ensure_tenant(connection, tenant, time())
                 changed = connection.execute(update(TENANTS).where(named).values(values)).rowcount
             # Read here as well: once this is written, another may delete the tenant.
             return Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
@@ -357,18 +345,6 @@ class ApiKeyStore:
         if key is None:
             raise StoreError(f"the key {key_id} vanished while it was made: try again")
         return key
-
-
-def check_name(tenant: str) -> None:
-    """Nothing, for a name that a tenant may have.
-
-    Raises:
-        ValueError: it may not.
-    """
-    if not _NAME_PATTERN.fullmatch(tenant):
-        raise ValueError(
-            f"{tenant!r} cannot name a tenant: use at most 64 letters, digits and . _ @ -"
-        )
 
 
 _SELECT_KEYS = select(
@@ -395,12 +371,6 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
         raise StoreError(f"the limits of key {key_id} cannot be read: {error}") from None
 
 
-def _ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
-    """Makes the tenant if there is none."""
-    new = insert_statement(connection.dialect.name, TENANTS).values(name=tenant, created=now)
-    connection.execute(new.on_conflict_do_nothing())
-
-
 def key_json(key: ApiKey) -> dict[str, Any]:
     """A key for programs; never its text or its hash."""
     return {
@@ -411,14 +381,4 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "created": key.created,
         "expires": key.expires,
         "limits": permissions_json(key.policy),
-    }
-
-
-def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    """A tenant for programs; money as text."""
-    day, month = tenant.per_day, tenant.per_month
-    return {
-        "name": tenant.name,
-        "per_day": None if day is None else f"{day:f}",
-        "per_month": None if month is None else f"{month:f}",
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import final
 
 from batuta.errors import StoreError
-from batuta.store.database import is_sqlite, make_private_file, parse_url
+from batuta.store.database import is_sqlite, parse_url
+from batuta.store.sqlite_file import make_private_file
 
 SERVER_SUFFIX = ".server.lock"
 """After the name of the runs' file: the lock of the server that uses it."""

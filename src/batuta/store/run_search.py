@@ -1,12 +1,27 @@
-"""How runs are searched: by what they show, few by their words and many by their time."""
+"""How runs are looked up, listed and searched: few by their words and many by their time."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    false,
+    func,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
 
+from batuta.core import Outcome
+from batuta.store.codec import sql_text
+from batuta.store.cursors import parse_cursor
 from batuta.store.database import Database
 from batuta.store.models import RUNS
 
@@ -27,7 +42,83 @@ _SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
 _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
-async def find_few(
+def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
+    """The row of that id, if it is that tenant's."""
+    name = RUNS.c.id == sql_text(run_id)
+    return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
+
+
+def list_query(
+    *, before: str | None, tenant: str | None, model: str | None, outcome: Outcome | None
+) -> Select[Any]:
+    """The rows of runs that are listed; what is None leaves out none.
+
+    Args:
+        before: the `cursor` of the last summary of the page before.
+        tenant: only that tenant's.
+        model: only those served under that name.
+        outcome: only those that ended so.
+
+    Raises:
+        ValueError: `before` is no cursor.
+    """
+    query = select(RUNS)
+    for column, value in ((RUNS.c.tenant, tenant), (RUNS.c.model, model)):
+        if value is not None:
+            query = query.where(column == sql_text(value))
+    if outcome is not None:
+        query = query.where(RUNS.c.outcome == outcome.value)
+    if before is not None:
+        created, last = parse_cursor(before)  # the time alone leaves out whole days
+        query = query.where(
+            RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
+        )
+    return query
+
+
+async def find_newest(
+    database: Database, query: Select[Any], words: str, limit: int
+) -> list[dict[str, Any]]:
+    """The rows of the newest runs that a search finds.
+
+    Args:
+        database: the store's.
+        query: of runs, without the words.
+        words: what they show, or how their ids begin; empty: any.
+        limit: how many at most.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    if words:
+        found = await _find_few(database, query, words)
+        query = (
+            query.where(_search_filter(words))
+            if found is None
+            else select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
+        )
+    return await database.fetch_rows(
+        query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
+    )
+
+
+async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
+    """The ids that begin so, newest first; `run_` before them may be left out.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    begun = [prefix, f"run_{prefix}"] if prefix else []
+    query = select(RUNS.c.id).where(
+        or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
+    )
+    if (found := await _find_few(database, query)) is not None:
+        return [run_id for run_id, _ in found[:limit]]
+    rows = await database.fetch_rows(query.order_by(RUNS.c.created.desc()).limit(limit))
+    return [str(row["id"]) for row in rows]
+
+
+async def _find_few(
     database: Database, query: Select[Any], words: str = ""
 ) -> list[tuple[str, float]] | None:
     """The ids and times of what a search finds, newest first; None: these are many.
@@ -48,7 +139,7 @@ async def find_few(
             rare = _rare_words(connection, words)
             # Planned for these words, not for any.
             connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
-        shown = _rare_filter(words, rare) if rare else search_filter(words)
+        shown = _rare_filter(words, rare) if rare else _search_filter(words)
         return [(row[0], row[1]) for row in connection.execute(keys.where(shown))]
 
     found = await database.run_read(find)
@@ -57,7 +148,7 @@ async def find_few(
     return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
 
-def search_filter(words: str) -> ColumnElement[bool]:
+def _search_filter(words: str) -> ColumnElement[bool]:
     """The rows that show these words, all if there are none.
 
     By `lower`, as the indexes are, and not ILIKE.

@@ -11,24 +11,13 @@ from typing import Any, Generic, Self, TypeVar, final
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import (
-    ColumnElement,
-    Delete,
-    Update,
-    delete,
-    false,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Delete, Update, delete, select, tuple_, update
 
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
 from batuta.store.codec import check_format, decode_run, encode_run, sql_text
-from batuta.store.cursors import parse_cursor
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
@@ -39,7 +28,7 @@ from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, summary_from_row
-from batuta.store.run_search import find_few, search_filter
+from batuta.store.run_search import find_ids_by_prefix, find_newest, list_query, run_filter
 from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
 from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
@@ -212,7 +201,7 @@ class Store:
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
             .join(RUNS, SAME_RUN)
-            .where(*_run_filter(run_id, tenant))
+            .where(*run_filter(run_id, tenant))
         )
         row = next(iter(await self._rows(query)), None)
         if row is None:
@@ -245,28 +234,9 @@ class Store:
             ValueError: `before` is no cursor.
             StoreError: the database fails.
         """
-        query = select(RUNS)
-        for column, value in ((RUNS.c.tenant, tenant), (RUNS.c.model, model)):
-            if value is not None:
-                query = query.where(column == sql_text(value))
-        if outcome is not None:
-            query = query.where(RUNS.c.outcome == outcome.value)
-        if before is not None:
-            created, last = parse_cursor(before)  # the time alone leaves out whole days
-            query = query.where(
-                RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
-            )
+        query = list_query(before=before, tenant=tenant, model=model, outcome=outcome)
         await self._flush_if_possible()
-        if words := sql_text(search) if search else "":
-            found = await find_few(self.database, query, words)
-            query = (
-                query.where(search_filter(words))
-                if found is None
-                else select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
-            )
-        rows = await self._rows(
-            query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
-        )
+        rows = await find_newest(self.database, query, sql_text(search) if search else "", limit)
         return [summary_from_row(row) for row in rows]
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
@@ -275,15 +245,8 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        begun = [prefix, f"run_{prefix}"] if prefix else []
-        query = select(RUNS.c.id).where(
-            or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
-        )
         await self._flush_if_possible()
-        if (found := await find_few(self.database, query)) is not None:
-            return [run_id for run_id, _ in found[:limit]]
-        rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
-        return [str(row["id"]) for row in rows]
+        return await find_ids_by_prefix(self.database, prefix, limit)
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
@@ -292,7 +255,7 @@ class Store:
             StoreError: the database fails.
         """
         await self._flush_if_possible()
-        rows = await self._rows(select(RUNS).where(*_run_filter(run_id, tenant)))
+        rows = await self._rows(select(RUNS).where(*run_filter(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
 
     async def score(
@@ -310,7 +273,7 @@ class Store:
             raise ValueError(f"a score is a finite number or None: {value}")
         await self._open_writer.flush()
         judgement = Judgement(value, sql_text(comment) or None)
-        own = _run_filter(run_id, tenant)
+        own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
 
     async def redact(self, run_id: str, tenant: str | None = None) -> bool:
@@ -320,9 +283,9 @@ class Store:
             StoreError: the database fails.
         """
         values = {"question_preview": "", "answer_preview": None}
-        chosen = select(RUNS.c.id, RUNS.c.created).where(*_run_filter(run_id, tenant))
+        chosen = select(RUNS.c.id, RUNS.c.created).where(*run_filter(run_id, tenant))
         return await self._change(
-            update(RUNS).where(*_run_filter(run_id, tenant)).values(values),
+            update(RUNS).where(*run_filter(run_id, tenant)).values(values),
             delete(CONTENTS).where(tuple_(CONTENTS.c.run_id, CONTENTS.c.created).in_(chosen)),
         )
 
@@ -333,7 +296,7 @@ class Store:
             StoreError: the database fails.
         """
         await self._open_writer.flush()
-        own = _run_filter(run_id, tenant)
+        own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
 
     async def is_ready(self) -> bool:
@@ -431,9 +394,3 @@ class Store:
         """All statements in one transaction; whether the first one found its row."""
         await self._open_writer.flush()
         return await self.database.execute(first, *then) > 0
-
-
-def _run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
-    """The row of that id, if it is that tenant's."""
-    name = RUNS.c.id == sql_text(run_id)
-    return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))

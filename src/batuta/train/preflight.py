@@ -27,8 +27,9 @@ from batuta.config.load import (
     LoadedConfig,
     load_config,
 )
-from batuta.config.settings import Settings, WorkerSetting
+from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings
+from batuta.config.worker_settings import WorkerSetting
 from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.errors import BatutaError

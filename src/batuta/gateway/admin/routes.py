@@ -20,8 +20,9 @@ from batuta.gateway.serving.deletions import Deletions
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
-from batuta.store.keys import ApiKey, Tenant, key_json, tenant_json
+from batuta.store.keys import ApiKey, key_json
 from batuta.store.spend_report import report_spending, spend_group_json
+from batuta.store.tenants import Tenant, tenant_json
 
 _DAY_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MAX_SECONDS = 10 * 365 * 86400.0

@@ -20,9 +20,10 @@ from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.keys import ApiKey, ApiKeyStore, Tenant
+from batuta.store.keys import ApiKey, ApiKeyStore
 from batuta.store.ledger import utc_day
 from batuta.store.spend_report import SpendGroup, report_spending
+from batuta.store.tenants import Tenant
 from batuta.usage import ZERO_COST
 
 SPEND_DAYS = 14

@@ -3,7 +3,7 @@
 Orders come in on standard input, replies leave on standard output; when the input ends, so does
 the supervisor, and everything it started with it.
 """
-# ruff: noqa: PTH102, PTH112, PTH118, PTH208 - no pathlib here, see the package
+# ruff: noqa: PTH102, PTH208 - no pathlib here, see the package
 
 from __future__ import annotations
 
@@ -18,23 +18,17 @@ import time
 from contextlib import suppress
 
 from .kernel import (
-    ALL_NETWORK,
     ALL_SCOPES,
-    FILES,
-    MAKE_DEVICES,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
-    READ,
-    READ_FILE,
-    USE_FILE,
-    allow_path,
     decide_call,
     install_filter,
     install_listener,
     lower_limit,
     new_ruleset,
+    new_ruleset_of_paths,
     prctl,
     restrict_self,
     take_descriptor,
@@ -57,8 +51,8 @@ from .tests_peer import NO_ANSWER_STATUS
 from .usage import (
     deleted_open_bytes,
     descendant_processes,
+    empty_folder,
     removal_command,
-    remove_tree,
     stored_bytes,
     thread_folders,
     threads_and_memory,
@@ -143,19 +137,10 @@ class Supervisor:
         outer = new_ruleset(0, 0, ALL_SCOPES)
         restrict_self(outer)
         os.close(outer)
-        self.ruleset = new_ruleset(FILES, ALL_NETWORK, ALL_SCOPES)
-        for descriptor in readable:
-            folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
-            allow_path(self.ruleset, descriptor, READ if folder else READ_FILE)
-        for descriptor in devices:
-            allow_path(self.ruleset, descriptor, USE_FILE)
-        for folder in self.scratch:
-            descriptor = os.open(folder, os.O_PATH)
-            allow_path(self.ruleset, descriptor, FILES & ~MAKE_DEVICES)
-            os.close(descriptor)
+        self.ruleset = new_ruleset_of_paths(readable, devices, self.scratch)
 
     def check_isolation(self) -> None:
-        """Be sure of the walls: `kill(-1)` and `empty_scratch` stop at no missing ones."""
+        """Be sure of the walls: `kill(-1)` and `empty_folder` stop at no missing ones."""
         if self.backend == "bubblewrap" and os.getpid() != 1:
             sys.exit("there is no process namespace")
         if self.backend == "landlock":
@@ -194,7 +179,7 @@ class Supervisor:
         close_descriptors(*test.readers)
         ended = ended or self.exceeded_output(test) or ("files" if self.is_full() else "")
         # So many files are removed with the sandbox, after the reply.
-        spent = ended == "files" or not self.empty_scratch()
+        spent = ended == "files" or not all(map(empty_folder, self.scratch))
         reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
         return reply | test.texts()
 
@@ -326,16 +311,6 @@ class Supervisor:
         for target in descendant_processes(os.getpid()) if self.backend == "none" else [-1]:
             with suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)
-
-    def empty_scratch(self) -> bool:
-        """Empty the scratch; whether that was possible."""
-        try:
-            for folder in self.scratch:
-                for name in os.listdir(folder):
-                    remove_tree(os.path.join(folder, name))
-        except (OSError, RecursionError):
-            return False
-        return True
 
     def shut_down(self) -> None:
         """End what runs and remove a scratch that is a folder of the machine."""

@@ -1,6 +1,6 @@
 """What the processes of a test use, and how to remove what they wrote."""
 # ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH115 - no pathlib here, see the package
-# ruff: noqa: PTH116, PTH123, PTH208 - same
+# ruff: noqa: PTH116, PTH118, PTH123, PTH208 - same
 
 from __future__ import annotations
 
@@ -137,3 +137,13 @@ def remove_tree(path: str) -> None:
         os.rmdir(path)
     else:
         os.unlink(path)
+
+
+def empty_folder(folder: str) -> bool:
+    """Remove all that is in a folder; whether that was possible."""
+    try:
+        for name in os.listdir(folder):
+            remove_tree(os.path.join(folder, name))
+    except (OSError, RecursionError):
+        return False
+    return True

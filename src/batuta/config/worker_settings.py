@@ -1,0 +1,154 @@
+"""The settings of a worker: how it is reached, how it samples, and what is known of it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import AfterValidator, Field, model_validator
+
+from batuta.clients.providers import PYTHON
+from batuta.config.settings_file import StrictModel
+from batuta.core import Skill
+
+EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_PROGRAMS = 4
+"""Programs that one worker runs at the same time, at most."""
+
+
+_OWN_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "n",
+    }
+)
+"""Of a request's body: what each request decides itself."""
+
+
+def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted(_OWN_FIELDS & set(body)):
+        raise ValueError(f"{taken[0]} is decided by each request and cannot be set here")
+    return body
+
+
+ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
+
+
+class PriceSetting(StrictModel):
+    """Dollars per million tokens."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(default=None, ge=0)
+    cache_write: Decimal | None = Field(default=None, ge=0)
+    audio: Decimal | None = Field(default=None, ge=0)
+    """Of input that is a recording."""
+
+
+class SamplingSetting(StrictModel):
+    """How a worker samples."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    effort: EffortWord | None = None
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    top_k: int | None = Field(default=None, ge=1)
+
+
+class SkillSetting(StrictModel):
+    """How often a worker answers a family of questions correctly."""
+
+    share: float = Field(ge=0, le=1)
+    questions: int | None = Field(default=None, ge=1)
+    """How many it was measured on."""
+
+
+_OF_MODELS = (
+    "base_url", "context_window", "deployments", "extra_body", "key_env", "price", "rpm",
+    "sampling", "skills", "strength", "tpm", "weight",
+)  # fmt: skip
+"""Settings that mean nothing of a worker that runs code."""
+
+
+class WorkerSetting(StrictModel):
+    """A worker and how it is reached."""
+
+    id: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    provider: str = "compatible"
+    base_url: str = ""
+    key_env: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    context_window: int | None = Field(default=None, ge=1)
+    price: PriceSetting | None = None
+    strength: float | None = Field(default=None, ge=0, le=1)
+    skills: dict[str, float | SkillSetting] = Field(default={})
+    """Family of questions to the share that it answers correctly."""
+    seconds: float | None = Field(default=None, gt=0)
+    """What an answer takes."""
+    sampling: SamplingSetting = SamplingSetting()
+    extra_body: ExtraBody = Field(default={})
+    """Further fields of every request, for a server of OpenAI's form: `lora` of llama.cpp…"""
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Share of this address, beside those of `deployments`."""
+    deployments: tuple[DeploymentSetting, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _program(cls, data: Any) -> Any:
+        """A worker that runs code has no model to name."""
+        if not isinstance(data, dict):
+            return data
+        said = cast("dict[str, Any]", data)
+        return {"model": PYTHON, **said} if said.get("provider") == PYTHON else said
+
+    @model_validator(mode="after")
+    def _without_idle_settings(self) -> Self:
+        if self.provider == PYTHON:
+            self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
+            if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
+                raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
+        if not self.deployments:
+            self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
+        elif not self.weight and not any(each.weight for each in self.deployments):
+            raise ValueError("all weights are 0, so that no address would be called")
+        return self
+
+    @property
+    def known_skills(self) -> tuple[Skill, ...]:
+        """The same as the pool knows it."""
+        said = {
+            family: each if isinstance(each, SkillSetting) else SkillSetting(share=each)
+            for family, each in self.skills.items()
+        }
+        return tuple(
+            Skill(family=family, share=each.share, questions=each.questions)
+            for family, each in said.items()
+        )
+
+
+class DeploymentSetting(StrictModel):
+    """Another place at which a worker's model is reached; what is not named is the worker's."""
+
+    model: str | None = None
+    provider: str | None = None
+    base_url: str = Field(min_length=1)
+    key_env: str = ""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
