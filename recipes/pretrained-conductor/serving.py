@@ -60,6 +60,10 @@ async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
         **summarise(rollouts),
         "malformed": say_why_malformed(rollouts),
         "who is last: the family's best, second, third": count_best_last(some, rollouts),
+        "thoughts that name the question's family": sum(
+            draft.text.startswith(f"{episode.task.tags[1]}: ")
+            for episode, draft in zip(some, drafts, strict=True)
+        ),
         "last draft": drafts[-1].text,
     }
 
