@@ -227,13 +227,18 @@ class TestResuming:
             with pytest.raises(ConfigError, match="of other settings or other examples"):
                 run_distillation(settings_, source, lambda *_: None, resume=True)
 
-    @pytest.mark.parametrize("damage", [b"", b"\0" * 64, None])
+    @pytest.mark.parametrize("damage", [b"", b"\0" * 64, "half", "a list", "other weights"])
     def test_a_damaged_checkpoint_is_one_sentence(self, random_policy, tmp_path, damage):
         path = write(tmp_path, LINES)
         told = self.cut_short(tmp_path / "run", random_policy, path)
         file = told.output / "distilled.checkpoint"
-        whole = file.read_bytes()
-        file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+        kept, whole = torch.load(file, weights_only=True), file.read_bytes()
+        if damage == "a list":
+            torch.save([1, 2], file)
+        elif damage == "other weights":
+            torch.save({**kept, "weights": kept["weights"][1:]}, file)
+        else:
+            file.write_bytes(whole[: len(whole) // 2] if damage == "half" else damage)
         with pytest.raises(ConfigError, match="cannot be gone on from") as caught:
             run_distillation(told, path, lambda *_: None, resume=True)
         assert "\n" not in str(caught.value)

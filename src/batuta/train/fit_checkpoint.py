@@ -15,6 +15,9 @@ import torch
 from batuta.errors import ConfigError, StoreError
 from batuta.train.settings import TrainSettings
 
+DAMAGE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, pickle.PickleError)
+"""What reading a file raises that is cut off, something else, or of another network."""
+
 
 @dataclass(slots=True, kw_only=True)
 class FitCheckpoint:
@@ -78,7 +81,7 @@ class FitCheckpoint:
             optimiser.load_state_dict(kept["optimiser"])
             schedule.load_state_dict(kept["schedule"])
             torch.set_rng_state(kept["chance"])
-        except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.PickleError) as error:
+        except DAMAGE as error:
             reason = str(error).partition("\n")[0][:120]
             raise ConfigError(
                 f"{self.path} cannot be gone on from ({reason}); without --resume the stage begins "
