@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The recipe from the repository's root: about 85 minutes on one core, then 25 of measuring; what is there already is not made
-# again. SEED=2 makes the second policy; what follows the name is passed on to the stages of training, so run.sh --resume
+# The recipe from the repository's root: an hour and a half of training on one core, then measuring; what is there already is not
+# made again. SEED=2 makes the second policy; what follows the name is passed on to the stages of training, so run.sh --resume
 # goes on after it was killed. PYTHON names another Python than that of .venv.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,8 +15,8 @@ mkdir -p "$out"
 [ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
 [ -f runs/rules.json ] || $python $here/rules.py runs/rules.json
 [ -f "$out/drafts.jsonl" ] || $python $here/drafts.py runs/rules.json "$out/drafts.jsonl" --seed "$SEED"
-[ -d "$out/warmup" ] || $batuta train warmup $training "$@"
-[ -d "$out/distilled" ] || $batuta train distil $training --drafts "$out/drafts.jsonl" "$@"
+[ -f "$out/warmup/batuta.json" ] || $batuta train warmup $training "$@"
+[ -f "$out/distilled/batuta.json" ] || $batuta train distil $training --drafts "$out/drafts.jsonl" "$@"
 
 $batuta train export "$out/distilled" --like smollm2 --out "$out/conductor.gguf" --temperature 0
 for kind in trained wordings family; do

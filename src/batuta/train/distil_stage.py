@@ -73,6 +73,7 @@ def run_distillation(
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)
     found = read_found_workflows(source, pool) if source.is_dir() else None
+    digest = digest_source(source)
     retain_freed_memory()
     torch.manual_seed(settings.seed)
     set_threads(settings)
@@ -89,7 +90,7 @@ def run_distillation(
         log(step, loss.shown, loss.drills)
         on_step(step + 1, fitting.steps, loss.shown)
 
-    checkpoint = FitCheckpoint.of_stage(settings, "distilled", digest_source(source), resume=resume)
+    checkpoint = FitCheckpoint.of_stage(settings, "distilled", digest, resume=resume)
     if settings.distil.compile:
         compile_layers(model)
     fit_examples(
