@@ -118,12 +118,18 @@ WORDINGS: Mapping[str, tuple[str, ...]] = {
     SOLVE: (
         "Work out {} step by step.",
         "Compute {} with care.",
-        "Solve for {} and show the working.",
+        "Solve for {}.",
+        "Determine {}.",
+        "Find {}.",
+        "Calculate {}.",
     ),
     PLAN: (
         "Plan how to get {}.",
-        "Break {} down into steps, no result yet.",
+        "Plan {}.",
         "Outline the way to {}.",
+        "Break {} down into steps.",
+        "Draw up a plan for {}.",
+        "List the steps to {}.",
     ),
     LOOK_UP: (
         "Look up what has to be known of {}.",
@@ -136,9 +142,12 @@ WORDINGS: Mapping[str, tuple[str, ...]] = {
         "Revise {} and give the result.",
     ),
     COMPARE: (
-        "Compare the answers on {} and decide.",
+        "Compare the answers on {}.",
         "Choose between the answers on {}.",
         "Judge which answer on {} is right.",
+        "Decide between the answers on {}.",
+        "Weigh the answers on {}.",
+        "Pick the best answer on {}.",
     ),
 }
 """What a step is told; the question's matter stands in the gap."""

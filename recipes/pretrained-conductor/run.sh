@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 batuta="$python -W ignore -m batuta"
 here=recipes/pretrained-conductor
-: "${SEED:=1}" "${PLANS:=120}" "${WORKERS:=9004}"
+: "${SEED:=1}" "${PLANS:=120}" "${WORKERS:=9005}"
 out=runs/pretrained-$SEED
 training="--config $here/conductor.toml --seed $SEED --out $out"
 mkdir -p "$out"

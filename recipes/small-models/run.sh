@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# The recipe from the repository's root: train what is missing, serve, tune, measure, draw. Defaults are what was
-# measured; JUDGED=300 CALLS=1600 MOA=100 is the whole plan of README.md, for a machine of one's own. PYTHON names
-# another Python than that of .venv.
+# The recipe from the repository's root: train what is missing, serve, tune, measure, draw. The defaults are the whole plan of
+# README.md; JUDGED=120 CALLS=450 MINUTES=12 MOA=8 PROMPTED=3 is a short one. CONDUCTOR names the pretrained conductor's GGUF
+# file (recipes/pretrained-conductor); without one that row is left out. PYTHON names another Python than that of .venv.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 batuta="$python -W ignore -m batuta"
 here=recipes/small-models
 out=runs/small-models
-: "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=120}" "${CALLS:=450}" "${PROMPTED:=3}" "${MOA:=8}"
+: "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=300}" "${CALLS:=1600}" "${MINUTES:=40}" "${PROMPTED:=40}" \
+    "${MOA:=100}" "${CONDUCTOR:=runs/pretrained-1/conductor.gguf}"
 mkdir -p "$out" "$here/adapters"
 
 [ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
@@ -27,7 +28,7 @@ until curl --silent --fail http://127.0.0.1:8391/health >/dev/null; do
     sleep 1
 done
 
-$batuta tune --pool $here/pool.toml --tasks $here/tune.jsonl --calls "$CALLS" --minutes 12 \
+$batuta tune --pool $here/pool.toml --tasks $here/tune.jsonl --calls "$CALLS" --minutes "$MINUTES" \
     --stages calibrate,search,select --concurrency 4 --out "$out/tuned"
 head -n "$JUDGED" $here/test.jsonl >"$out/asked.jsonl"
 # calls that are the same in several systems are made once
@@ -38,7 +39,9 @@ measure --systems ultra --conductor "$out/tuned/selector" --limit "$JUDGED" --ou
 grep '"capital-letters"' "$out/asked.jsonl" >"$out/asked-capitals.jsonl"
 $batuta eval --pool $here/pool.toml --tasks "$out/asked-capitals.jsonl" --journal "$out/calls.db" --concurrency 4 \
     --systems ultra --conductor 'chain/facts>coder>python' --out "$out/looked-up"
+measure --systems best-single,knn,avengers-pro,mini --limit "$JUDGED" --out "$out/routers"
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
 measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
+[ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$JUDGED" --out "$out/pretrained"
 measure --systems moa-8 --limit "$MOA" --out "$out/moa"
 $python $here/table.py "$out" --out $here

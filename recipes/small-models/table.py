@@ -28,6 +28,7 @@ NAMES = {
     ("looked-up", "ultra"): "facts > coder > python",
     ("prompted", "ultra"): "SmolLM2 prompted to conduct",
     ("small", "ultra"): "conductor of 0.6 million (rehearsal's)",
+    ("pretrained", "ultra"): "pretrained conductor (world 2's)",
     ("moa", "moa-8"): "Mixture-of-Agents, 8 calls",
     ("alone", "oracle"): "(any worker alone is right)",
     ("alone", "vote"): "vote of all",
