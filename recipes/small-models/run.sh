@@ -39,7 +39,9 @@ measure --systems ultra --conductor "$out/tuned/selector" --limit "$JUDGED" --ou
 grep '"capital-letters"' "$out/asked.jsonl" >"$out/asked-capitals.jsonl"
 $batuta eval --pool $here/pool.toml --tasks "$out/asked-capitals.jsonl" --journal "$out/calls.db" --concurrency 4 \
     --systems ultra --conductor 'chain/facts>coder>python' --out "$out/looked-up"
-measure --systems best-single,knn,avengers-pro,mini --limit "$JUDGED" --out "$out/routers"
+# these learn from the questions behind the 300
+$batuta eval --pool $here/pool.toml --tasks $here/test.jsonl --journal "$out/calls.db" --concurrency 4 \
+    --systems best-single,knn,avengers-pro,mini --limit "$JUDGED" --out "$out/routers"
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
 measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
 [ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$JUDGED" --out "$out/pretrained"

@@ -110,6 +110,26 @@ async def test_after_kill_9_no_finished_call_is_paid_again(tmp_path):
     assert [s["calls"] for s in systems.values()] == [1, 3, 2]
 
 
+async def test_a_conductor_that_writes_no_workflow_is_asked_on_every_question(tmp_path):
+    """Serving would skip it after three questions, and nothing would be known of the others."""
+
+    def says(body):
+        return "Let me think." if body["model"] == "model-boss" else said_by(body)
+
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        written(tmp_path, server.url)
+        run = await started(
+            tmp_path, "--tasks", "own.jsonl", "--systems", "ultra", "--limit", str(QUESTIONS)
+        )
+        assert await run.wait() == 0
+        drafts = [each for each in server.requests if each.body["model"] == "model-boss"]
+    (report,) = json.loads((tmp_path / "out" / "report.json").read_text())["systems"].values()
+    assert (report["n"], report["unscored"]) == (QUESTIONS, 0)
+    prompts = [str(each.body["messages"]) for each in drafts]
+    questions = {re.findall(r"What is number (\d+)", prompt)[-1] for prompt in prompts}
+    assert len(questions) == QUESTIONS
+
+
 async def test_of_a_private_benchmark_nothing_but_ids_is_written(tmp_path):
     columns = ("Record ID", "Question", "Correct Answer", "High-level domain")
     wrong = tuple(f"Incorrect Answer {n}" for n in (1, 2, 3))

@@ -1,9 +1,11 @@
 """Which of two systems is nominated: what the search expected, and what paired questions say."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.tune.selection import prefer_simpler
+from batuta.tune.stages import TuneStage, stage_ends
 
 GAINS = st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=8, max_size=80)
 
@@ -22,6 +24,21 @@ def test_without_enough_questions_the_finer_one_stays():
 def test_where_both_did_the_same_the_simpler_one_needs_no_lead_to_be_preferred():
     assert prefer_simpler([0.0] * 20, 0.01)
     assert not prefer_simpler([0.0] * 20, 0.05)
+
+
+def test_one_question_of_twenty_does_not_outweigh_what_the_search_expects():
+    assert not prefer_simpler([1.0] + [0.0] * 19, 0.077)
+    assert prefer_simpler([1.0] * 4 + [0.0] * 36, 0.077)
+
+
+@pytest.mark.parametrize("last", list(TuneStage))
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_nothing_is_kept_back_for_stages_after_the_last(last, rewrites):
+    whole = stage_ends(1600, judgement=88, rewrites=rewrites)
+    ends = stage_ends(1600, judgement=88, rewrites=rewrites, last=last)
+    assert list(ends) == list(TuneStage)[: len(ends)] and list(ends)[-1] is last
+    assert list(ends.values()) == sorted(ends.values())
+    assert ends[last] == whole[TuneStage.JUDGE]
 
 
 @given(GAINS, st.floats(-0.2, 0.2), st.floats(0, 0.2))

@@ -11,12 +11,13 @@ from batuta.clients import HttpTransport
 from batuta.clients.cache import CallCache, CallJournal
 from batuta.clients.cache_shared import open_shared_journal
 from batuta.config.load import load_config
-from batuta.core import Client, Task, WorkerId
+from batuta.core import Client, Conductor, Task, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.grading import PROGRAM_PREFIX, AnswerGrader, open_answer_grader
 from batuta.evals.subject import Subject
 from batuta.sandbox import Sandbox, SandboxBackend
+from batuta.solvers import LLMConductor
 from batuta.tasks.graders.question_tests import QuestionTestRunner, find_question_tests
 
 
@@ -54,7 +55,7 @@ class SubjectSetup:
         return Subject(
             pool=loaded.pool,
             clients=loaded.clients,
-            conductor=loaded.conductor,
+            conductor=_asked_always(loaded.conductor),
             limits=loaded.limits,
             simulated=loaded.simulated,
         )
@@ -105,6 +106,17 @@ class SubjectSetup:
             )
         judge = _find_judge(self.judge, subject)
         return await stack.enter_async_context(open_answer_grader(tasks, judge, self.sandbox))
+
+
+def _asked_always(conductor: Conductor) -> Conductor:
+    """The same without its breaker: what it is worth is measured on every question.
+
+    Serving skips a conductor that wrote no workflow for several questions in a row; here those that
+    follow would be measured without it, and in an order that depends on who was faster.
+    """
+    if isinstance(conductor, LLMConductor):
+        return replace(conductor, health=None)
+    return conductor
 
 
 def is_shared(journal: str) -> bool:

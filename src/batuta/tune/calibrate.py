@@ -15,7 +15,7 @@ from batuta.tune.candidate_runner import CandidateResult, CandidateRunner
 from batuta.tune.context import TuneContext
 from batuta.tune.grouping import Grouping
 from batuta.tune.library import Candidate
-from batuta.tune.stages import CALIBRATION, TuneStage
+from batuta.tune.stages import TuneStage
 
 _CALIBRATED = 30
 """Questions of each group on which every worker is measured at most."""
@@ -147,7 +147,7 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
     singles = [Candidate.single(worker.id) for worker in context.runner.pool]
-    has_money = context.has_money(CALIBRATION)
+    has_money = context.has_money(context.ends[TuneStage.CALIBRATE])
     for turn in range(_CALIBRATED):
         now = [int(places[turn]) for places in by_group if turn < len(places)]
         if not now or (turn and not has_money(len(now) * len(singles))):

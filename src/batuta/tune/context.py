@@ -72,7 +72,9 @@ class TuneContext:
     def plan_stages(self, calls: int) -> None:
         """Shares the budget out, if it is likely to allow so many calls."""
         judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
-        self.ends = stage_ends(calls, judgement=judgement, rewrites=rewrites)
+        self.ends = stage_ends(
+            calls, judgement=judgement, rewrites=rewrites, last=self.settings.last
+        )
 
     def spent_share(self, more: int = 0) -> float:
         """The share of the budget that would be spent after so many more calls."""

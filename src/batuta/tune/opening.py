@@ -278,7 +278,10 @@ def forecast_tuning(
     groups = settings.groups if groups is None else min(groups, settings.groups)
     stages: dict[str, Any] = {}
     before = 0.0
-    ends = stage_ends(calls or 0, judgement=len(parts.judgement), rewrites=settings.rewrites)
+    judgement = len(parts.judgement)
+    ends = stage_ends(
+        calls or 0, judgement=judgement, rewrites=settings.rewrites, last=settings.last
+    )
     for stage, until in ends.items():
         share = until - before
         stages[stage] = {

@@ -30,7 +30,7 @@ class TuneStage(StrEnum):
 _PLANNED, _PLANNED_AT_LEAST = 0.98, Decimal("0.6")
 """The share of the budget that is planned with; the rest is for what failed calls have cost. Of the
 dollars so much at least, however dear a single call may be."""
-CALIBRATION, _SELECTION = 0.15, 0.07
+_CALIBRATION, _SELECTION = 0.15, 0.07
 """The shares that calibration and selection may take."""
 _JUDGED_CALLS = 750
 """Calls that the judgement is given where they are between the least and the most of its share:
@@ -57,7 +57,11 @@ _REWRITING = 0.08
 
 
 def stage_ends(
-    calls: int, *, judgement: int | None = None, rewrites: bool = False
+    calls: int,
+    *,
+    judgement: int | None = None,
+    rewrites: bool = False,
+    last: TuneStage = TuneStage.JUDGE,
 ) -> Mapping[TuneStage, float]:
     """The share of the budget that may be spent at the end of each stage.
 
@@ -65,18 +69,23 @@ def stage_ends(
         calls: that the whole budget is likely to allow.
         judgement: questions kept back for the judgement.
         rewrites: whether workflows are rewritten.
+        last: the stage after which the tuning stops; nothing is kept back for those after it.
     """
-    rewriting = _REWRITING if rewrites else 0.0
+    stages = list(TuneStage)
+    stages = stages[: stages.index(last) + 1]
+    rewriting = _REWRITING if rewrites and TuneStage.REWRITE in stages else 0.0
+    selection = _SELECTION if TuneStage.SELECT in stages else 0.0
     least, most = _JUDGEMENT
     wanted = min(_JUDGED_CALLS, _CALLS_A_JUDGEMENT * judgement) if judgement else _JUDGED_CALLS
-    judged = min(max(wanted / max(calls, 1), least), most)
-    return {
-        TuneStage.CALIBRATE: CALIBRATION,
-        TuneStage.SEARCH: _PLANNED - judged - rewriting - _SELECTION,
+    judged = min(max(wanted / max(calls, 1), least), most) if TuneStage.JUDGE in stages else 0.0
+    ends = {
+        TuneStage.CALIBRATE: _PLANNED if last is TuneStage.CALIBRATE else _CALIBRATION,
+        TuneStage.SEARCH: _PLANNED - judged - rewriting - selection,
         TuneStage.SELECT: _PLANNED - judged - rewriting,
         TuneStage.REWRITE: _PLANNED - judged,
         TuneStage.JUDGE: _PLANNED,
     }
+    return {stage: ends[stage] for stage in stages}
 
 
 _MOST_SAMPLES = 9
