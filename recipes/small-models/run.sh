@@ -9,7 +9,7 @@ batuta="$python -W ignore -m batuta"
 here=recipes/small-models
 out=runs/small-models
 : "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=300}" "${CALLS:=1600}" "${MINUTES:=40}" "${PROMPTED:=40}" \
-    "${MOA:=100}" "${CONDUCTOR:=runs/pretrained-1/conductor.gguf}"
+    "${MOA:=100}" "${CONDUCTED:=120}" "${CONDUCTOR:=runs/pretrained-1/conductor.gguf}"
 mkdir -p "$out" "$here/adapters"
 
 [ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
@@ -44,6 +44,6 @@ $batuta eval --pool $here/pool.toml --tasks $here/test.jsonl --journal "$out/cal
     --systems best-single,knn,avengers-pro,mini --limit "$JUDGED" --out "$out/routers"
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
 measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
-[ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$JUDGED" --out "$out/pretrained"
+[ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$CONDUCTED" --out "$out/pretrained"
 measure --systems moa-8 --limit "$MOA" --out "$out/moa"
 $python $here/table.py "$out" --out $here
