@@ -119,7 +119,9 @@ def draw(rows: Rows, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 0.4 * len(order) + 1))
     for place, name in enumerate(order):
         right, low, high = share(list(rows[name].values()))
-        axes.errorbar(right, place, xerr=[[right - low], [high - right]], fmt="o", capsize=3)
+        axes.errorbar(
+            right, place, xerr=[[right - low], [high - right]], fmt="o", color="C0", capsize=3
+        )
     axes.set_yticks(range(len(order)), [f"{name}, n={len(rows[name])}" for name in order])
     axes.set_xlabel("right, %, with 95 % interval")
     axes.set_xlim(0, 100)
