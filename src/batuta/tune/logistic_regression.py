@@ -29,6 +29,11 @@ _REFACTORED = 0.05
 the precision hardly changes by it."""
 
 
+_OVERSHOT = 0.5
+"""A step is too long where the slope along it ends as more than that share of what it was, downwards:
+where outcomes are certain the precision is small, and a Newton step may lead far beyond the mode."""
+
+
 @final
 class LogisticRegression:
     """A regression that takes outcome after outcome: its mode, and draws around it.
@@ -123,17 +128,24 @@ class LogisticRegression:
         self._own = _append_zeros(self._own, len(self._apart_columns))
         prior_p, prior_o = self._precisions(self._columns), self._precisions(self._apart_columns)
         many, longest = len(self._rows), np.inf
+        step, slope = (np.zeros(len(prior_p)), np.zeros(len(prior_o))), 0.0
         for _ in range(_STEPS):
             right = apply_sigmoid(self.log_odds()[row] + (0.0 if extra is None else extra))
+            shared, own = self._design.transpose(add_up(row, score - right, many))
+            pull = shared - prior_p * self._shared, own - prior_o * self._own
+            if _dot(pull, step) < -_OVERSHOT * slope:
+                # half of it is taken back; the posterior is log-concave, so the mode is before it
+                step, slope = (step[0] / 2, step[1] / 2), slope / 2
+                self._shared, self._own = self._shared - step[0], self._own - step[1]
+                continue
             if longest > _REFACTORED:
                 spread = np.maximum(right * (1 - right), 0.01)
                 self._factor = self._design.factor(add_up(row, spread, many), prior_p, prior_o)
             assert self._factor is not None  # noqa: S101 - the first step is after an endless one
-            shared, own = self._design.transpose(add_up(row, score - right, many))
-            pull = shared - prior_p * self._shared, own - prior_o * self._own
-            step_p, step_o = self._design.solve(self._factor, *pull)
-            self._shared, self._own = self._shared + step_p, self._own + step_o
-            longest = max(float(np.abs(step).max(initial=0.0)) for step in (step_p, step_o))
+            step = self._design.solve(self._factor, *pull)
+            slope = _dot(pull, step)
+            self._shared, self._own = self._shared + step[0], self._own + step[1]
+            longest = max(float(np.abs(part).max(initial=0.0)) for part in step)
             if longest < _CLOSE:
                 break
         self._seed = seed
@@ -210,6 +222,10 @@ class LogisticRegression:
             np.add.reduceat(drawn * np.array(value)[:, None], begins, axis=0) for value in values
         )
         return plain, slope
+
+
+def _dot(one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
+    return float(one[0] @ other[0] + one[1] @ other[1])
 
 
 def _append_zeros(known: Matrix, size: int) -> Matrix:
