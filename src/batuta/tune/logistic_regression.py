@@ -30,8 +30,9 @@ the precision hardly changes by it."""
 
 
 _OVERSHOT = 0.5
-"""A step is too long where the slope along it ends as more than that share of what it was, downwards:
-where outcomes are certain the precision is small, and a Newton step may lead far beyond the mode."""
+"""A step is too long where the slope along it ends as more than that share of what it was,
+downwards. Where outcomes are certain the precision is small, and a Newton step may lead far beyond
+the mode."""
 
 
 @final
@@ -133,7 +134,7 @@ class LogisticRegression:
             right = apply_sigmoid(self.log_odds()[row] + (0.0 if extra is None else extra))
             shared, own = self._design.transpose(add_up(row, score - right, many))
             pull = shared - prior_p * self._shared, own - prior_o * self._own
-            if _dot(pull, step) < -_OVERSHOT * slope:
+            if _sum_products(pull, step) < -_OVERSHOT * slope:
                 # half of it is taken back; the posterior is log-concave, so the mode is before it
                 step, slope = (step[0] / 2, step[1] / 2), slope / 2
                 self._shared, self._own = self._shared - step[0], self._own - step[1]
@@ -143,7 +144,7 @@ class LogisticRegression:
                 self._factor = self._design.factor(add_up(row, spread, many), prior_p, prior_o)
             assert self._factor is not None  # noqa: S101 - the first step is after an endless one
             step = self._design.solve(self._factor, *pull)
-            slope = _dot(pull, step)
+            slope = _sum_products(pull, step)
             self._shared, self._own = self._shared + step[0], self._own + step[1]
             longest = max(float(np.abs(part).max(initial=0.0)) for part in step)
             if longest < _CLOSE:
@@ -224,7 +225,7 @@ class LogisticRegression:
         return plain, slope
 
 
-def _dot(one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
+def _sum_products(one: tuple[Matrix, Matrix], other: tuple[Matrix, Matrix]) -> float:
     return float(one[0] @ other[0] + one[1] @ other[1])
 
 
