@@ -32,6 +32,7 @@ from batuta.language import render_workflow
 from batuta.rehearsal.drawn_tasks import TEST_SEED
 from batuta.rehearsal.world2 import draw_world2_tasks, world2_pool
 from batuta.solvers.random_workflows import random_workflow
+from batuta.train.device import place_model, training_device
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.model import load_policy
 from batuta.train.rollouts import GradedRollout, PolicyDraft
@@ -41,7 +42,7 @@ from batuta.train.settings import RewardSettings
 UNSEEN = (9001, 60)
 """Seed and number of the workers that are measured on; another seed asks other questions too."""
 SEARCHED = (1, 300)
-AT_ONCE = 30
+AT_ONCE = 300 if torch.cuda.is_available() else 30
 """Drafts that are written together."""
 Plan = Callable[[Episode], Workflow]
 
@@ -161,7 +162,7 @@ def write_drafts(
     """A greedy draft for every question, or for the first of them when the time is over."""
     until = time.monotonic() + 60 * minutes
     model, tokenizer = load_policy(str(policy), None)
-    model.eval()
+    place_model(model).eval()
     sampler = Sampler.for_workflows(model, tokenizer)
     drafts: list[PolicyDraft] = []
     for at in range(0, len(episodes), AT_ONCE):
@@ -170,7 +171,7 @@ def write_drafts(
         some = episodes[at : at + AT_ONCE]
         prompts = [render_chat_prompt(tokenizer, e.request(COMPACT)) for e in some]
         ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(training_device().type, torch.bfloat16):
             rows = sampler.sample(
                 ids, 1, max_tokens=most, temperature=0.0, generator=torch.Generator()
             )

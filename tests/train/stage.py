@@ -23,6 +23,8 @@ LIBRARIES = [
         for said in (
             "`gradient_checkpointing` is deprecated:FutureWarning",
             "`is_gradient_checkpointing` is deprecated:FutureWarning",
+            "`gradient_checkpointing_disable` is deprecated:FutureWarning",
+            "`gradient_checkpointing_enable` is deprecated:FutureWarning",
         )
     ),
 ]

@@ -35,18 +35,13 @@ from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.world2 import world2_pool
 from batuta.solvers.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.train.conductor_training import load_pool, train_conductor
+from batuta.train.device import choose_attention
 from batuta.train.distil_stage import draw_groups, run_distillation
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.fitting import TrainingExample, add_gradients, fit_examples
 from batuta.train.gguf_files import export_gguf, find_gguf, import_gguf, models_cache
 from batuta.train.hardware import available_memory
-from batuta.train.model import (
-    add_adapters,
-    choose_attention,
-    freeze_lower_layers,
-    load_policy,
-    save_stage,
-)
+from batuta.train.model import add_adapters, freeze_lower_layers, load_policy, save_stage
 from batuta.train.questions import draw_questions
 from batuta.train.sampler import GenerateSampler, Sampler, open_sampler
 from batuta.train.settings import LoraSettings, WarmupSettings

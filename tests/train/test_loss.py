@@ -1,5 +1,7 @@
 """Reading each prompt once changes no number: TRL's own trainer is the measure."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -132,3 +134,44 @@ def test_a_pass_reads_as_few_prompts_as_may_be(
             assert part["completion_ids"][at].equal(ids[number, P:])
             seen.append(number)
     assert sorted(seen) == list(range(rows))
+
+
+def test_what_is_padding_in_every_row_is_not_read(tmp_path, random_policy, monkeypatch):
+    """A pass of short prompts is padded to the batch's longest one: that is left out."""
+    ours = trainer(tmp_path, random_policy, "own", 1.0)
+    ids, mask = batch(3, 2, shuffled=False)
+    short, short_mask = ids[4:], mask[4:]  # the third prompt: its first four columns are padding
+    inner: Any = type(ours.model.model)
+    lengths, core = [], inner.forward
+
+    def listen(self, input_ids, *args, **kwargs):
+        lengths.append(input_ids.shape[1])
+        return core(self, input_ids, *args, **kwargs)
+
+    read = ours._get_per_token_logps_and_entropies
+    whole = read(ours.model, ids, mask, T)[0][4:]
+    monkeypatch.setattr(inner, "forward", listen)
+    torch.testing.assert_close(
+        read(ours.model, short, short_mask, T)[0], whole, atol=2e-5, rtol=1e-4
+    )
+    assert lengths[0] == P - 4 - 1
+
+
+def test_in_bf16_the_loss_is_computed_in_bf16(tmp_path, random_policy, monkeypatch):
+    told = settings(tmp_path, policy={"start": str(random_policy), "bf16": True})
+
+    async def opened():
+        raise AssertionError("nothing is run here")
+
+    reward = RewardFunction(told, [], opened, lambda step, rollouts: None)
+    learner = make_trainer(
+        told, [], reward=reward, folder=RunFolder(tmp_path), on_metrics=lambda line: None
+    )
+    kinds = []
+    model: Any = learner.model
+    model.model.layers[0].mlp.down_proj.register_forward_hook(
+        lambda module, given, out: kinds.append(out.dtype)
+    )
+    ids, mask = batch(2, 2)
+    logps = learner._get_per_token_logps_and_entropies(learner.model, ids, mask, T)[0]
+    assert set(kinds) == {torch.bfloat16} and logps.dtype == torch.float32

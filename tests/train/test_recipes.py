@@ -170,7 +170,9 @@ def test_adapters_leave_the_moments_of_seven_billion_out():
     each = 2 * (inner + inner) + 2 * (inner + kept) + 3 * (inner + wide)
     trained = 28 * told.policy.lora.rank * each
     assert found.trainable == trained
-    assert found.weights == 4 * (SIZE + trained)
+    frozen = SIZE - 28 * (3584 + 2 * 512 + 2 * 3584) - 3584 - 152_064 * 3584
+    assert found.weights == 2 * frozen + 4 * (SIZE - frozen + trained), "matrices lie in bf16"
+    assert found.working_copy == 2 * trained
     assert (found.gradients, found.moments) == (4 * trained, 8 * trained)
     assert found.total < 80 * GIB
 

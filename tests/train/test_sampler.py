@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from batuta.train.model import read_tokenizer
 from batuta.train.sampler import ListEndDetector, Sampler, narrow_weights
 
 PAD, END, WORDS = 0, 1, 50
@@ -187,3 +188,22 @@ def test_weights_are_narrow_within_and_wide_again_after_an_error():
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     with narrow_weights(model):
         assert inner.weight.dtype is torch.float32, "there is no autocast"
+
+
+def test_a_vocabulary_may_be_larger_than_the_tokenizers(random_policy):
+    """Qwen2.5 rounds its own up: what the tokenizer does not know can be written and ends nothing."""
+    tokenizer = read_tokenizer(str(random_policy))
+    model = network(4, 2, 1)
+    model.resize_token_embeddings(len(tokenizer) + 40)
+    torch.nn.init.normal_(model.lm_head.weight, std=0.01)
+    rows = Sampler.for_workflows(model, tokenizer).sample(
+        [[3, 4, 5]], 64, max_tokens=40, temperature=1.0,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert any(token >= len(tokenizer) for row in rows for token in row)
+
+
+def test_a_model_that_is_training_goes_on_training():
+    model = network(4, 2, 1).train()
+    sampled(model, prompts((4,)), 2, 5, end=-1)
+    assert model.training

@@ -3,12 +3,13 @@
 import json
 import math
 from statistics import fmean, variance
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from batuta import rehearsal
 from batuta.core import (
@@ -25,7 +26,10 @@ from batuta.core import (
     Workflow,
 )
 from batuta.train.conductor_training import train_conductor
+from batuta.train.device import choose_attention
 from batuta.train.episodes import make_episodes
+from batuta.train.grpo import SharedPromptTrainer
+from batuta.train.model import load_policy
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollouts import GradedRollout
@@ -219,3 +223,74 @@ def test_the_pool_is_drawn_anew_for_each_question(tmp_path, learned):
     samples = [json.loads(x) for x in (tmp_path / "samples.jsonl").read_text().splitlines()]
     pools = {tuple(sample["pool"]) for sample in samples}
     assert len(pools) > 3 and {len(pool) for pool in pools} == {2, 3}
+
+
+def test_a_gradient_that_is_no_number_changes_nothing(tmp_path, random_policy):
+    """With it every weight would be none: the step is left out, and said."""
+    rewards = [1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 0.5, 0.5]
+    trainer, lines = trainer_paying(tmp_path, random_policy, rewards, steps=2)
+    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    spoil, seen = [True, False], []
+
+    def spoilt(gradient):
+        return gradient * float("nan") if spoil[0] else gradient
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            spoil.pop(0)
+            seen.append(all(bool((p == before[n]).all()) for n, p in model.named_parameters()))
+
+    next(trainer.model.parameters()).register_hook(spoilt)
+    trainer.add_callback(Look())
+    trainer.train()
+    assert seen == [True, False]
+    assert [line["skipped"] for line in lines] == [1.0, 0.0]
+    assert all(bool(p.isfinite().all()) for p in trainer.model.parameters())
+
+
+def test_with_checkpointing_our_sampler_writes_and_trl_learns(tmp_path, random_policy):
+    """The same drafts and, but for rounding, the same weights as without."""
+    rewards = [1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 0.5, 0.5]
+    weights, drafts = [], []
+    for checkpointing in (False, True):
+        trainer, _ = trainer_paying(
+            tmp_path / str(checkpointing), random_policy, rewards,
+            gradient_checkpointing=checkpointing,
+        )  # fmt: skip
+        assert isinstance(trainer, SharedPromptTrainer) is not checkpointing
+        trainer.train()
+        drafts.append(list(trainer._logs["completion"]))
+        weights.append(dict(trainer.model.named_parameters()))
+    assert drafts[0] == drafts[1]
+    for name, one in weights[0].items():
+        torch.testing.assert_close(one, weights[1][name], atol=2e-4, rtol=1e-3)
+
+
+def test_beside_adapters_the_matrices_lie_in_bf16_and_no_number_changes(tmp_path, random_policy):
+    told = settings(
+        tmp_path,
+        policy={"start": str(random_policy), "bf16": True, "lora": {"rank": 4}},
+        optimiser={"steps": 1},
+    )
+
+    async def opened():
+        return Paying([1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 0.5, 0.5])
+
+    asked = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
+    reward = RewardFunction(told, asked, opened, lambda step, rollouts: None)  # pyright: ignore[reportArgumentType]
+    trainer = make_trainer(
+        told, asked, reward=reward, folder=RunFolder(tmp_path), on_metrics=heard_nothing
+    )
+    model: Any = trainer.model
+    layer = model.get_base_model().model.layers[0].mlp.up_proj
+    assert layer.base_layer.weight.dtype == torch.bfloat16
+    assert layer.lora_A.default.weight.dtype == torch.float32
+    ids = torch.arange(6, 30)[None]
+    wide, _ = load_policy(str(random_policy), None)
+    choose_attention(wide, told)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(ids).logits, wide(ids).logits), "adapters add nothing yet"
+    before = layer.lora_B.default.weight.detach().clone()
+    trainer.train()
+    assert not torch.equal(layer.lora_B.default.weight, before)
+    assert layer.base_layer.weight.dtype == torch.bfloat16

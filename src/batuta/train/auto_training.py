@@ -17,9 +17,10 @@ from batuta.train.auto_settings import (
     END_SEARCH,
 )
 from batuta.train.conductor_training import load_pool, train_conductor
+from batuta.train.device import place_model, set_threads
 from batuta.train.fit_plan import ENOUGH_STEPS, LEAST_STEPS, FitPlan, plan_fitting
 from batuta.train.held_back import SplitQuestions
-from batuta.train.model import load_policy, set_threads
+from batuta.train.model import load_policy
 from batuta.train.rejection_sampling import run_rejection_sampling
 from batuta.train.search_first import (
     FoundWorkflows,
@@ -166,6 +167,7 @@ def _fall_back_on_single(
         return
     folder, pool = supervisor.report.folder, anyio.run(load_pool, settings)
     model, tokenizer = load_policy(str(folder), None)
+    place_model(model)
     tasks = [task for task, _ in found.executed]
     write = partial(single_worker_texts, settings, tokenizer, pool, single=found.single)
     (prompts, draft), (held, _) = write(tasks), write(split.held_back)

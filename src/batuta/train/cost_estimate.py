@@ -196,8 +196,7 @@ def _policy_seconds(settings: TrainSettings, inputs: StepTimeInputs) -> float:
     groups, rows = o.questions / inputs.processes, o.questions * o.group / inputs.processes
     written = rows * o.completion / 2
     read = (rows if o.sampler == "transformers" else groups) * inputs.prompt_tokens
-    shared = o.sampler == "own" and settings.policy.lora is None
-    learned = written + (groups if shared else rows) * inputs.prompt_tokens
+    learned = written + (groups if o.shares_prompts else rows) * inputs.prompt_tokens
     fast = LEARNING_SPEED[inputs.device]
     writing = 2 * (written / GENERATION_SPEED[inputs.device] + read / fast)
     learning = (8 if o.gradient_checkpointing else 6) * learned / fast

@@ -18,6 +18,7 @@ import torch
 from batuta.errors import ConfigError
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
+from batuta.train.device import bf16_autocast, compile_layers, set_threads
 from batuta.train.distil_sources import (
     digest_source,
     make_tuned_examples,
@@ -26,14 +27,7 @@ from batuta.train.distil_sources import (
 )
 from batuta.train.fit_checkpoint import FitCheckpoint
 from batuta.train.fitting import Example, FitLoss, TrainingExample, fit_examples
-from batuta.train.model import (
-    compile_layers,
-    cpu_autocast,
-    load_trainable,
-    require_policy_start,
-    save_stage,
-    set_threads,
-)
+from batuta.train.model import load_trainable, require_policy_start, save_stage
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import DistilSettings, TrainSettings
 
@@ -100,7 +94,7 @@ def run_distillation(
         steps=fitting.steps,
         learning_rate=fitting.learning_rate,
         on_step=tell,
-        autocast=cpu_autocast(settings),
+        autocast=bf16_autocast(settings),
         is_over=lambda share: (
             fitting.minutes is not None and checkpoint.seconds > 60 * fitting.minutes * share
         ),

@@ -69,7 +69,7 @@ class FitCheckpoint:
             self.remove()
             return 0
         try:
-            kept: dict[str, Any] = torch.load(self.path, weights_only=True)
+            kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
             if kept["made_of"] != self.made_of:
                 raise ConfigError(
                     f"{self.path} is of other settings or other examples; without --resume the "

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from batuta.train.device import place_model
 from batuta.train.fitting import TrainingExample, fit_examples
 from batuta.train.model import load_policy, make_model
 from batuta.train.settings import NetworkSettings, TrainSettings
@@ -111,7 +112,8 @@ def open_new_policy(
     """
     torch.manual_seed(settings.seed)
     if settings.policy.start:
-        return load_policy(settings.policy.start, settings.policy.revision)
+        model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+        return place_model(model), tokenizer
     some = texts[:: max(1, len(texts) // _SAMPLED)]
     tokenizer = make_tokenizer((text for pair in some for text in pair), network.vocabulary)
     model = make_model(
@@ -123,7 +125,7 @@ def open_new_policy(
         inner=network.inner,
         positions=network.positions,
     )
-    return model, tokenizer
+    return place_model(model), tokenizer
 
 
 def _count_longest(tokenizer: Any, texts: Sequence[str]) -> int:

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 
 from batuta.train.allocator import MemoryTrimmer
+from batuta.train.device import without_adapters
 from batuta.train.fit_checkpoint import FitCheckpoint
-from batuta.train.model import without_adapters
 from batuta.train.shared_prompt import completion_logprobs
 
 BATCH_PARTS = 3
@@ -102,8 +102,8 @@ def fit_examples(
         batch = next(batches)
         with autocast or nullcontext():
             loss = add_gradients(model, tokenizer, batch, prompt_weight)
-        torch.nn.utils.clip_grad_norm_(learning, 1.0)
-        optimiser.step()
+        if torch.nn.utils.clip_grad_norm_(learning, 1.0).isfinite():  # else it would spoil them all
+            optimiser.step()
         schedule.step()
         while schedule.last_epoch < steps - 1 and is_over((schedule.last_epoch + 1) / steps):
             schedule.step()
@@ -171,7 +171,8 @@ def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float
     bare = without_adapters(model)
     lost, tokens = 0.0, 0
     for at in range(0, len(ordered), size):
-        ids_BT, weights_BT, written_BT, mask_BT = _pad_rows(ordered[at : at + size], pad)
+        padded = _pad_rows(ordered[at : at + size], pad)
+        ids_BT, weights_BT, written_BT, mask_BT = (part.to(bare.device) for part in padded)
         counted = weights_BT > 0
         hidden_BTD = bare.get_decoder()(
             ids_BT, attention_mask=mask_BT, use_cache=False
@@ -224,8 +225,9 @@ def _add_shared(
             start, end = before - len(prompt), before + len(draft)
             ids[row, start:end] = torch.tensor(prompt + draft)
             mask[row, start:end] = 1
-        logps_BT, _ = completion_logprobs(without_adapters(model), ids, mask, after)
-        weights_B1 = torch.tensor([[one.weight] for one in ordered])
+        bare = without_adapters(model)
+        logps_BT, _ = completion_logprobs(bare, ids.to(bare.device), mask.to(bare.device), after)
+        weights_B1 = torch.tensor([[one.weight] for one in ordered], device=bare.device)
         (-(logps_BT * weights_B1).sum() / whole).backward()
         lost -= float(logps_BT.detach().sum())
         tokens += sum(map(len, drafts))

@@ -17,8 +17,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.core import Round
 from batuta.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
+from batuta.train.device import bf16_autocast, without_adapters
 from batuta.train.episodes import Episode, render_chat_prompt
-from batuta.train.model import cpu_autocast, without_adapters
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.sampler import Sampler
 from batuta.train.settings import TrainSettings
@@ -128,14 +128,15 @@ class SharedPromptTrainer(StalePolicyTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats."""
         bare: Any = self.accelerator.unwrap_model(model)
-        logps_BT, entropies_BT = completion_logprobs(
-            without_adapters(bare),
-            input_ids,
-            attention_mask,
-            logits_to_keep,
-            temperature=self.temperature,
-            compute_entropy=compute_entropy,
-        )
+        with self.accelerator.autocast():  # only the wrapper that is passed by would do so itself
+            logps_BT, entropies_BT = completion_logprobs(
+                without_adapters(bare),
+                input_ids,
+                attention_mask,
+                logits_to_keep,
+                temperature=self.temperature,
+                compute_entropy=compute_entropy,
+            )
         return logps_BT, entropies_BT, None
 
 
@@ -202,6 +203,7 @@ class RolloutFunction:
         self._start_rollouts = start_rollouts
         self._schedule = schedule
         self._trainer: Any = None
+        self._sampler: Sampler | None = None
         o = settings.optimiser
         self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
         self.taken: WrittenBatch | None = None
@@ -333,9 +335,10 @@ class RolloutFunction:
         if o.sampler == "own":
             tokenizer = self._tokenizer
             model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
-            sampler = Sampler.for_workflows(model, tokenizer)
+            sampler = self._sampler or Sampler.for_workflows(model, tokenizer)
+            self._sampler = sampler
             chance, told = torch.Generator().manual_seed(seed), None
-            with cpu_autocast(self._settings):
+            with bf16_autocast(self._settings):
                 rows = sampler.sample(
                     prompts,
                     group,

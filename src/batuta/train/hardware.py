@@ -98,10 +98,6 @@ def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
         why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
         have = f"only {cuda}" if cuda else "none"
         found.append(f"{why} needs a GPU for each process, and this machine has {have}")
-    if o.sampler == "own" and cuda:
-        found.append('optimiser.sampler = "own" is for CPU; write "transformers" or a vLLM one')
-    if o.sampler == "own" and o.gradient_checkpointing:
-        found.append('optimiser.sampler = "own" and gradient_checkpointing exclude each other')
     if settings.recursion.share and not settings.pool.journal:
         found.append("recursion runs first rounds again from the journal; set pool.journal = true")
     return found + node_problems(settings, devices)

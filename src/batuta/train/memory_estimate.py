@@ -11,13 +11,14 @@ a decoder layer of the Qwen2 kind keeps for its backward pass, counted once for 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
 
+from batuta.train.device import linear_weights
 from batuta.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 FP32, BF16 = 4, 2
@@ -72,15 +73,18 @@ class MemoryEstimate:
     """The weights once more, in the precision that is computed in."""
     activations: int
     generation: int
-    """Keys and values of the completions while they are written; of a colocated vLLM, its share."""
+    """What completions take while they are written; of a colocated vLLM, its share."""
+    kept: bool
+    """Whether that is held while the policy learns, as a colocated vLLM's share is."""
     host: int
     """In the host's memory instead, on each device's behalf."""
 
     @property
     def total(self) -> int:
         """Bytes on the device at the same time, at most."""
-        held = self.weights + self.gradients + self.moments + self.working_copy
-        return held + self.activations + self.generation
+        held = self.weights + self.moments + self.working_copy
+        learning = self.gradients + self.activations
+        return held + (learning + self.generation if self.kept else max(learning, self.generation))
 
 
 def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
@@ -106,14 +110,31 @@ def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
     )
 
 
-def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> tuple[int, int]:
-    """How many numbers the network has, adapters included, and how many of them are trained."""
+def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
+    """Whether the matrices beside the adapters lie in bf16; a shard's are all of one kind."""
+    policy = settings.policy
+    return policy.bf16 and policy.lora is not None and not devices.sharded
+
+
+class ParameterCount(NamedTuple):
+    """Numbers of a network, adapters included."""
+
+    total: int
+    trained: int
+    frozen: int
+    """In linear layers that are not trained."""
+
+
+def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> ParameterCount:
+    """How many numbers the network has, and how many of them are trained."""
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
         adapters = lora and LoraConfig(r=lora.rank, target_modules=lora.targets)
         model: torch.nn.Module = get_peft_model(bare, adapters) if adapters else bare
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    return sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
+    trained = sum(size for size, learns in sizes if learns)
+    frozen = sum(w.numel() for w in linear_weights(model) if not w.requires_grad)
+    return ParameterCount(sum(size for size, _ in sizes), trained, frozen)
 
 
 def estimate_memory(
@@ -133,9 +154,11 @@ def estimate_memory(
         devices: how the step is divided.
         device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
     """
-    count, trained = count_parameters(config, settings.policy.lora)
+    count, trained, frozen = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
     held = [FP32 * count // shards, FP32 * trained // shards, 2 * FP32 * trained // shards]
+    if keeps_frozen_narrow(settings, devices):
+        held[0] -= (FP32 - BF16) * frozen
     weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
     return MemoryEstimate(
         parameters=count,
@@ -144,7 +167,10 @@ def estimate_memory(
         gradients=gradients,
         moments=moments,
         working_copy=_working_copy_bytes(
-            settings, count, int(_config_value(config, "num_hidden_layers")), devices
+            settings,
+            (count, trained),
+            layers=int(_config_value(config, "num_hidden_layers")),
+            devices=devices,
         ),
         activations=_activation_bytes(settings, config, prompt_tokens, devices),
         generation=_generation_bytes(
@@ -154,20 +180,25 @@ def estimate_memory(
             processes=devices.processes,
             device_bytes=device_bytes,
         ),
+        kept=settings.optimiser.sampler == "vllm-colocate",
         host=sum(held) if devices.offloaded else 0,
     )
 
 
-def _working_copy_bytes(settings: TrainSettings, count: int, layers: int, devices: Devices) -> int:
+def _working_copy_bytes(
+    settings: TrainSettings, numbers: tuple[int, int], *, layers: int, devices: Devices
+) -> int:
     """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
 
     A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
-    whole pass; of what is frozen, with checkpointing, only as long as its layer is computed.
+    whole pass; what is frozen beside adapters lies in bf16 itself.
     """
+    count, trained = numbers
     if not settings.policy.bf16:
         return 0
-    fleeting = settings.policy.lora is not None and settings.optimiser.gradient_checkpointing
-    return 2 * BF16 * count // layers if devices.sharded or fleeting else BF16 * count
+    if devices.sharded:
+        return 2 * BF16 * count // layers
+    return BF16 * (count if settings.policy.lora is None else trained)
 
 
 def _activation_bytes(
@@ -179,17 +210,19 @@ def _activation_bytes(
         int(_config_value(config, "hidden_size")),
         int(_config_value(config, "num_hidden_layers")),
     )
-    shared = o.sampler == "own" and settings.policy.lora is None
+    shared = o.shares_prompts
     groups = max(1, o.micro_batch // o.group)
     tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
     wide = BF16 if settings.policy.bf16 else FP32
     inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
+    # a prompt that was read once is attended to by each completion on its own
+    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens if shared else 0
     if o.gradient_checkpointing:
         stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
-    return tokens * layers * layer + (logits if shared else 0)
+    return tokens * layers * layer + (logits + spread if shared else 0)
 
 
 def _generation_bytes(
@@ -200,7 +233,7 @@ def _generation_bytes(
     *,
     device_bytes: int | None,
 ) -> int:
-    """Keys and values of all completions of a step on one device."""
+    """Keys and values of all completions of a step, and what reading their prompts takes once."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
@@ -210,7 +243,9 @@ def _generation_bytes(
     prompts = questions if o.sampler == "own" else questions * o.group
     tokens = prompts * prompt_tokens + questions * o.group * o.completion
     layers = int(_config_value(config, "num_hidden_layers"))
-    return int(2 * FP32 * layers * kv_width(config) * tokens)
+    wide = BF16 if settings.policy.bf16 else FP32
+    reading = 3 * wide * int(_config_value(config, "intermediate_size")) * prompts * prompt_tokens
+    return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
 
 
 def kv_width(config: PreTrainedConfig) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from transformers import (
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError, StoreError
+from batuta.train.device import choose_attention, place_model, without_adapters
 from batuta.train.hardware import available_memory
 from batuta.train.memory_estimate import FP32, count_parameters, read_architecture
 from batuta.train.sampler import OWN_ARCHITECTURES
@@ -205,31 +204,10 @@ def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
         part.requires_grad_(requires_grad=True)
 
 
-def choose_attention(model: Any, settings: TrainSettings) -> None:
-    """On a processor in bf16 without AMX, attention as plain matrix products.
-
-    PyTorch's fused attention takes a third of a training step there, its way back above all: with
-    SmolLM2-135M and texts of 360 tokens 352 tokens a CPU second, against 447 without (AVX-512).
-    With AMX it is the other way round: 413 fused, 314 without, with eight texts of 400 tokens.
-    """
-    on_processor = settings.policy.bf16 and not torch.cuda.is_available()
-    if on_processor and not torch.cpu.get_capabilities().get("amx_bf16", False):
-        without_adapters(model).set_attn_implementation("eager")
-
-
-def compile_layers(model: Any) -> None:
-    """Each layer as one compiled program, for texts of any length.
-
-    On a processor 388 tokens a CPU second become 533 (SmolLM2-135M, AMX). Without a C++ compiler
-    nothing changes.
-    """
-    if torch.cuda.is_available() or shutil.which("c++"):
-        for layer in without_adapters(model).get_decoder().layers:
-            layer.compile(dynamic=True)
-
-
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     """A policy to train on and its tokenizer: what is to be learned of it is chosen.
+
+    It lies on the GPU where there is one.
 
     Args:
         start: a folder of a policy, or the name of a model.
@@ -240,21 +218,11 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     choose_attention(model, settings)
+    place_model(model)
     if settings.policy.lora:
         return add_adapters(model, settings.policy.lora), tokenizer
     freeze_lower_layers(model, settings.policy.upper_layers)
     return model, tokenizer
-
-
-def without_adapters(model: Any) -> Any:
-    """The causal language model itself; adapters stand inside its layers."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
-
-
-def cpu_autocast(settings: TrainSettings) -> AbstractContextManager[Any]:
-    """Computing in bf16 over fp32 weights on a processor, where the settings say so."""
-    wanted = settings.policy.bf16 and not torch.cuda.is_available()
-    return torch.autocast("cpu", torch.bfloat16) if wanted else nullcontext()
 
 
 def check_own_sampler(model: Any, start: str) -> None:
@@ -325,12 +293,6 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
             f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
         )
     return start
-
-
-def set_threads(settings: TrainSettings) -> None:
-    """As many threads as the settings say, where there is no GPU."""
-    if settings.optimiser.threads and not torch.cuda.is_available():
-        torch.set_num_threads(settings.optimiser.threads)
 
 
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from transformers import PreTrainedConfig
 
 from batuta.train.hardware import device_memory, host_memory
-from batuta.train.memory_estimate import BF16, Devices, MemoryEstimate, estimate_memory
+from batuta.train.memory_estimate import (
+    BF16,
+    Devices,
+    MemoryEstimate,
+    estimate_memory,
+    keeps_frozen_narrow,
+)
 from batuta.train.preflight_report import Findings
 from batuta.train.settings import TrainSettings
 
@@ -32,7 +38,8 @@ def check_memory(
     many += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
     found.add("trained", memory.trainable, "count", "LoRA" if settings.policy.lora else "all")
-    found.add("weights", memory.weights, "bytes", f"fp32{many}")
+    frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
+    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
     found.add("gradients", memory.gradients, "bytes", f"fp32{many}")
     found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{many}")
     if memory.working_copy:
@@ -41,7 +48,7 @@ def check_memory(
     found.add("activations", memory.activations, "bytes", batch)
     found.add("generation", *_generation_figure(settings, memory, space))
     outside = settings.optimiser.sampler == "vllm-colocate" and space is None
-    told = "the sum, on each device" + (", without vLLM's share" if outside else "")
+    told = "at the same time, on each device" + (", without vLLM's share" if outside else "")
     found.add("memory", memory.total, "bytes", told)
     if devices.offloaded:
         _check_host_memory(memory.host * devices.local_processes, found)
@@ -77,4 +84,4 @@ def _generation_figure(
         needs = f"its bf16 weights take {BF16 * memory.parameters / GIB:.1f} GiB of it"
         share = f"vLLM's share, {o.vllm_memory:.0%} of a device; {needs}"
         return (memory.generation if space else None), "bytes", share
-    return memory.generation, "bytes", "keys and values of a step's completions at their longest"
+    return memory.generation, "bytes", "while completions are written, at their longest"

@@ -23,16 +23,10 @@ from batuta.language import ACCEPTED, parse_workflow, render_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
+from batuta.train.device import bf16_autocast, set_threads, without_adapters
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.fitting import FitLoss, TrainingExample, fit_examples
-from batuta.train.model import (
-    cpu_autocast,
-    load_trainable,
-    require_policy_start,
-    save_stage,
-    set_threads,
-    without_adapters,
-)
+from batuta.train.model import load_trainable, require_policy_start, save_stage
 from batuta.train.questions import draw_mix
 from batuta.train.reward import draft_weights
 from batuta.train.reward_function import is_continuable, rollout_metrics
@@ -252,7 +246,7 @@ def _write_drafts(
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
-    with cpu_autocast(settings):
+    with bf16_autocast(settings):
         rows = open_sampler(without_adapters(context.model), tokenizer).sample(
             ids,
             group,
@@ -334,7 +328,7 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
             steps=steps,
             learning_rate=rejection.learning_rate,
             on_step=heard,
-            autocast=cpu_autocast(context.settings),
+            autocast=bf16_autocast(context.settings),
             is_over=lambda part: context.is_round_over(
                 number, _SAMPLING_PART + part * (1 - _SAMPLING_PART)
             ),

@@ -1,9 +1,9 @@
-"""Completions of a small policy on CPU: one prefill a question, shared by its whole group.
+"""Completions of a small policy: one prefill a question, shared by its whole group.
 
-Generation dominates training on a CPU. A group's completions continue the same prompt, so its keys
-and values are computed once and never copied: scores against them are one matrix product a
-question, and only the completions' own keys are kept a row. For Qwen2 and Llama, whose layers are
-the same; any other architecture is sampled by transformers.
+Generation dominates training, on a CPU above all. A group's completions continue the same prompt,
+so its keys and values are computed once and never copied: scores against them are one matrix
+product a question, and only the completions' own keys are kept a row. For Qwen2 and Llama, whose
+layers are the same; any other architecture is sampled by transformers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import rotate_half
 
+from batuta.train.device import linear_weights
+
 OWN_ARCHITECTURES = ("Qwen2ForCausalLM", "LlamaForCausalLM")
 """Whose layers our own sampler computes."""
 LIST_END = "]]"
@@ -33,9 +35,16 @@ class ListEndDetector:
     Without it an entropy bonus pays for any words behind the lists.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        """Reads every token; a draft ends with two closing brackets, and has them nowhere else."""
-        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    def __init__(self, tokenizer: Any, size: int | None = None) -> None:
+        """Reads every token; a draft ends with two closing brackets, and has them nowhere else.
+
+        Args:
+            tokenizer: of the policy.
+            size: tokens that the policy can write; a vocabulary is often rounded up to more than
+                its tokenizer has, and those mean nothing. None: as many as the tokenizer has.
+        """
+        texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        texts += [""] * ((size or 0) - len(texts))
         self._whole = torch.tensor([LIST_END in text for text in texts])
         self._first = torch.tensor([text.endswith(LIST_END[0]) for text in texts])
         self._second = torch.tensor([text.startswith(LIST_END[1]) for text in texts])
@@ -46,6 +55,17 @@ class ListEndDetector:
 
 
 @contextmanager
+def stop_training(model: torch.nn.Module) -> Iterator[None]:
+    """Within it the model is not training; with gradient checkpointing it keeps keys only so."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
 def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
     """Within it the matrices lie in memory as autocast computes with them; afterwards as before.
 
@@ -53,19 +73,15 @@ def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
     products themselves. The numbers are the same. A matrix that is also the table of the
     vocabulary's vectors stays as it is, for those are read wide. Without autocast nothing changes.
     """
-    if not torch.is_autocast_enabled("cpu"):
+    device: str = next(model.parameters()).device.type
+    if not torch.is_autocast_enabled(device):
         yield
         return
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    matrices = [
-        m.weight
-        for m in model.modules()
-        if isinstance(m, torch.nn.Linear) and id(m.weight) not in tables
-    ]
+    matrices = linear_weights(model)
     wide = [weight.data for weight in matrices]
     try:
         for weight in matrices:
-            weight.data = weight.data.to(torch.get_autocast_dtype("cpu"))
+            weight.data = weight.data.to(torch.get_autocast_dtype(device))
         yield
     finally:
         for weight, data in zip(matrices, wide, strict=True):
@@ -100,7 +116,8 @@ class Sampler:
     def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
         """For drafts of workflows, which end with their lists."""
         pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
-        return cls(model, pad=pad, end=end, end_detector=ListEndDetector(tokenizer))
+        detector = ListEndDetector(tokenizer, int(model.config.vocab_size))
+        return cls(model, pad=pad, end=end, end_detector=detector)
 
     @torch.inference_mode()
     def sample(
@@ -121,20 +138,21 @@ class Sampler:
             temperature: 0 takes the likeliest token.
             generator: of the chance.
         """
-        with narrow_weights(self._model):
+        with stop_training(self._model), narrow_weights(self._model):
             decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
             return self._decode(decoding, max_tokens, temperature, generator)
 
     def _decode(
         self, decoding: _Decoding, max_tokens: int, temperature: float, generator: torch.Generator
     ) -> list[list[int]]:
-        """Token after token, until every row has ended."""
+        """Token after token, until every row has ended; what was written is kept by the CPU."""
         written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
         over = torch.zeros(len(rows), dtype=torch.bool)
         for at in range(max_tokens):
-            chosen = _sample_tokens(logits, temperature, generator).masked_fill(over, self._end)
+            chosen = _sample_tokens(logits, temperature, generator).cpu()
+            chosen = chosen.masked_fill(over, self._end)
             written[rows, at] = chosen
             over |= chosen == self._end
             if self._closing is not None:
@@ -173,7 +191,7 @@ class GenerateSampler:
             torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
             chance = {"do_sample": True, "temperature": temperature, "top_k": 0}
             rows = self.model.generate(
-                torch.tensor([list(prompt)]),
+                torch.tensor([list(prompt)], device=self.model.device),
                 num_return_sequences=group,
                 max_new_tokens=max_tokens,
                 pad_token_id=pad,
@@ -191,11 +209,14 @@ def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
 
 
 def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """A token a row, by inversion: `torch.multinomial` took half of all sampling time."""
+    """A token a row, by inversion: `torch.multinomial` took half of all sampling time.
+
+    The chance is the processor's, wherever the logits are.
+    """
     if temperature <= 0:
         return logits.argmax(-1)
     heaps = torch.softmax(logits.float() / temperature, -1).cumsum(-1)
-    drawn = torch.rand((len(heaps), 1), generator=generator) * heaps[:, -1:]
+    drawn = torch.rand((len(heaps), 1), generator=generator).to(heaps.device) * heaps[:, -1:]
     return torch.searchsorted(heaps, drawn).squeeze(1).clamp_(max=heaps.shape[-1] - 1)
 
 
@@ -206,8 +227,9 @@ def _cut_at_end(row: list[int], end: int) -> list[int]:
 
 def _narrow_head(weight: Tensor) -> Tensor:
     """The last matrix as autocast computes with it; it may be the table of vectors too."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
-    return weight.to(dtype)
+    device = weight.device.type
+    narrow = torch.is_autocast_enabled(device)
+    return weight.to(torch.get_autocast_dtype(device)) if narrow else weight
 
 
 class _Decoding:
@@ -228,27 +250,33 @@ class _Decoding:
         self.kv_heads: int = config.num_key_value_heads
         self.shared_heads: int = config.num_attention_heads // self.kv_heads
         self.width: int = config.hidden_size // config.num_attention_heads
-        lengths_Q = torch.tensor([len(prompt) for prompt in prompts])
+        self.device: torch.device = self.model.device
+        lengths_Q = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         longest = int(lengths_Q.max())
         padded = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
-        mask_QP = torch.arange(longest)[None] < lengths_Q[:, None]
+        mask_QP = torch.arange(longest, device=self.device)[None] < lengths_Q[:, None]
         cache: Any = DynamicCache()
-        inner = self.model.model(torch.tensor(padded), attention_mask=mask_QP.long(), cache=cache)
-        last_QD = inner.last_hidden_state[torch.arange(len(prompts)), lengths_Q - 1]
+        read_QP = torch.tensor(padded, device=self.device)
+        inner = self.model.model(read_QP, attention_mask=mask_QP.long(), cache=cache)
+        every_Q = torch.arange(len(prompts), device=self.device)
+        last_QD = inner.last_hidden_state[every_Q, lengths_Q - 1]
         self.head = _narrow_head(self.model.lm_head.weight)
         self.first: Tensor = functional.linear(last_QD, self.head).repeat_interleave(group, 0)
         self.prompt_keys = [layer.keys.transpose(-1, -2).contiguous() for layer in cache.layers]
         self.prompt_values = [layer.values.contiguous() for layer in cache.layers]
-        self.hidden_QP = torch.zeros(mask_QP.shape).masked_fill_(~mask_QP, float("-inf"))
+        self.hidden_QP = torch.zeros(mask_QP.shape, device=self.device)
+        self.hidden_QP.masked_fill_(~mask_QP, float("-inf"))
         self.lengths_B = lengths_Q.repeat_interleave(group)
         rows = len(prompts) * group
         shape = (rows, self.kv_heads, most, self.width)
-        self.own_keys = [torch.empty(shape) for _ in cache.layers]
-        self.own_values = [torch.empty(shape) for _ in cache.layers]
+        self.own_keys = [torch.empty(shape, device=self.device) for _ in cache.layers]
+        self.own_values = [torch.empty(shape, device=self.device) for _ in cache.layers]
 
     def keep(self, going_B: Tensor) -> None:
         """Go on with these rows only; each then has its prompt for itself."""
-        which = torch.arange(len(going_B)).div(self.group, rounding_mode="floor")[going_B]
+        going_B = going_B.to(self.device)
+        rows = torch.arange(len(going_B), device=self.device)
+        which = rows.div(self.group, rounding_mode="floor")[going_B]
         self.prompt_keys = [keys[which] for keys in self.prompt_keys]
         self.prompt_values = [values[which] for values in self.prompt_values]
         self.hidden_QP = self.hidden_QP[which]
@@ -260,7 +288,7 @@ class _Decoding:
     def step(self, tokens_B: Tensor, at: int) -> Tensor:
         """The logits after `tokens_B`, which stand at position `at` of the completions."""
         core = self.model.model
-        hidden = core.embed_tokens(tokens_B)[:, None]
+        hidden = core.embed_tokens(tokens_B.to(self.device))[:, None]
         cos, sin = core.rotary_emb(hidden, (self.lengths_B + at)[:, None])
         for index, layer in enumerate(core.layers):
             normed = layer.input_layernorm(hidden)

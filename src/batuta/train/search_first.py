@@ -21,12 +21,13 @@ from batuta.core import Pool, Task, Workflow
 from batuta.language import render_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.auto_settings import SEARCH_CALLS
+from batuta.train.device import set_threads
 from batuta.train.distil_sources import make_tuned_examples
 from batuta.train.episodes import make_episodes
 from batuta.train.fit_plan import BATCH, FitPlan, PromptAndDraft, open_new_policy
 from batuta.train.fitting import TrainingExample, fit_examples
 from batuta.train.held_back import SplitQuestions
-from batuta.train.model import save_stage, set_threads
+from batuta.train.model import save_stage
 from batuta.train.sampler import open_sampler
 from batuta.train.settings import TrainSettings
 from batuta.train.warmup import render_user_prompt

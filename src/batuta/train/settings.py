@@ -191,7 +191,7 @@ class OptimiserSettings(_Section):
     completion: PositiveInt = 1024
     """Tokens of a completion at most."""
     sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
-    """Who generates; `own`: one prefill a question on CPU, Qwen2 only."""
+    """Who generates; `own`: one prefill for all completions of a question, for Qwen2 and Llama."""
     vllm_memory: float = 0.3
     """Share of a GPU's memory that a colocated vLLM takes."""
     vllm_sleep: bool = False
@@ -200,6 +200,14 @@ class OptimiserSettings(_Section):
     threads: int | None = None
     """Of torch, on CPU."""
     gradient_checkpointing: bool = False
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether a step reads a prompt once for all of its completions.
+
+        Gradient checkpointing forgets the prompt's keys and values that they would share.
+        """
+        return self.sampler == "own" and not self.gradient_checkpointing
 
 
 class WarmupSettings(_Section):

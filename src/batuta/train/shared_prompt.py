@@ -41,6 +41,9 @@ def completion_logprobs(
         temperature: that the logits are divided by.
         compute_entropy: None in place of entropies without it.
     """
+    # what is padding in every row is read by nobody: prompts come padded to the batch's longest
+    padding = int(attention_mask.any(0).int().argmax())
+    input_ids, attention_mask = input_ids[:, padding:], attention_mask[:, padding:]
     prompts_BP = input_ids[:, :-logits_to_keep]
     prompt_mask_BP = attention_mask[:, :-logits_to_keep]
     unique_QP, which_B = torch.unique(prompts_BP, dim=0, return_inverse=True)

@@ -17,16 +17,17 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.errors import ConfigError
 from batuta.train.ahead import KeepPendingBatches, pending_file, read_pending
 from batuta.train.allocator import MemoryTrimmer
+from batuta.train.device import choose_attention, narrow_frozen, set_threads
 from batuta.train.episodes import Episode
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
+from batuta.train.hardware import read_devices
+from batuta.train.memory_estimate import keeps_frozen_narrow
 from batuta.train.model import (
     check_own_sampler,
-    choose_attention,
     freeze_lower_layers,
     load_policy,
     lora_config,
     require_policy_start,
-    set_threads,
 )
 from batuta.train.reward_function import RewardFunction
 from batuta.train.run_folder import RunFolder
@@ -60,7 +61,7 @@ def make_trainer(
     if own:
         check_own_sampler(model, start)
     adapters = lora and lora_config(lora)
-    kind: Any = SharedPromptTrainer if own else StalePolicyTrainer
+    kind: Any = SharedPromptTrainer if settings.optimiser.shares_prompts else StalePolicyTrainer
     dataset = make_dataset(settings)
 
     def start_rollouts(step: int, rows: Mapping[str, Any], trainer: Any) -> None:
@@ -85,9 +86,12 @@ def make_trainer(
         rollout_func=rollout,
         callbacks=[MetricsCallback(on_metrics)],
     )
+    if keeps_frozen_narrow(settings, read_devices(os.environ)):
+        narrow_frozen(trainer.model)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ScheduleCallback(trainer, settings))
     trainer.add_callback(MemoryCallback())
+    trainer.add_callback(FiniteStepsCallback(trainer))
     if settings.optimiser.staleness:
         rank = int(trainer.accelerator.process_index)
         trainer.add_callback(KeepPendingBatches(rollout.ahead.pending, rank))
@@ -234,6 +238,28 @@ class ScheduleCallback(TrainerCallback):
             self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
         if o.scale == GROUP_THEN_BATCH and step >= self._settings.reward.from_step:
             self._trainer.scale_rewards = "batch"
+
+
+class FiniteStepsCallback(TrainerCallback):
+    """A step whose gradient is no number changes nothing; with it every weight would become none.
+
+    The figure `skipped` of that step is 1.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+        """Every process leaves the step out if one of them has to: a shard sees its own part."""
+        learning = [p for p in about["model"].parameters() if p.grad is not None]
+        mine = (getattr(p.grad, "_local_tensor", p.grad) for p in learning)
+        spoilt = torch.tensor([not all(bool(grad.isfinite().all()) for grad in mine)]).float()
+        accelerator = self._trainer.accelerator
+        skipped = bool(accelerator.reduce(spoilt.to(accelerator.device), reduction="sum") > 0)
+        self._trainer._metrics["train"]["skipped"].append(float(skipped))  # noqa: SLF001
+        if skipped:
+            for each in learning:
+                each.grad = None
 
 
 class MemoryCallback(TrainerCallback):

@@ -19,9 +19,9 @@ from batuta.core import MAX_STEPS, Pool, Workflow
 from batuta.train.auto_settings import (
     END_SHARE,
 )
+from batuta.train.device import without_adapters
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.held_back import SplitQuestions
-from batuta.train.model import without_adapters
 from batuta.train.reward_function import RewardFunction, rollout_metrics
 from batuta.train.rollouts import GradedRollout, PolicyDraft
 from batuta.train.sampler import open_sampler

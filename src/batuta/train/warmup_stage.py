@@ -20,16 +20,11 @@ from batuta.engine import conduct
 from batuta.language.prompt import PREFILL
 from batuta.solvers.random_workflows import RandomConductor
 from batuta.train.allocator import retain_freed_memory
+from batuta.train.device import bf16_autocast, place_model, set_threads
 from batuta.train.episodes import apply_word_dropout
 from batuta.train.fit_checkpoint import FitCheckpoint
 from batuta.train.fitting import FitLoss
-from batuta.train.model import (
-    cpu_autocast,
-    load_trainable,
-    make_model,
-    save_stage,
-    set_threads,
-)
+from batuta.train.model import load_trainable, make_model, save_stage
 from batuta.train.questions import draw_from_source
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import TrainSettings
@@ -96,7 +91,7 @@ def run_warmup(
         settings=warm,
         on_step=tell,
         prefill="" if rendering.compact else PREFILL,
-        autocast=cpu_autocast(settings),
+        autocast=bf16_autocast(settings),
         checkpoint=checkpoint,
     )
     return checkpoint.end(save_stage(model, tokenizer, settings, "warmup"))
@@ -129,7 +124,7 @@ def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tu
         inner=net.inner,
         positions=net.positions,
     )
-    return model, tokenizer
+    return place_model(model), tokenizer
 
 
 async def _run_random_rounds(
