@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 STAGES = {
     "warmup.jsonl": ("SFT on random workflows", "loss", "nats a token"),
     "distilled.jsonl": ("SFT on drafts and drills", "loss", "nats a token"),
-    "metrics.jsonl": ("GRPO", "reward", "mean reward of a step"),
+    "metrics.jsonl": ("GRPO", "reward", "mean of a step's drafts"),
 }
 """Files of the folder: what they are of, the figure, and its unit; a file that is not there is left out."""
 
@@ -33,14 +33,14 @@ def draw(folder: Path, out: Path) -> None:
     figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3), squeeze=False)
     for axis, (name, lines) in zip(axes[0], found.items(), strict=True):
         title, figure_name, unit = STAGES[name]
-        for each in (figure_name, "drills"):
+        for each in (figure_name, "drills", "valid"):
             some = [line for line in lines if each in line]
             if some:
                 label = "drafts" if each == "loss" else each
                 axis.plot(
                     [line["step"] for line in some], [line[each] for line in some], label=label
                 )
-        if any("drills" in line for line in lines):
+        if len(axis.lines) > 1:
             axis.legend()
         axis.set(title=title, xlabel="step", ylabel=unit, ylim=(0, None))
         axis.title.set_fontsize(9)
