@@ -3,11 +3,13 @@
 import json
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.train.conductor_training import policy_card
+from batuta.train.device import choose_attention
 from batuta.train.model import load_policy, make_model, read_tokenizer, save_stage
 from batuta.train.tokenizer import make_tokenizer
 from train.stage import LIBRARIES, ONE, TWO, settings
@@ -67,3 +69,14 @@ def test_the_card_says_how_many_rounds_were_learned(tmp_path, tokenizer, share, 
     model = make_model(tokenizer, hidden=16, layers=1, heads=2, inner=16)
     assert ConductorCard.read(save_stage(model, tokenizer, told, "rejection")).rounds == rounds
     assert policy_card(told).rounds == rounds
+
+
+def test_on_a_gpu_cudnns_attention_is_not_used(random_policy, monkeypatch, tmp_path):
+    """On Hopper GPUs its gradients may be no numbers."""
+    model, _ = load_policy(str(random_policy), None)
+    chosen: dict[str, bool] = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", chosen.update)
+    choose_attention(model, settings(tmp_path, policy={"bf16": True}))
+    assert chosen == {"enabled": False}
+    assert model.config._attn_implementation == "sdpa"

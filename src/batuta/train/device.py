@@ -59,14 +59,20 @@ def narrow_frozen(model: torch.nn.Module) -> None:
 
 
 def choose_attention(model: Any, settings: TrainSettings) -> None:
-    """On a processor in bf16 without AMX, attention as plain matrix products.
+    """Attention whose gradient is right, and fast.
 
-    PyTorch's fused attention takes a third of a training step there, its way back above all: with
-    SmolLM2-135M and texts of 360 tokens 352 tokens a CPU second, against 447 without (AVX-512).
-    With AMX it is the other way round: 413 fused, 314 without, with eight texts of 400 tokens.
+    On a GPU it is not cuDNN's. On the Hopper kind that gives gradients that are no numbers, with a
+    mask, some lengths and strongly negative scores, as Qwen2.5 has them (PyTorch 2.11 to 2.13,
+    github.com/pytorch/pytorch/issues/196678).
+
+    On a processor in bf16 without AMX it is plain matrix products: PyTorch's fused attention takes
+    a third of a training step there, its way back above all. With SmolLM2-135M and texts of 360
+    tokens 352 tokens a CPU second, against 447 without (AVX-512). With AMX it is the other way
+    round: 413 fused, 314 without, with eight texts of 400 tokens.
     """
-    on_processor = settings.policy.bf16 and not torch.cuda.is_available()
-    if on_processor and not torch.cpu.get_capabilities().get("amx_bf16", False):
+    if torch.cuda.is_available():
+        torch.backends.cuda.enable_cudnn_sdp(enabled=False)
+    elif settings.policy.bf16 and not torch.cpu.get_capabilities().get("amx_bf16", False):
         without_adapters(model).set_attn_implementation("eager")
 
 
