@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from batuta.train.device import place_model
+from batuta.train.device import choose_attention, place_model
 from batuta.train.fitting import TrainingExample, fit_examples
-from batuta.train.model import load_policy, make_model
+from batuta.train.model import load_policy, make_policy
 from batuta.train.settings import NetworkSettings, TrainSettings
 from batuta.train.tokenizer import make_tokenizer
 from batuta.train.warmup import render_user_prompt
@@ -113,19 +113,11 @@ def open_new_policy(
     torch.manual_seed(settings.seed)
     if settings.policy.start:
         model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+        choose_attention(model, settings)
         return place_model(model), tokenizer
     some = texts[:: max(1, len(texts) // _SAMPLED)]
     tokenizer = make_tokenizer((text for pair in some for text in pair), network.vocabulary)
-    model = make_model(
-        tokenizer,
-        hidden=network.hidden,
-        layers=network.layers,
-        heads=network.heads,
-        kv_heads=network.kv_heads,
-        inner=network.inner,
-        positions=network.positions,
-    )
-    return place_model(model), tokenizer
+    return make_policy(tokenizer, network), tokenizer
 
 
 def _count_longest(tokenizer: Any, texts: Sequence[str]) -> int:

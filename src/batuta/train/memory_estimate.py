@@ -74,7 +74,7 @@ class MemoryEstimate:
     activations: int
     generation: int
     """What completions take while they are written; of a colocated vLLM, its share."""
-    kept: bool
+    generation_stays: bool
     """Whether that is held while the policy learns, as a colocated vLLM's share is."""
     host: int
     """In the host's memory instead, on each device's behalf."""
@@ -84,7 +84,9 @@ class MemoryEstimate:
         """Bytes on the device at the same time, at most."""
         held = self.weights + self.moments + self.working_copy
         learning = self.gradients + self.activations
-        return held + (learning + self.generation if self.kept else max(learning, self.generation))
+        if self.generation_stays:
+            return held + learning + self.generation
+        return held + max(learning, self.generation)
 
 
 def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
@@ -154,21 +156,22 @@ def estimate_memory(
         devices: how the step is divided.
         device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
     """
-    count, trained, frozen = count_parameters(config, settings.policy.lora)
+    numbers = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
-    held = [FP32 * count // shards, FP32 * trained // shards, 2 * FP32 * trained // shards]
+    learned = FP32 * numbers.trained // shards
+    held = [FP32 * numbers.total // shards, learned, 2 * learned]
     if keeps_frozen_narrow(settings, devices):
-        held[0] -= (FP32 - BF16) * frozen
+        held[0] -= (FP32 - BF16) * numbers.frozen
     weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
     return MemoryEstimate(
-        parameters=count,
-        trainable=trained,
+        parameters=numbers.total,
+        trainable=numbers.trained,
         weights=weights,
         gradients=gradients,
         moments=moments,
         working_copy=_working_copy_bytes(
             settings,
-            (count, trained),
+            numbers,
             layers=int(_config_value(config, "num_hidden_layers")),
             devices=devices,
         ),
@@ -180,25 +183,24 @@ def estimate_memory(
             processes=devices.processes,
             device_bytes=device_bytes,
         ),
-        kept=settings.optimiser.sampler == "vllm-colocate",
+        generation_stays=settings.optimiser.sampler == "vllm-colocate",
         host=sum(held) if devices.offloaded else 0,
     )
 
 
 def _working_copy_bytes(
-    settings: TrainSettings, numbers: tuple[int, int], *, layers: int, devices: Devices
+    settings: TrainSettings, numbers: ParameterCount, *, layers: int, devices: Devices
 ) -> int:
     """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
 
     A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
     whole pass; what is frozen beside adapters lies in bf16 itself.
     """
-    count, trained = numbers
     if not settings.policy.bf16:
         return 0
     if devices.sharded:
-        return 2 * BF16 * count // layers
-    return BF16 * (count if settings.policy.lora is None else trained)
+        return 2 * BF16 * numbers.total // layers
+    return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
 
 
 def _activation_bytes(
@@ -216,13 +218,15 @@ def _activation_bytes(
     wide = BF16 if settings.policy.bf16 else FP32
     inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
-    # a prompt that was read once is attended to by each completion on its own
-    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens if shared else 0
     if o.gradient_checkpointing:
         stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
+    if not shared:
+        return tokens * layers * layer
     logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
-    return tokens * layers * layer + (logits + spread if shared else 0)
+    # a prompt that was read once is attended to by each completion on its own
+    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
+    return tokens * layers * layer + logits + spread
 
 
 def _generation_bytes(

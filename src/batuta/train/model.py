@@ -26,7 +26,7 @@ from batuta.train.device import choose_attention, place_model, without_adapters
 from batuta.train.hardware import available_memory
 from batuta.train.memory_estimate import FP32, count_parameters, read_architecture
 from batuta.train.sampler import OWN_ARCHITECTURES
-from batuta.train.settings import LoraSettings, TrainSettings
+from batuta.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 GIB = 2**30
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -70,6 +70,20 @@ def make_model(
         initializer_range=0.02,
     )
     return Qwen2ForCausalLM(config)
+
+
+def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
+    """A network of that size, made from nothing, where a stage of one process computes."""
+    model = make_model(
+        tokenizer,
+        hidden=network.hidden,
+        layers=network.layers,
+        heads=network.heads,
+        kv_heads=network.kv_heads,
+        inner=network.inner,
+        positions=network.positions,
+    )
+    return place_model(model)
 
 
 def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
@@ -170,7 +184,7 @@ def _check_room(start: str, revision: str | None) -> None:
     config = read_architecture(start, revision)
     if config is None:
         return
-    needed = FP32 * count_parameters(config, None)[0]
+    needed = FP32 * count_parameters(config, None).total
     if needed > (free := available_memory()):
         raise ConfigError(
             f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -252,7 +253,8 @@ class FiniteStepsCallback(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
         """Every process leaves the step out if one of them has to: a shard sees its own part."""
         learning = [p for p in about["model"].parameters() if p.grad is not None]
-        mine = (getattr(p.grad, "_local_tensor", p.grad) for p in learning)
+        grads = (p.grad for p in learning)
+        mine = (each.to_local() if isinstance(each, DTensor) else each for each in grads)
         spoilt = torch.tensor([not all(bool(grad.isfinite().all()) for grad in mine)]).float()
         accelerator = self._trainer.accelerator
         skipped = bool(accelerator.reduce(spoilt.to(accelerator.device), reduction="sum") > 0)

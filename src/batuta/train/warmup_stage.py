@@ -20,11 +20,11 @@ from batuta.engine import conduct
 from batuta.language.prompt import PREFILL
 from batuta.solvers.random_workflows import RandomConductor
 from batuta.train.allocator import retain_freed_memory
-from batuta.train.device import bf16_autocast, place_model, set_threads
+from batuta.train.device import bf16_autocast, set_threads
 from batuta.train.episodes import apply_word_dropout
 from batuta.train.fit_checkpoint import FitCheckpoint
 from batuta.train.fitting import FitLoss
-from batuta.train.model import load_trainable, make_model, save_stage
+from batuta.train.model import load_trainable, make_policy, save_stage
 from batuta.train.questions import draw_from_source
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import TrainSettings
@@ -115,16 +115,7 @@ def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tu
     """A network and a tokenizer made from nothing but these texts."""
     net = settings.policy.network
     tokenizer = make_tokenizer((text for pair in read for text in pair), net.vocabulary)
-    model = make_model(
-        tokenizer,
-        hidden=net.hidden,
-        layers=net.layers,
-        heads=net.heads,
-        kv_heads=net.kv_heads,
-        inner=net.inner,
-        positions=net.positions,
-    )
-    return place_model(model), tokenizer
+    return make_policy(tokenizer, net), tokenizer
 
 
 async def _run_random_rounds(
