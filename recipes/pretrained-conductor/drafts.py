@@ -6,33 +6,32 @@ A draft is a line of thought that reads the cards aloud, and the rule's workflow
 
 - drafts over three workers with names of their own, half of them for the families that `rules.py`
   searched, half for questions of other kinds (`other_families.py`), whose workflow is the rule that won
-  most often. Their cards have other columns in another order, so that the right one is to be found
+  most often (in the rehearsal, for kinds of knowledge, that of its family of facts). Their cards have other columns in another order, so that the right one is to be found
   by its meaning: a place in the list says nothing;
 - drills in reading: a question, a card, and which of its figures counts;
 - drills in ranking: the line of a draft's thought with names and shares by chance. From whole drafts
   alone a small model learns to copy the cards and not to compare what it has copied.
 
-The two families that are held out are on no card here, and no question is of their kind.
+The families that are held out are on no card here, and no question is of their kind.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from other_families import FAMILIES, LABELS, draw_other_question
-from rules import MATTERS, make_workflow, name_matter, read_aloud, read_cards
-from search import PLAN, SOURCE
+from other_families import FAMILIES, KNOWLEDGE, LABELS, draw_other_question
+from rules import RANKED, make_workflow, name_matter, read_aloud, read_cards
+from search import SOURCE
+from worlds import WORLDS, World, add_world_option, rule_of_family
 
 from batuta.core import Pool, Skill, Worker, WorkerId
 from batuta.language import render_workflow
-from batuta.rehearsal.world2 import TRAINING_KINDS, draw_world2_tasks, world2_pool
 
 LISTED = 3
 """Workers of a question."""
@@ -64,13 +63,13 @@ def draw_names(rng: Random, count: int) -> list[str]:
     return names
 
 
-def draw_columns(family: str, rng: Random) -> list[str]:
+def draw_columns(world: World, family: str, rng: Random) -> list[str]:
     """The families on a card, that one among them."""
-    same = SYNONYMS.get(family, (family,))
+    same = {*SYNONYMS.get(family, (family,)), *world.too_near}
     others = rng.sample([label for label in LABELS if label not in same], COLUMNS[1])
-    if family in TRAINING_KINDS and rng.random() < KNOWN_ORDER:
-        return [*TRAINING_KINDS, *others[: rng.randrange(COLUMNS[1] - len(TRAINING_KINDS) + 1)]]
-    known = [kind for kind in TRAINING_KINDS if kind != family and rng.random() < KNOWN_ORDER]
+    if family in world.training and rng.random() < KNOWN_ORDER:
+        return [*world.training, *others[: rng.randrange(COLUMNS[1] - len(world.training) + 1)]]
+    known = [kind for kind in world.training if kind != family and rng.random() < KNOWN_ORDER]
     columns = [family, *known, *others][: rng.randint(*COLUMNS)]
     return rng.sample(columns, len(columns))
 
@@ -86,29 +85,39 @@ def make_card(worker: Worker, name: str, columns: list[str], rng: Random) -> Wor
     return replace(worker, id=WorkerId(name), model=name, skills=skills)
 
 
-def draw_pool(everyone: Pool, family: str, rng: Random) -> Pool:
+def draw_pool(world: World, everyone: Pool, family: str, rng: Random) -> Pool:
     """Three workers with new names and cards on which that family stands."""
-    columns = draw_columns(family, rng)
+    columns = draw_columns(world, family, rng)
     some = rng.sample(everyone.workers, LISTED)
     names = draw_names(rng, LISTED)
     cards = [make_card(w, n, columns, rng) for w, n in zip(some, names, strict=True)]
     return Pool(tuple(cards))
 
 
-def draw_question(number: int, seed: int, rng: Random) -> tuple[str, str]:
+def draw_question(world: World, number: int, seed: int, rng: Random) -> tuple[str, str]:
     """A family and a question of it: of the world and of other kinds in turn."""
     if number % 2:
-        return draw_other_question(rng)
-    family = TRAINING_KINDS[number // 2 % len(TRAINING_KINDS)]
-    (task,) = draw_world2_tasks(family, 1, 800_000 + 100_000 * seed + number)
+        return draw_far_question(world, rng)
+    family = world.training[number // 2 % len(world.training)]
+    (task,) = world.draw_tasks(family, 1, 800_000 + 100_000 * seed + number)
     return family, task.question
 
 
-def make_draft(family: str, question: str, pool: Pool, rule: str, rng: Random) -> dict[str, Any]:
+def draw_far_question(world: World, rng: Random) -> tuple[str, str]:
+    """A question of another kind, which means none of the world's families."""
+    while True:
+        label, question = draw_other_question(rng)
+        if label not in world.too_near:
+            return label, question
+
+
+def make_draft(
+    world: World, family: str, question: str, pool: Pool, rule: str, *, rng: Random
+) -> dict[str, Any]:
     """A line of the file: the cards read aloud and the rule's workflow, freely worded."""
     flow = make_workflow(rule, pool, family)
-    worded = name_matter(flow, MATTERS.get(family, f"the {family}"), rng)
-    thought = read_cards(pool, family, plans=any(step.subtask == PLAN for step in flow.steps))
+    worded = name_matter(flow, world.matters.get(family, f"the {family}"), rng)
+    thought = read_cards(rule, pool, family)
     return {
         "question": question,
         "workers": [{"id": w.id, "description": w.description, "shares": w.measured} for w in pool],
@@ -125,11 +134,13 @@ def draw_shares(rng: Random) -> list[str]:
     return [str(round(100 * share / 30)) for share in shares]
 
 
-def draw_ranking(rng: Random) -> list[str]:
-    """A line of a thought: what is given, who is first, what is given, who plans, the line's end."""
+def draw_ranking(world: World, rng: Random) -> list[str]:
+    """A line of a thought: what is given, who is first, what is given, who is able, the line's end."""
     names = draw_names(rng, LISTED)
     parts: list[str] = []
-    for of_what, ranked in ((rng.choice((*TRAINING_KINDS, *LABELS)), 2), (" plans", 1)):
+    label = rng.choice((*world.training, *LABELS))
+    ability = world.abilities[0] if len(world.abilities) == 1 else rng.choice(world.abilities)
+    for of_what, ranked in ((label, 2), (f" {ability}", RANKED[ability])):
         shares = draw_shares(rng)
         order = sorted(range(LISTED), key=lambda at, known=shares: -int(known[at]))
         told = list(zip(names, shares, strict=True))
@@ -139,10 +150,12 @@ def draw_ranking(rng: Random) -> list[str]:
     return [*parts, "\n"]
 
 
-def draw_reading(everyone: Pool, number: int, seed: int, rng: Random) -> list[str]:
+def draw_reading(
+    world: World, everyone: Pool, number: int, seed: int, *, rng: Random
+) -> list[str]:
     """A question and a card, and the figure of it that counts."""
-    family, question = draw_question(number, seed, rng)
-    columns = draw_columns(family, rng)
+    family, question = draw_question(world, number, seed, rng)
+    columns = draw_columns(world, family, rng)
     card = make_card(rng.choice(everyone.workers), draw_name(rng), columns, rng)
     told = ", ".join(f"{each} {share:.0%}" for each, share in card.measured.items())
     share = f"{card.measured[family]:.0%}".rstrip("%")
@@ -158,23 +171,25 @@ def join_parts(lines: list[list[str]]) -> list[str]:
     return joined
 
 
-def write_lines(chosen: Mapping[str, str], count: int, seed: int) -> Iterator[dict[str, Any]]:
+def write_lines(
+    world: World, chosen: Mapping[str, str], count: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """So many drafts, and among them a drill in reading and two in ranking for every eight."""
-    everyone = world2_pool(*SOURCE)
-    commonest = Counter(chosen.values()).most_common(1)[0][0]
+    everyone = world.pool(*SOURCE)
     for number in range(count):
         rng = Random(f"drafts {seed} {number}")
-        family, question = draw_question(number, seed, rng)
-        pool = draw_pool(everyone, family, rng)
-        yield make_draft(family, question, pool, chosen.get(family, commonest), rng)
+        family, question = draw_question(world, number, seed, rng)
+        pool = draw_pool(world, everyone, family, rng)
+        rule = rule_of_family(world, chosen, family, known=family in KNOWLEDGE)
+        yield make_draft(world, family, question, pool, rule, rng=rng)
         if number % 4 == 0:
             yield {
-                "drill": join_parts([draw_ranking(rng) for _ in range(LINES)]),
+                "drill": join_parts([draw_ranking(world, rng) for _ in range(LINES)]),
                 "weight": RANK_WEIGHT,
             }
         if number % 8 == 0:
             at = 10_000 + CARDS * number
-            some = [draw_reading(everyone, at + n, seed, rng) for n in range(CARDS)]
+            some = [draw_reading(world, everyone, at + n, seed, rng=rng) for n in range(CARDS)]
             yield {"drill": join_parts(some), "weight": READ_WEIGHT}
 
 
@@ -183,10 +198,11 @@ def main() -> None:
     parser.add_argument("rules", type=Path, help="what rules.py chose")
     parser.add_argument("out", type=Path)
     parser.add_argument("--drafts", type=int, default=2400)
+    add_world_option(parser)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     chosen: dict[str, str] = json.loads(wanted.rules.read_text("utf-8"))["chosen"]
-    lines = [json.dumps(line) for line in write_lines(chosen, wanted.drafts, wanted.seed)]
+    lines = [json.dumps(line) for line in write_lines(WORLDS[wanted.world], chosen, wanted.drafts, wanted.seed)]
     wanted.out.write_text("\n".join(lines) + "\n", "utf-8")
     print(f"{len(lines)} lines")
 

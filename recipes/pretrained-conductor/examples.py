@@ -15,9 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from worlds import WORLD2, WORLDS
+
 from batuta.core import Pool, Step, Workflow
 from batuta.language import render_workflow
-from batuta.rehearsal.world2 import draw_world2_tasks, world2_pool
 from batuta.solvers.random_workflows import FREE_PHRASINGS
 
 SOURCE = (1, 300)
@@ -52,13 +53,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--questions", type=int, default=4)
     wanted = parser.parse_args()
-    everyone = world2_pool(*SOURCE)
+    world = WORLDS[WORLD2]
+    everyone = world.pool(*SOURCE)
     lines: list[str] = []
     for number, text in enumerate(wanted.found.read_text("utf-8").splitlines()):
         found = json.loads(text)
         rng = Random(f"examples {number}")
         chosen = choose_workflow(found["finalists"])["steps"]
-        tasks = draw_world2_tasks(found["family"], wanted.questions, 600_000 + number)
+        tasks = world.draw_tasks(found["family"], wanted.questions, 600_000 + number)
         for task in tasks:
             pool = Pool(tuple(everyone[name] for name in rng.sample(found["pool"], 3)))
             for _ in range(DRAFTS):

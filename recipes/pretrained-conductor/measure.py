@@ -1,4 +1,4 @@
-"""Measures a conductor on world 2 with workers that no training has seen, three a question.
+"""Measures a conductor in a simulated world with workers that no training has seen, three a question.
 
     .venv/bin/python recipes/pretrained-conductor/measure.py RESULT.json \
         --policy runs/pretrained/distilled --drafts 60 --questions 600
@@ -23,14 +23,15 @@ from typing import Any
 
 import torch
 from examples import choose_workflow
-from rules import make_workflow, read_plan_share
+from rules import make_workflow, read_share
 from search import COMPACT, open_runner
+from worlds import REHEARSAL, WORLD2, WORLDS, World, add_world_option, rule_of_family
 
-from batuta.core import MalformedPlan, Pool, Step, Workflow
+from batuta.core import MAX_STEPS, MalformedPlan, Pool, Step, Workflow
 from batuta.evals.stats import wilson_interval
 from batuta.language import render_workflow
 from batuta.rehearsal.drawn_tasks import TEST_SEED
-from batuta.rehearsal.world2 import draw_world2_tasks, world2_pool
+from batuta.rehearsal.hand_written_conductor import ConductorPrompt, compose_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.device import place_model, training_device
 from batuta.train.episodes import Episode, render_chat_prompt
@@ -80,7 +81,7 @@ def planned_workflow(pool: Pool, workers: Sequence[Any]) -> Workflow:
     """The rule that the search chose most often, whoever is called the best."""
     best, second = workers[0], workers[1]
     return make_flow(
-        ("Plan the steps.", max(pool, key=read_plan_share), ()),
+        ("Plan the steps.", max(pool, key=lambda worker: read_share(worker, "plans")), ()),
         ("Solve the question.", best, (0,)),
         ("Solve the question.", second, (0,)),
         ("Compare the solutions.", best, (0, 1, 2)),
@@ -112,16 +113,53 @@ SYSTEMS: dict[str, Plan] = {
 """Comparators; those that are told the family know more than a conductor does."""
 
 
-def read_rules(path: Path) -> Plan:
-    """What `rules.py` chose: of a family that it did not search, the commonest choice."""
+def read_rules(world: World, path: Path) -> Plan:
+    """What `rules.py` chose; a family that it did not search gets a rule of `World.alike`."""
     chosen: dict[str, str] = json.loads(path.read_text("utf-8"))["chosen"]
-    commonest = Counter(chosen.values()).most_common(1)[0][0]
 
     def plan(episode: Episode) -> Workflow:
         family = episode.task.tags[1]
-        return make_workflow(chosen.get(family, commonest), episode.pool, family)
+        like = world.alike.get(family, family)
+        rule = rule_of_family(world, chosen, like, known=False)
+        return make_workflow(rule, episode.pool, family)
 
     return plan
+
+
+def hand_written_plan(episode: Episode) -> Workflow:
+    """The shapes of the rehearsal's hand-written conductor, which is told the family, its number of steps
+    and, by words, who is first and second in what on the cards.
+    """
+    orders = {
+        **{f: sorted(episode.pool, key=lambda w, f=f: -w.measured[f]) for f in TOPICS},
+        **{
+            a: sorted(episode.pool, key=lambda w, a=a: -read_share(w, a))
+            for a in ("plans", "checks", "knows")
+        },
+    }
+    topics = {**TOPICS, "plans": "planning", "checks": "checking", "knows": "facts"}
+    levels = ("Excellent", "good", "fair")
+    told = [
+        "; ".join(f"{levels[order.index(w)]} at {topics[of]}" for of, order in orders.items())
+        for w in episode.pool
+    ]
+    prompt = ConductorPrompt(
+        question=episode.task.question, workers=tuple(told), max_steps=MAX_STEPS, answers=None
+    )
+    steps = compose_workflow(prompt)
+    ids = [worker.id for worker in episode.pool]
+    return Workflow(
+        tuple(Step(subtask=s.subtask, worker=ids[s.worker], access=s.access or ()) for s in steps)
+    )
+
+
+TOPICS = {"arithmetic": "arithmetic", "lists": "code", "text": "text", "calendar": "dates"}
+"""Of the families of the rehearsal, what the hand-written conductor reads of them; of facts it takes who knows them."""
+OF_WORLD: dict[str, dict[str, Plan]] = {
+    WORLD2: {},
+    REHEARSAL: {"hand-written conductor (told family and steps)": hand_written_plan},
+}
+"""Comparators of one world alone."""
 
 
 def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollout]) -> list[int]:
@@ -135,12 +173,14 @@ def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollou
     return places
 
 
-def make_questions(kind: str, count: int, workers: int = UNSEEN[0]) -> list[Episode]:
+def make_questions(
+    world: World, kind: str, count: int, workers: int = UNSEEN[0]
+) -> list[Episode]:
     """Questions, families in turn, each with three workers that no training has seen."""
-    everyone = world2_pool(workers, UNSEEN[1])
-    families = {"trained": [None], "wordings": [None], "family": ["mixtures", "shifts"]}[kind]
+    everyone = world.pool(workers, UNSEEN[1])
+    families = world.held_out if kind == "family" else (None,)
     drawn = [
-        draw_world2_tasks(
+        world.draw_tasks(
             family,
             count // len(families),
             TEST_SEED + workers - UNSEEN[0],
@@ -231,8 +271,9 @@ def say_why_malformed(rollouts: Sequence[GradedRollout]) -> dict[str, int]:
 
 async def measure_search(path: Path, questions: int) -> dict[str, Any]:
     """The workflows that the search chose, on fresh questions over their own pools."""
-    everyone = world2_pool(*SEARCHED)
-    runner = open_runner(SEARCHED, RewardSettings())
+    world = WORLDS[WORLD2]
+    everyone = world.pool(*SEARCHED)
+    runner = open_runner(world, SEARCHED, RewardSettings())
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     each = max(1, questions // len(lines))
     episodes: list[Episode] = []
@@ -241,7 +282,7 @@ async def measure_search(path: Path, questions: int) -> dict[str, Any]:
         pool = Pool(tuple(everyone[name] for name in found["pool"]))
         steps = choose_workflow(found["finalists"])["steps"]
         flow = Workflow(tuple(Step(subtask=s, worker=w, access=tuple(a)) for s, w, a in steps))
-        for task in draw_world2_tasks(found["family"], each, TEST_SEED + 1000 + number):
+        for task in world.draw_tasks(found["family"], each, TEST_SEED + 1000 + number):
             episodes.append(Episode(number=len(episodes), task=task, pool=pool, seed=0))
             chosen.append(flow)
     plans = {
@@ -259,15 +300,16 @@ async def measure_search(path: Path, questions: int) -> dict[str, Any]:
 
 
 async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
+    world = WORLDS[wanted.world]
+    runner = open_runner(world, (wanted.workers, UNSEEN[1]), RewardSettings())
     found: dict[str, Any] = {}
-    systems = dict(SYSTEMS)
+    systems = {**SYSTEMS, **OF_WORLD[wanted.world]}
     if wanted.rules:
-        systems["the searched rules (told the family)"] = read_rules(wanted.rules)
+        systems["the searched rules (told the family)"] = read_rules(world, wanted.rules)
     if wanted.found:
         return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:
-        episodes = make_questions(kind, wanted.questions, wanted.workers)
+        episodes = make_questions(world, kind, wanted.questions, wanted.workers)
         table: dict[str, Any] = {}
         for name, plan in systems.items() if not wanted.no_comparators else ():
             drafts = [
@@ -302,6 +344,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--policy", type=Path, action="append")
+    add_world_option(parser)
     parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
     parser.add_argument("--rules", type=Path, help="what rules.py chose, as a comparator")
     parser.add_argument("--questions", type=int, default=600)

@@ -320,6 +320,17 @@ LABELS: Final[tuple[str, ...]] = tuple(
     label for family in FAMILIES.values() for label in family.labels
 )
 
+KNOWLEDGE: Final[frozenset[str]] = frozenset(
+    label
+    for family in FAMILIES.values()
+    for label in family.labels
+    if {
+        "capitals", "planets", "history", "maps", "animals", "plants", "laws", "symptoms",
+        "recipes", "formulas",
+    }.intersection(family.labels)
+)  # fmt: skip
+"""The labels of the kinds that ask for what has to be known, not for what can be worked out."""
+
 # The drawing order of the families is fixed, so that one seed always gives one question.
 _ORDER: Final = tuple(FAMILIES.values())
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from examples import NEAR
 from search import COMPARE, LOOK_UP, PLAN, REPAIR, SOLVE, SOURCE, open_runner
+from worlds import WORLDS, World, add_world_option
 
 from batuta.core import Pool, Step, Task, Worker, Workflow
 from batuta.language import render_workflow
-from batuta.rehearsal.world2 import TRAINING_KINDS, draw_world2_tasks, world2_pool
 from batuta.train.episodes import Episode
 from batuta.train.rollouts import PolicyDraft, RolloutRunner
 from batuta.train.settings import RewardSettings
@@ -35,12 +35,16 @@ LAPS: Laps = ((None, 150), (4, 450))
 
 
 class Team(NamedTuple):
-    """Three workers by what their cards say: of the question's family, and of plans."""
+    """Three workers by what their cards say: of the question's family, of plans, checks and facts."""
 
     best: Worker
     second: Worker
     third: Worker
     planner: Worker
+    checker: Worker
+    """Of those that are not the best."""
+    knower: Worker
+    knows_next: Worker
 
 
 Part = tuple[str, Worker, tuple[int, ...]]
@@ -55,7 +59,16 @@ def _two_solve(team: Team, read: tuple[int, ...] = ()) -> list[Part]:
     return [(SOLVE, worker, read) for worker in team[:2]]
 
 
-RULES: dict[str, Callable[[Team], list[Part]]] = {
+def _two_look_up(team: Team) -> list[Part]:
+    return [(LOOK_UP, team.knower, ()), (LOOK_UP, team.knows_next, ())]
+
+
+def _all_look_up(team: Team) -> list[Part]:
+    return [(LOOK_UP, worker, ()) for worker in team[:3]]
+
+
+Rules = Mapping[str, Callable[[Team], list[Part]]]
+PLAIN_RULES: Rules = {
     "the best alone": lambda t: [(SOLVE, t.best, ())],
     "the best, the second repairs": lambda t: [(SOLVE, t.best, ()), (REPAIR, t.second, (0,))],
     "the second, the best repairs": lambda t: [(SOLVE, t.second, ()), (REPAIR, t.best, (0,))],
@@ -105,15 +118,61 @@ RULES: dict[str, Callable[[Team], list[Part]]] = {
         (COMPARE, t.best, (1, 2)),
     ],
 }
-"""What is done by whom, as their cards rank them."""
-MATTERS = {
-    "bills": "the bill",
-    "clock": "the time",
-    "letters": "the letters",
-    "almanac": "the lighthouses",
-    "walks": "the walk",
-    "ranks": "the order",
+"""What is done by whom, as their cards rank them for the question's family and for plans."""
+RULES_OF_ABILITIES: Rules = {
+    "the best, the checker repairs": lambda t: [(SOLVE, t.best, ()), (REPAIR, t.checker, (0,))],
+    "the planner plans, the best, the checker repairs": lambda t: [
+        (PLAN, t.planner, ()),
+        (SOLVE, t.best, (0,)),
+        (REPAIR, t.checker, (0, 1)),
+    ],
+    "the planner plans, two solve, the checker compares by the plan": lambda t: [
+        (PLAN, t.planner, ()),
+        *_two_solve(t, (0,)),
+        (COMPARE, t.checker, (0, 1, 2)),
+    ],
+    "the planner plans, three solve, the checker compares by the plan": lambda t: [
+        (PLAN, t.planner, ()),
+        *_solve_all(t, (0,)),
+        (COMPARE, t.checker, (0, 1, 2, 3)),
+    ],
+    "the planner plans, the best, the second repairs, the third repairs": lambda t: [
+        (PLAN, t.planner, ()),
+        (SOLVE, t.best, (0,)),
+        (REPAIR, t.second, (0, 1)),
+        (REPAIR, t.third, (0, 1, 2)),
+    ],
+    "who knows most looks up, the best": lambda t: [
+        (LOOK_UP, t.knower, ()),
+        (SOLVE, t.best, (0,)),
+    ],
+    "two who know look up, the best": lambda t: [*_two_look_up(t), (SOLVE, t.best, (0, 1))],
+    "two who know look up, the best, the checker repairs": lambda t: [
+        *_two_look_up(t),
+        (SOLVE, t.best, (0, 1)),
+        (REPAIR, t.checker, (0, 1, 2)),
+    ],
+    "two who know look up, two solve, the checker compares": lambda t: [
+        *_two_look_up(t),
+        *_two_solve(t, (0, 1)),
+        (COMPARE, t.checker, (0, 1, 2, 3)),
+    ],
+    "all look up, the best": lambda t: [*_all_look_up(t), (SOLVE, t.best, (0, 1, 2))],
+    "all look up, the best, the second repairs": lambda t: [
+        *_all_look_up(t),
+        (SOLVE, t.best, (0, 1, 2)),
+        (REPAIR, t.second, (0, 1, 2, 3)),
+    ],
+    "all look up, the planner plans, the best": lambda t: [
+        *_all_look_up(t),
+        (PLAN, t.planner, ()),
+        (SOLVE, t.best, (0, 1, 2, 3)),
+    ],
 }
+"""More of them for a world whose cards say who knows facts and where checks and look-ups matter."""
+RULES: Rules = {**PLAIN_RULES, **RULES_OF_ABILITIES}
+RANKED = {"plans": 1, "knows": 2, "checks": 1}
+"""How many a thought names as first, of each ability."""
 WORDINGS: Mapping[str, tuple[str, ...]] = {
     SOLVE: (
         "Work out {} step by step.",
@@ -153,16 +212,29 @@ WORDINGS: Mapping[str, tuple[str, ...]] = {
 """What a step is told; the question's matter stands in the gap."""
 
 
-def read_plan_share(worker: Worker) -> int:
-    """Percent of right plans, as the card says it; 0 where it says nothing."""
-    found = re.search(r"plans (\d+)%", worker.description)
+def read_share(worker: Worker, ability: str) -> int:
+    """Percent that the card says of `plans`, `checks` or `knows`; 0 where it says nothing."""
+    found = re.search(rf"{ability} (\d+)%", worker.description, re.IGNORECASE)
     return int(found[1]) if found else 0
 
 
 def form_team(pool: Pool, family: str) -> Team:
     """The workers by their cards; of equals the one that is listed first."""
     best, second, third = sorted(pool, key=lambda worker: -worker.measured[family])
-    return Team(best, second, third, max(pool, key=read_plan_share))
+    knower, knows_next, _ = sorted(pool, key=lambda worker: -read_share(worker, "knows"))
+    return Team(
+        best,
+        second,
+        third,
+        planner=max(pool, key=lambda worker: read_share(worker, "plans")),
+        checker=max(_all_but(pool, best), key=lambda worker: read_share(worker, "checks")),
+        knower=knower,
+        knows_next=knows_next,
+    )
+
+
+def _all_but(pool: Pool, one: Worker) -> list[Worker]:
+    return [worker for worker in pool if worker.id != one.id]
 
 
 def make_workflow(rule: str, pool: Pool, family: str) -> Workflow:
@@ -185,8 +257,9 @@ def name_matter(workflow: Workflow, matter: str, rng: Random) -> Workflow:
     )
 
 
-def read_cards(pool: Pool, family: str, *, plans: bool) -> str:
-    """What a draft thinks before its lists: the question's family, what the cards say of it, who is best.
+def read_cards(rule: str, pool: Pool, family: str) -> str:
+    """What a draft thinks before its lists: the question's family, what the cards say of it, who is best;
+    then the same of each ability that the rule asks for.
 
     Copied in the cards' order first and ranked then: to find a number and to compare numbers are two
     tasks, and a small model learns each sooner than both at once.
@@ -194,10 +267,23 @@ def read_cards(pool: Pool, family: str, *, plans: bool) -> str:
     team = form_team(pool, family)
     shares = [(worker.id, f"{worker.measured[family]:.0%}".rstrip("%")) for worker in pool]
     text = read_aloud(family, shares, (team.best.id, team.second.id))
-    if plans:
-        shares = [(worker.id, str(read_plan_share(worker))) for worker in pool]
-        text += read_aloud(" plans", shares, (team.planner.id,))
+    first = {
+        "plans": (team.planner,),
+        "knows": (team.knower, team.knows_next),
+        "checks": (team.checker,),
+    }
+    for ability in abilities_of(rule, team):
+        asked = _all_but(pool, team.best) if ability == "checks" else pool
+        shares = [(worker.id, str(read_share(worker, ability))) for worker in asked]
+        text += read_aloud(f" {ability}", shares, [worker.id for worker in first[ability]])
     return text
+
+
+def abilities_of(rule: str, team: Team) -> list[str]:
+    """What of the cards the rule asks for beside the family; its name says whom it asks."""
+    plans = any(subtask == PLAN for subtask, _, _ in RULES[rule](team))
+    said = {"plans": plans, "knows": "know" in rule, "checks": "the checker" in rule}
+    return [ability for ability, asked in said.items() if asked]
 
 
 def read_aloud(of_what: str, shares: Sequence[tuple[str, str]], first: Sequence[str]) -> str:
@@ -207,12 +293,13 @@ def read_aloud(of_what: str, shares: Sequence[tuple[str, str]], first: Sequence[
 
 
 async def race_rules(
-    runner: RolloutRunner, everyone: Pool, family: str, laps: Laps = LAPS
+    runner: RolloutRunner, world: World, everyone: Pool, family: str, *, laps: Laps = LAPS
 ) -> list[dict[str, Any]]:
     """Each rule with its mean reward, the finalists first, best first."""
-    earned: dict[str, list[float]] = {rule: [] for rule in RULES}
-    alive, asked = list(RULES), 0
-    tasks = draw_world2_tasks(family, sum(more for _, more in laps), 700_000)
+    rules = [*(RULES if "knows" in world.abilities else PLAIN_RULES)]
+    earned: dict[str, list[float]] = {rule: [] for rule in rules}
+    alive, asked = rules, 0
+    tasks = world.draw_tasks(family, sum(more for _, more in laps), 700_000)
     for keep, more in laps:
         alive = sorted(alive, key=lambda rule: -_mean(earned[rule]))[:keep]
         lap = list(enumerate(tasks))[asked : asked + more]
@@ -232,7 +319,7 @@ async def race_rules(
             ]
             rollouts = await runner.run_drafts(drafts, [e.number for e in episodes], step=0)
             earned[rule] += [one.reward or 0.0 for one in rollouts]
-    ordered = sorted(RULES, key=lambda rule: (rule not in alive, -_mean(earned[rule])))
+    ordered = sorted(rules, key=lambda rule: (rule not in alive, -_mean(earned[rule])))
     return [
         {"rule": rule, "reward": round(_mean(earned[rule]), 4), "questions": len(earned[rule])}
         for rule in ordered
@@ -255,10 +342,12 @@ def choose_rule(found: list[dict[str, Any]], anyone: Team) -> str:
     return min(near, key=lambda one: (len(RULES[one["rule"]](anyone)), -one["reward"]))["rule"]
 
 
-async def search_rules(out: Path, cost: float) -> None:
-    everyone = world2_pool(*SOURCE)
-    runner = open_runner(SOURCE, RewardSettings(cost="calls", unit=1, coefficient=cost))
-    found = {family: await race_rules(runner, everyone, family) for family in TRAINING_KINDS}
+async def search_rules(world: World, out: Path, cost: float) -> None:
+    everyone = world.pool(*SOURCE)
+    runner = open_runner(world, SOURCE, RewardSettings(cost="calls", unit=1, coefficient=cost))
+    found = {
+        family: await race_rules(runner, world, everyone, family) for family in world.training
+    }
     chosen = {
         family: choose_rule(rows, form_team(Pool(everyone.workers[:3]), family))
         for family, rows in found.items()
@@ -270,9 +359,10 @@ async def search_rules(out: Path, cost: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    add_world_option(parser)
     parser.add_argument("--cost", type=float, default=0.0, help="reward that a call costs")
     wanted = parser.parse_args()
-    asyncio.run(search_rules(wanted.out, wanted.cost))
+    asyncio.run(search_rules(WORLDS[wanted.world], wanted.out, wanted.cost))
 
 
 if __name__ == "__main__":

@@ -17,15 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from batuta.core import Pool, Step, Workflow
+from worlds import WORLD2, WORLDS, World
+
+from batuta.config.task_sources import find_source_grader
+from batuta.core import Grade, Pool, Step, Task, Workflow
 from batuta.evals.grading import grade_by_task
 from batuta.language import PromptOptions, render_workflow
-from batuta.rehearsal.world2 import (
-    TRAINING_KINDS,
-    draw_world2_tasks,
-    world2_clients,
-    world2_pool,
-)
 from batuta.train.episodes import Episode
 from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
 from batuta.train.settings import RewardSettings
@@ -71,10 +68,16 @@ def make_library(pool: Pool) -> Iterator[Workflow]:
         yield flow(*((SOLVE, w, ()) for w in names), (COMPARE, s, (0, 1, 2)))
 
 
-def open_runner(source: tuple[int, int], rewards: RewardSettings) -> RolloutRunner:
+def open_runner(world: World, source: tuple[int, int], rewards: RewardSettings) -> RolloutRunner:
     """What executes drafts over the workers of that seed and number, and grades the answers."""
-    runner = DraftRunner(clients=world2_clients(*source), judge=grade_by_task, rendering=COMPACT)
+    runner = DraftRunner(clients=world.clients(*source), judge=_grade_answer, rendering=COMPACT)
     return RolloutRunner(job=OpenedDraftRunner(runner), rewards=rewards, concurrency=64)
+
+
+async def _grade_answer(task: Task, answer: str) -> Grade:
+    """By the world that the task was drawn from, or by the grader that the task names."""
+    own = find_source_grader(task)
+    return await grade_by_task(task, answer) if own is None else own(task, answer)
 
 
 async def race_workflows(
@@ -82,7 +85,7 @@ async def race_workflows(
 ) -> list[tuple[Workflow, float, int]]:
     """The finalists, best first, each with its mean reward and how many questions it met."""
     flows = list(make_library(pool))
-    tasks = draw_world2_tasks(family, sum(n for _, n in laps), seed)
+    tasks = WORLDS[WORLD2].draw_tasks(family, sum(n for _, n in laps), seed)
     earned: dict[int, list[float]] = {at: [] for at in range(len(flows))}
     alive, asked = list(earned), 0
     for keep, more in laps:
@@ -110,12 +113,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 async def search_pools(out: Path, pools: int, first: int) -> None:
-    everyone = world2_pool(*SOURCE)
-    runner = open_runner(SOURCE, RewardSettings(cost="calls", unit=1, coefficient=COST))
+    world = WORLDS[WORLD2]
+    everyone = world.pool(*SOURCE)
+    runner = open_runner(world, SOURCE, RewardSettings(cost="calls", unit=1, coefficient=COST))
     with out.open("a", encoding="utf-8") as file:
         for number in range(first, first + pools):
             three = Pool(tuple(Random(f"search {number}").sample(everyone.workers, 3)))
-            for at, family in enumerate(TRAINING_KINDS):
+            for at, family in enumerate(world.training):
                 found = await race_workflows(runner, three, family, 400_000 + number * 10 + at)
                 line = {
                     "pool": [worker.id for worker in three],

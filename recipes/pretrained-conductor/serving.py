@@ -20,6 +20,7 @@ from typing import Any
 
 from measure import UNSEEN, count_best_last, make_questions, say_why_malformed, summarise
 from search import COMPACT, open_runner
+from worlds import WORLDS, add_world_option
 
 from batuta.core import Sampling
 from batuta.embedded.gguf_client import GgufClient
@@ -33,7 +34,8 @@ ALL = 600
 async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
     """What was measured."""
     client = GgufClient.open(wanted.model, holds_form=not wanted.free)
-    some = make_questions(wanted.kind, ALL, wanted.workers)[wanted.skip :][: wanted.plans]
+    world = WORLDS[wanted.world]
+    some = make_questions(world, wanted.kind, ALL, wanted.workers)[wanted.skip :][: wanted.plans]
     wall: list[float] = []
     spent: list[float] = []
     drafts: list[PolicyDraft] = []
@@ -46,7 +48,7 @@ async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
         spent.append(time.process_time() - used)
         prompt, written = reply.usage.input, reply.usage.output
         drafts.append(PolicyDraft(text=reply.text, prompt_tokens=prompt, tokens=written))
-    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
+    runner = open_runner(world, (wanted.workers, UNSEEN[1]), RewardSettings())
     pairs = list(zip(some, drafts, strict=True))
     rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)
     return {
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=["trained", "wordings", "family"], default="trained")
     parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
     parser.add_argument("--most", type=int, default=176)
+    add_world_option(parser)
     parser.add_argument("--free", action="store_true", help="no grammar")
     print(json.dumps(asyncio.run(serve(parser.parse_args())), indent=2))
 

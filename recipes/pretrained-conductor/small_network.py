@@ -27,6 +27,7 @@ from measure import (
     summarise,
 )
 from search import COMPACT, open_runner
+from worlds import WORLD2, WORLDS
 
 from batuta.core import Sampling
 from batuta.embedded.client import EmbeddedClient
@@ -50,10 +51,10 @@ async def measure_kind(
     runner: RolloutRunner, kind: str, wanted: argparse.Namespace
 ) -> dict[str, Any]:
     """The rows of one kind of questions."""
-    episodes = make_questions(kind, 600, wanted.workers)[: wanted.plans]
+    episodes = make_questions(WORLDS[WORLD2], kind, 600, wanted.workers)[: wanted.plans]
     systems = dict(SYSTEMS)
     if wanted.rules:
-        systems["the searched rules (told the family)"] = read_rules(wanted.rules)
+        systems["the searched rules (told the family)"] = read_rules(WORLDS[WORLD2], wanted.rules)
     rows: dict[str, Any] = {}
     for name, plan in systems.items():
         drafts = [
@@ -79,7 +80,7 @@ async def measure_kind(
 
 
 async def measure_kinds(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
+    runner = open_runner(WORLDS[WORLD2], (wanted.workers, UNSEEN[1]), RewardSettings())
     return {kind: await measure_kind(runner, kind, wanted) for kind in wanted.kinds}
 
 

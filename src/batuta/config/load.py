@@ -27,8 +27,8 @@ from batuta.config.settings_file import read_settings
 from batuta.config.simulated import (
     REHEARSAL_POOL,
     WORLD2_POOL,
+    drawn_config,
     rehearsal_config,
-    world2_config,
 )
 from batuta.config.workers import (
     divide_limits,
@@ -98,8 +98,8 @@ async def load_config(
     Args:
         http: the session of its clients.
         pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
-            `world2[:SEED[:COUNT]]` (simulated workers drawn by a seed), `discover` (keys and
-            local servers), or a TOML file. None: the file BATUTA_CONFIG
+            `rehearsal:SEED[:COUNT]` and `world2[:SEED[:COUNT]]` (simulated workers drawn by a
+            seed), `discover` (keys and local servers), or a TOML file. None: the file BATUTA_CONFIG
             names, else `batuta.toml` here, else what the environment's keys and base URLs give,
             else the local servers.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
@@ -127,7 +127,7 @@ async def load_config(
     if kind == REHEARSAL_POOL:
         return rehearsal_config(conductor, time_scale, world)
     if kind == WORLD2_POOL:
-        return world2_config(pool, conductor)
+        return drawn_config(pool, conductor)
     if pool == DISCOVER_POOL:
         found = await discover_workers(environ, http)
         if not found:

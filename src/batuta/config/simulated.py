@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batuta.config.conductors import ConductorOpener
 from batuta.config.loaded import LoadedConfig
-from batuta.core import Conductor, Limits
+from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError
 from batuta.solvers import LLMConductor
 from batuta.solvers.open_conductor import open_trained
@@ -19,6 +21,11 @@ def rehearsal_config(
 ) -> LoadedConfig:
     """The embedded rehearsal: simulated workers, offline.
 
+    Args:
+        conductor: its name; None: the trained one that is shipped, and of drawn workers the best.
+        time_scale: how slow the workers are; None: 1.
+        world: one of `WORLD_PROFILES`, or `SEED[:COUNT]` for workers that a seed draws.
+
     Raises:
         ConfigError: no such conductor, or no such world.
     """
@@ -32,10 +39,7 @@ def rehearsal_config(
     from batuta.rehearsal.pools import WORLD_PROFILES  # noqa: PLC0415 - same
 
     if world not in WORLD_PROFILES:
-        known = ", ".join(
-            f"{REHEARSAL_POOL}:{name}" if name else REHEARSAL_POOL for name in WORLD_PROFILES
-        )
-        raise ConfigError(f"there is no pool {REHEARSAL_POOL}:{world}; choose one of: {known}")
+        return drawn_config(f"{REHEARSAL_POOL}:{world}", conductor, time_scale)
     worker_clients = rehearsal_clients(
         time_scale=1.0 if time_scale is None else time_scale, world=world
     )
@@ -59,32 +63,58 @@ def rehearsal_config(
     )
 
 
-def world2_config(source: str, conductor: str | None = None) -> LoadedConfig:
-    """Simulated workers of world 2, drawn by the seed that the source names.
+def drawn_config(
+    source: str, conductor: str | None = None, time_scale: float | None = None
+) -> LoadedConfig:
+    """Simulated workers drawn by the seed that the source names, of world 2 or of the rehearsal.
 
     Raises:
         ConfigError: no such conductor, or the source says something else.
     """
-    from batuta.rehearsal.world2 import (  # noqa: PLC0415 - only when needed
-        parse_world2_source,
-        world2_clients,
-        world2_pool,
+    from batuta.rehearsal.drawn_source import (  # noqa: PLC0415 - only when needed
+        MOST_WORKERS,
+        parse_drawn_source,
     )
 
-    drawn = parse_world2_source(source)
+    world = source.partition(":")[0]
+    drawn = parse_drawn_source(source)
     if drawn is None:
         raise ConfigError(
-            f"there is no pool {source}; write world2, world2:SEED or world2:SEED:COUNT, "
-            "such as world2:12:7, with at most 2000 workers"
+            f"there is no pool {source}; write {_NAMES_OF_POOLS[world]}{world}:SEED or "
+            f"{world}:SEED:COUNT, such as {world}:12:7, with at most {MOST_WORKERS} workers"
         )
     seed, count = drawn
-    pool, worker_clients = world2_pool(seed, count), world2_clients(seed, count)
+    pool, worker_clients = _draw_workers(world, seed, count, time_scale)
     cast = ConductorOpener(pool=pool, clients=worker_clients)
+    named = "world 2" if world == WORLD2_POOL else "the rehearsal"
     return LoadedConfig(
-        source=f"world 2, {count} simulated workers of seed {seed}",
+        source=f"{named}, {count} simulated workers of seed {seed}",
         pool=pool,
         clients=worker_clients,
         conductor=cast.named(conductor or "best"),
         limits=Limits(),
         simulated=True,
     )
+
+
+_NAMES_OF_POOLS = {WORLD2_POOL: "world2, ", REHEARSAL_POOL: "rehearsal, rehearsal:shifted, "}
+"""What there is of a world beside what a seed draws."""
+
+
+def _draw_workers(
+    world: str, seed: int, count: int, time_scale: float | None
+) -> tuple[Pool, Mapping[WorkerId, Client]]:
+    if world == WORLD2_POOL:
+        from batuta.rehearsal.world2 import (  # noqa: PLC0415 - only when needed
+            world2_clients,
+            world2_pool,
+        )
+
+        return world2_pool(seed, count), world2_clients(seed, count)
+    from batuta.rehearsal.drawn_workers import (  # noqa: PLC0415 - only when needed
+        drawn_clients,
+        drawn_pool,
+    )
+
+    pace = 1.0 if time_scale is None else time_scale
+    return drawn_pool(seed, count), drawn_clients(seed, count, pace)

@@ -142,7 +142,7 @@ def _write_facts(worker: WorkerModel) -> str:
 def _write_solution(worker: WorkerModel) -> str:
     work = worker.solve_in_mode(InstructionKind.SOLVE)
     guessed = any(line.guess for line in work.lines)
-    return f"{_GUESS_NOTICE if guessed else worker.profile.opening}\n{_format_solution(work)}"
+    return f"{_GUESS_NOTICE if guessed else worker.profile.opening}\n{format_solution(work)}"
 
 
 def _write_check(worker: WorkerModel) -> str:
@@ -150,7 +150,7 @@ def _write_check(worker: WorkerModel) -> str:
         return "There is no solution here that I could check."
     work = worker.solve_in_mode(InstructionKind.VERIFY)
     if work.corrected_steps or work.value is None:
-        return f"Verdict: wrong; this is how I find it.\n{_format_solution(work)}"
+        return f"Verdict: wrong; this is how I find it.\n{format_solution(work)}"
     return (
         f"Verdict: correct, all {len(work.lines)} steps hold.\nAnswer: {format_value(work.value)}"
     )
@@ -161,7 +161,7 @@ def _write_repair(worker: WorkerModel) -> str:
         return "There is no solution here that I could repair."
     return (
         f"I went over the working once "
-        f"more.\n{_format_solution(worker.solve_in_mode(InstructionKind.REPAIR))}"
+        f"more.\n{format_solution(worker.solve_in_mode(InstructionKind.REPAIR))}"
     )
 
 
@@ -170,7 +170,7 @@ def _write_decision(worker: WorkerModel) -> str:
         return "There is nothing here to compare."
     return (
         f"I laid the solutions side by "
-        f"side.\n{_format_solution(worker.solve_in_mode(InstructionKind.COMPARE))}"
+        f"side.\n{format_solution(worker.solve_in_mode(InstructionKind.COMPARE))}"
     )
 
 
@@ -193,7 +193,8 @@ def _has_working(prompt: ParsedPrompt) -> bool:
     return any(sheet.steps or sheet.answer for sheet in prompt.replies)
 
 
-def _format_solution(work: WorkedSolution) -> str:
+def format_solution(work: WorkedSolution) -> str:
+    """A piece of work as a worker writes it down: a line a step, and the answer."""
     lines = [
         f"Step {n}, {line.what}: {line.before} -> {line.after}{' (a guess)' if line.guess else ''}"
         for n, line in enumerate(work.lines, 1)

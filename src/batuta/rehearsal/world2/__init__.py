@@ -4,7 +4,7 @@ design/0019-world-2.md says from what and why. `world2_pool` and `world2_clients
 `draw_world2_tasks` the questions.
 """
 
-from batuta.rehearsal.world2.pools import parse_world2_source, world2_clients, world2_pool
+from batuta.rehearsal.world2.pools import world2_clients, world2_pool
 from batuta.rehearsal.world2.questions import HELD_OUT_KINDS, KINDS, TRAINING_KINDS
 from batuta.rehearsal.world2.tasks import WORLD2, draw_world2_tasks
 
@@ -14,7 +14,6 @@ __all__ = [
     "TRAINING_KINDS",
     "WORLD2",
     "draw_world2_tasks",
-    "parse_world2_source",
     "world2_clients",
     "world2_pool",
 ]

@@ -7,6 +7,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from batuta.core import Client, Pool, Price, Skill, Worker, WorkerId
+from batuta.rehearsal.drawn_source import DEFAULT_COUNT, DEFAULT_SEED
 from batuta.rehearsal.prompt_parser import ParsedPrompt
 from batuta.rehearsal.seeded_random import uniform_number
 from batuta.rehearsal.world2.questions import (
@@ -21,19 +22,6 @@ from batuta.rehearsal.world2.worker import World2Client, World2Worker
 CARD_QUESTIONS = 30
 """Questions of each family behind a card's figures."""
 CARD_SEED = 8_500_000
-DEFAULT_SEED, DEFAULT_COUNT = 1, 7
-
-
-def parse_world2_source(source: str) -> tuple[int, int] | None:
-    """Seed and number of workers of `world2[:SEED[:COUNT]]`; None: it says something else."""
-    kind, *parts = source.split(":")
-    if kind != "world2" or len(parts) > 2 or not all(part.isdecimal() for part in parts):  # noqa: PLR2004
-        return None
-    seed, count, *_ = (*map(int, parts), *(DEFAULT_SEED, DEFAULT_COUNT)[len(parts) :])
-    return (seed, count) if 1 <= count <= MOST_WORKERS else None
-
-
-MOST_WORKERS = 2000
 
 
 @lru_cache(maxsize=16)
