@@ -150,9 +150,7 @@ def draw_ranking(world: World, rng: Random) -> list[str]:
     return [*parts, "\n"]
 
 
-def draw_reading(
-    world: World, everyone: Pool, number: int, seed: int, *, rng: Random
-) -> list[str]:
+def draw_reading(world: World, everyone: Pool, number: int, seed: int, *, rng: Random) -> list[str]:
     """A question and a card, and the figure of it that counts."""
     family, question = draw_question(world, number, seed, rng)
     columns = draw_columns(world, family, rng)
@@ -202,7 +200,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     chosen: dict[str, str] = json.loads(wanted.rules.read_text("utf-8"))["chosen"]
-    lines = [json.dumps(line) for line in write_lines(WORLDS[wanted.world], chosen, wanted.drafts, wanted.seed)]
+    lines = [
+        json.dumps(line)
+        for line in write_lines(WORLDS[wanted.world], chosen, wanted.drafts, wanted.seed)
+    ]
     wanted.out.write_text("\n".join(lines) + "\n", "utf-8")
     print(f"{len(lines)} lines")
 

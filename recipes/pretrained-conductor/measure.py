@@ -127,8 +127,10 @@ def read_rules(world: World, path: Path) -> Plan:
 
 
 def hand_written_plan(episode: Episode) -> Workflow:
-    """The shapes of the rehearsal's hand-written conductor, which is told the family, its number of steps
-    and, by words, who is first and second in what on the cards.
+    """The shapes of the rehearsal's hand-written conductor.
+
+    It is told the question's family, its number of steps and, by words, who is first, second and third in
+    what by the cards.
     """
     orders = {
         **{f: sorted(episode.pool, key=lambda w, f=f: -w.measured[f]) for f in TOPICS},
@@ -173,9 +175,7 @@ def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollou
     return places
 
 
-def make_questions(
-    world: World, kind: str, count: int, workers: int = UNSEEN[0]
-) -> list[Episode]:
+def make_questions(world: World, kind: str, count: int, workers: int = UNSEEN[0]) -> list[Episode]:
     """Questions, families in turn, each with three workers that no training has seen."""
     everyone = world.pool(workers, UNSEEN[1])
     families = world.held_out if kind == "family" else (None,)

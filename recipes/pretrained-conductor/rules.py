@@ -258,11 +258,11 @@ def name_matter(workflow: Workflow, matter: str, rng: Random) -> Workflow:
 
 
 def read_cards(rule: str, pool: Pool, family: str) -> str:
-    """What a draft thinks before its lists: the question's family, what the cards say of it, who is best;
-    then the same of each ability that the rule asks for.
+    """What a draft thinks before its lists: the question's family, what the cards say of it, who is best.
 
-    Copied in the cards' order first and ranked then: to find a number and to compare numbers are two
-    tasks, and a small model learns each sooner than both at once.
+    The same of each ability that the rule asks for follows. Copied in the cards' order first and ranked then:
+    to find a number and to compare numbers are two tasks, and a small model learns each sooner than both at
+    once.
     """
     team = form_team(pool, family)
     shares = [(worker.id, f"{worker.measured[family]:.0%}".rstrip("%")) for worker in pool]
@@ -345,9 +345,7 @@ def choose_rule(found: list[dict[str, Any]], anyone: Team) -> str:
 async def search_rules(world: World, out: Path, cost: float) -> None:
     everyone = world.pool(*SOURCE)
     runner = open_runner(world, SOURCE, RewardSettings(cost="calls", unit=1, coefficient=cost))
-    found = {
-        family: await race_rules(runner, world, everyone, family) for family in world.training
-    }
+    found = {family: await race_rules(runner, world, everyone, family) for family in world.training}
     chosen = {
         family: choose_rule(rows, form_team(Pool(everyone.workers[:3]), family))
         for family, rows in found.items()

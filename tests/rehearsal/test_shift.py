@@ -114,7 +114,9 @@ async def test_the_pool_opens_by_name_with_the_shipped_conductor():
         assert isinstance(ensemble.conductor, LLMConductor)
         assert ensemble.pool == rehearsal_pool("shifted") and set(ensemble.clients) == set(AFTER)
         assert all(isinstance(client, RehearsalClient) for client in ensemble.clients.values())
-        with pytest.raises(ConfigError, match="choose one of: rehearsal, rehearsal:shifted"):
+        with pytest.raises(
+            ConfigError, match="write rehearsal, rehearsal:shifted, rehearsal:SEED or"
+        ):
             await load_config(http, pool="rehearsal:other")
 
 

@@ -15,7 +15,9 @@ import pytest
 from batuta.core import Pool, Worker, Workflow
 from batuta.language import parse_workflow, render_workflow
 from batuta.language.instructions import classify_instruction
-from batuta.rehearsal.world2 import world2_pool
+from batuta.rehearsal import draw_tasks
+from batuta.rehearsal.drawn_workers import drawn_pool
+from batuta.rehearsal.world2 import draw_world2_tasks, world2_pool
 from batuta.train.episodes import Episode
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.settings import RewardSettings
@@ -37,7 +39,10 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_a_search_over_workflows_names_finalists_over_the_pool(scripts: Any) -> None:
     search = scripts("search")
     pool = Pool(world2_pool(*SMALL).workers[:3])
-    runner = search.open_runner(SMALL, RewardSettings(cost="calls", unit=1, coefficient=0.02))
+    world = search.WORLDS[search.WORLD2]
+    runner = search.open_runner(
+        world, SMALL, RewardSettings(cost="calls", unit=1, coefficient=0.02)
+    )
     found = await search.race_workflows(runner, pool, "ranks", 5, laps=((6, 1), (2, 2)))
     assert [asked for _, _, asked in found] == [3, 3]
     assert found[0][1] >= found[1][1] >= 0.4
@@ -46,29 +51,34 @@ async def test_a_search_over_workflows_names_finalists_over_the_pool(scripts: An
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("named", "family"), [("world2", "bills"), ("rehearsal", "facts")])
 async def test_a_search_over_rules_names_the_best_of_those_that_met_most_questions(
-    scripts: Any,
+    scripts: Any, named: str, family: str
 ) -> None:
     rules = scripts("rules")
-    everyone = world2_pool(*SMALL)
-    runner = rules.open_runner(SMALL, RewardSettings())
-    found = await rules.race_rules(runner, everyone, "bills", laps=((None, 1), (2, 2)))
-    assert {one["rule"] for one in found} == set(rules.RULES)
-    assert [one["questions"] for one in found] == [3, 3, *[1] * (len(rules.RULES) - 2)]
-    chosen = rules.choose_rule(found, rules.form_team(Pool(everyone.workers[:3]), "bills"))
+    world = rules.WORLDS[named]
+    everyone = world.pool(*SMALL)
+    runner = rules.open_runner(world, SMALL, RewardSettings())
+    found = await rules.race_rules(runner, world, everyone, family, laps=((None, 1), (2, 2)))
+    raced = rules.RULES if named == "rehearsal" else rules.PLAIN_RULES
+    assert {one["rule"] for one in found} == set(raced)
+    assert [one["questions"] for one in found] == [3, 3, *[1] * (len(raced) - 2)]
+    assert found[0]["reward"] >= found[1]["reward"] > 0
+    chosen = rules.choose_rule(found, rules.form_team(Pool(everyone.workers[:3]), family))
     assert chosen in {one["rule"] for one in found[:2]}
 
 
 @pytest.fixture
 def lines(scripts: Any) -> list[dict[str, Any]]:
     """What drafts.py writes, the commonest rule being one that plans."""
-    drafts, rules = scripts("drafts"), scripts("rules")
-    chosen = {**dict.fromkeys(rules.TRAINING_KINDS, PLANS), "ranks": "two solve, the best compares"}
-    return [json.loads(json.dumps(line)) for line in drafts.write_lines(chosen, 160, seed=1)]
+    drafts = scripts("drafts")
+    world = drafts.WORLDS["world2"]
+    chosen = {**dict.fromkeys(world.training, PLANS), "ranks": "two solve, the best compares"}
+    return [json.loads(json.dumps(line)) for line in drafts.write_lines(world, chosen, 160, seed=1)]
 
 
 def test_the_drafts_are_workflows_that_read_their_cards_rightly(lines: Any, scripts: Any) -> None:
-    rules = scripts("rules")
+    training = scripts("worlds").WORLDS["world2"].training
     drafts = [line for line in lines if "draft" in line]
     assert len(drafts) == 160 and len({line["question"] for line in drafts}) > 150
     for line in drafts:
@@ -83,7 +93,7 @@ def test_the_drafts_are_workflows_that_read_their_cards_rightly(lines: Any, scri
         assert thought.startswith(f"{told}; {best}, ")
         assert workflow.steps[-1].worker == best
         assert (len(workflow.steps) == 3) == (family == "ranks")
-        if family not in rules.TRAINING_KINDS:
+        if family not in training:
             assert all(f" the {family}" in step.subtask for step in workflow.steps)
 
 
@@ -95,14 +105,14 @@ def test_nothing_of_the_held_out_families_is_shown(lines: Any, scripts: Any) -> 
 
 
 def test_the_right_column_stands_anywhere_on_the_cards(lines: Any, scripts: Any) -> None:
-    rules = scripts("rules")
+    training = scripts("worlds").WORLDS["world2"].training
     places: dict[bool, set[int]] = {True: set(), False: set()}
     for line in lines:
         if "draft" in line:
             columns = [list(worker["shares"]) for worker in line["workers"]]
             family = line["draft"].partition(":")[0]
             assert columns[0] == columns[1] == columns[2] and 5 <= len(columns[0]) <= 9
-            places[family in rules.TRAINING_KINDS].add(columns[0].index(family))
+            places[family in training].add(columns[0].index(family))
     assert places[True] >= set(range(7)) and places[False] >= set(range(7))
 
 
@@ -140,21 +150,111 @@ def test_of_rules_as_good_the_one_with_the_fewest_calls_is_chosen(scripts: Any) 
 def test_a_team_is_formed_by_what_the_cards_say(scripts: Any) -> None:
     rules = scripts("rules")
     pool = Pool(world2_pool(*SMALL).workers[:3])
-    for family in rules.TRAINING_KINDS:
+    for family in rules.WORLDS["world2"].training:
         team = rules.form_team(pool, family)
         shares = [worker.measured[family] for worker in team[:3]]
         assert shares == sorted(shares, reverse=True) and set(team[:3]) == set(pool)
-        assert f"plans {max(map(rules.read_plan_share, pool))}%" in team.planner.description
-        said = rules.read_cards(pool, family, plans=True)
+        planned = [rules.read_share(worker, "plans") for worker in pool]
+        assert f"plans {max(planned)}%" in team.planner.description
+        said = rules.read_cards(PLANS, pool, family)
         assert f"; {team.best.id}, {team.second.id}. plans: " in said
         assert said.endswith(f"; {team.planner.id}.")
+    assert "plans" not in rules.read_cards("two solve, the best compares", pool, "ranks")
+
+
+def test_a_rule_of_world_1_reads_who_knows_and_who_checks(scripts: Any) -> None:
+    rules = scripts("rules")
+    pool = Pool(drawn_pool(*SMALL).workers[:3])
+    for family in rules.WORLDS["rehearsal"].training:
+        team = rules.form_team(pool, family)
+        knows = {worker.id: rules.read_share(worker, "knows") for worker in pool}
+        checks = {worker.id: rules.read_share(worker, "checks") for worker in pool}
+        assert min(knows.values()) > 0 and min(checks.values()) > 0
+        assert knows[team.knower.id] >= knows[team.knows_next.id] >= min(knows.values())
+        assert team.checker.id != team.best.id
+        rule = "two who know look up, two solve, the checker compares"
+        said = rules.read_cards(rule, pool, family)
+        assert f" knows: {pool.workers[0].id} {knows[pool.workers[0].id]}, " in said
+        assert f"; {team.knower.id}, {team.knows_next.id}. checks: " in said
+        assert said.endswith(f"; {team.checker.id}.")
+        steps = rules.make_workflow(rule, pool, family).steps
+        assert [step.worker for step in steps] == [
+            team.knower.id, team.knows_next.id, team.best.id, team.second.id, team.checker.id,
+        ]  # fmt: skip
+
+
+def test_the_drafts_of_world_1_read_and_word_their_own_cards(scripts: Any) -> None:
+    drafts, other = scripts("drafts"), scripts("other_families")
+    world = drafts.WORLDS["rehearsal"]
+    looked_up = "two who know look up, two solve, the checker compares"
+    common = "the planner plans, the best, the checker repairs"
+    chosen = {**dict.fromkeys(world.training, common), "facts": looked_up}
+    lines = list(drafts.write_lines(world, chosen, 160, seed=1))
+    seen = set()
+    for line in lines:
+        if "draft" not in line:
+            continue
+        family, _, thought = line["draft"].partition(": ")
+        pool = Pool(tuple(Worker(id=w["id"], model="m") for w in line["workers"]))
+        workflow = parse_workflow(line["draft"], pool)
+        assert isinstance(workflow, Workflow)
+        known = family == "facts" or family in other.KNOWLEDGE
+        assert len(workflow.steps) == (5 if known else 3), family
+        assert (" knows: " in thought, " plans: " in thought) == (known, not known)
+        assert not world.too_near.intersection({family, *line["workers"][0]["shares"]})
+        matter = world.matters.get(family, f"the {family}")
+        assert all(matter in step.subtask for step in workflow.steps)
+        seen.add((family in world.training, known))
+    assert len(seen) == 4
+    abilities = re.findall(
+        r" (plans|knows|checks): ", json.dumps([x for x in lines if "drill" in x])
+    )
+    assert set(abilities) == set(world.abilities)
+    text = json.dumps(lines).lower()
+    assert "mixed" not in text
+    assert not any(task.question.lower() in text for task in draw_tasks("mixed", 200, 900_000))
+
+
+def test_a_family_that_was_not_searched_gets_the_rule_of_its_like(
+    scripts: Any, tmp_path: Path
+) -> None:
+    measure = scripts("measure")
+    rules = tmp_path / "rules.json"
+    chosen = {
+        "arithmetic": "the best alone", "lists": "the best alone", "facts": "all look up, the best",
+    }  # fmt: skip
+    rules.write_text(json.dumps({"chosen": chosen}))
+    pool = Pool(drawn_pool(*SMALL).workers[:3])
+    for family, steps in (("lists", 1), ("mixed", 4), ("facts", 4)):
+        (task,) = draw_tasks(family, 1, 5)
+        episode = Episode(number=0, task=task, pool=pool, seed=0)
+        plan = measure.read_rules(measure.WORLDS["rehearsal"], rules)
+        assert len(plan(episode).steps) == steps
+    (task,) = draw_world2_tasks("shifts", 1, 5)
+    three = Pool(world2_pool(*SMALL).workers[:3])
+    episode = Episode(number=0, task=task, pool=three, seed=0)
+    assert len(measure.read_rules(measure.WORLDS["world2"], rules)(episode).steps) == 1
+
+
+def test_the_hand_written_conductor_reads_the_cards_of_drawn_workers(scripts: Any) -> None:
+    """As a comparator it is told who is best at what: its solver is the best of the family's."""
+    measure = scripts("measure")
+    pool = Pool(drawn_pool(*SMALL).workers[:3])
+    for family in ("arithmetic", "lists", "text", "calendar"):
+        for difficulty, shape in ((1, 1), (3, 3), (6, 4)):
+            (task,) = draw_tasks(family, 1, 5, difficulty=difficulty)
+            flow = measure.hand_written_plan(Episode(number=0, task=task, pool=pool, seed=0))
+            best = max(pool, key=lambda worker: worker.measured[family])
+            assert len(flow.steps) == shape
+            assert flow.steps[0 if shape == 1 else 1].worker == best.id
 
 
 def test_every_wording_is_understood_as_what_it_asks_for(scripts: Any) -> None:
     rules = scripts("rules")
     for plain, wordings in rules.WORDINGS.items():
         for wording in wordings:
-            for matter in (*rules.MATTERS.values(), "the mixtures", "the shifts"):
+            known = [m for world in rules.WORLDS.values() for m in world.matters.values()]
+            for matter in (*known, "the mixtures", "the shifts"):
                 said = wording.format(matter)
                 assert classify_instruction(said) is classify_instruction(plain), said
 
@@ -163,9 +263,9 @@ def test_every_wording_is_understood_as_what_it_asks_for(scripts: Any) -> None:
 async def test_the_measurement_counts_a_malformed_draft_as_wrong(scripts: Any) -> None:
     measure = scripts("measure")
     pool = Pool(world2_pool(*SMALL).workers[:3])
-    (task,) = measure.draw_world2_tasks("ranks", 1, 77)
+    (task,) = draw_world2_tasks("ranks", 1, 77)
     episode = Episode(number=0, task=task, pool=pool, seed=0)
-    runner = measure.open_runner(SMALL, RewardSettings())
+    runner = measure.open_runner(measure.WORLDS["world2"], SMALL, RewardSettings())
     texts = [render_workflow(measure.SYSTEMS["random worker alone"](episode), pool, names=True)]
     pairs = [(episode, PolicyDraft(text=text)) for text in (*texts, "three lists, I think")]
     row = measure.summarise(await runner.run_drafts(pairs, [1, 2], 0))

@@ -28,6 +28,7 @@ from batuta.rehearsal.problem import (
     misread_step,
     perturb_value,
     phrase_step,
+    read_value,
     solve_problem,
 )
 from batuta.rehearsal.profiles import PROFILES, WorkerProfile
@@ -111,15 +112,17 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
     skills = tuple(
         Skill(
             family=family,
-            share=_mean([_answers_rightly(profile, task) for task in _card_tasks(family)]),
+            share=_mean_share([_answers_rightly(profile, task) for task in _card_tasks(family)]),
             questions=CARD_QUESTIONS,
         )
         for family in _FAMILIES
     )
     mixture = [_card_tasks(_FAMILIES[n % len(_FAMILIES)])[n] for n in range(CARD_QUESTIONS)]
-    checks = _mean([_mends_rightly(profile, task) for task in mixture])
-    plans = _mean([_plans_rightly(profile, task) for task in mixture])
-    knows = _mean([told for task in _card_tasks(_FACTS_FAMILY) for told in _tells(profile, task)])
+    checks = _mean_share([_mends_rightly(profile, task) for task in mixture])
+    plans = _mean_share([_plans_rightly(profile, task) for task in mixture])
+    knows = _mean_share(
+        [told for task in _card_tasks(_FACTS_FAMILY) for told in _check_facts(profile, task)]
+    )
     return Worker(
         id=WorkerId(profile.name),
         model=model_name(profile),
@@ -127,7 +130,7 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
         tags=("rehearsal", "simulated", "local"),
         context_window=32_768,
         price=profile.price,
-        strength=_mean([skill.share for skill in skills]),
+        strength=_mean_share([skill.share for skill in skills]),
         skills=skills,
     )
 
@@ -137,11 +140,11 @@ def _card_tasks(family: str) -> tuple[Task, ...]:
     return draw_tasks(family, CARD_QUESTIONS, CARD_SEED)
 
 
-def _mean(values: list[Any]) -> float:
+def _mean_share(values: list[Any]) -> float:
     return sum(values) / len(values)
 
 
-def _ask(
+def _ask_worker(
     profile: WorkerProfile, task: Task, instruction: str | None = None, working: str = ""
 ) -> str:
     """What the worker says to a question, or to a subtask with somebody's working in sight."""
@@ -153,29 +156,31 @@ def _ask(
         read_chars=len(working),
         text=f"{task.question}\n{working}",
     )
-    return write_reply(WorkerModel(profile, _problem(task), prompt, seed=0))
+    return write_reply(WorkerModel(profile, _read_task(task), prompt, seed=0))
 
 
-def _problem(task: Task) -> Problem:
+def _read_task(task: Task) -> Problem:
+    """The problem that the question states; questions of cards are of this world."""
     problem = read_problem(task.question)
-    assert problem is not None, task.question
+    if problem is None:
+        raise ValueError(f"no question of the rehearsal: {task.question}")
     return problem
 
 
 def _answers_rightly(profile: WorkerProfile, task: Task) -> bool:
-    return grade_answer(task, _ask(profile, task)).score == 1
+    return grade_answer(task, _ask_worker(profile, task)).score == 1
 
 
 def _plans_rightly(profile: WorkerProfile, task: Task) -> bool:
-    return parse_reply(_ask(profile, task, "Plan the steps.")).plan == _problem(task).ops
+    return parse_reply(_ask_worker(profile, task, "Plan the steps.")).plan == _read_task(task).ops
 
 
-def _tells(profile: WorkerProfile, task: Task) -> list[bool]:
+def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
     """Of each fact that the question needs: whether the worker states it, and truly."""
-    stated = parse_reply(_ask(profile, task, "Look up the facts.")).facts
-    value: StepValue | None = _problem(task).start
+    stated = parse_reply(_ask_worker(profile, task, "Look up the facts.")).facts
+    value: StepValue | None = _read_task(task).start
     found: list[bool] = []
-    for op in _problem(task).ops:
+    for op in _read_task(task).ops:
         before, value = str(value), None if value is None else apply_step(op, value)
         if op.kind in RELATIONS and value is not None:
             found.append(stated.get((op.kind, before)) == str(value))
@@ -186,8 +191,8 @@ def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
     """Shown a right or a wrong working by a coin: whether the right answer comes out."""
     coin, at, pick, *_ = uniform_numbers("world 1 card", task.question)
     right = coin < 0.5  # noqa: PLR2004 - a coin
-    working = work_out(_problem(task)) if right else work_out_wrongly(_problem(task), at, pick)
-    reply = _ask(profile, task, "Repair the solution.", format_solution(working))
+    working = work_out(_read_task(task)) if right else work_out_wrongly(_read_task(task), at, pick)
+    reply = _ask_worker(profile, task, "Repair the solution.", format_solution(working))
     return grade_answer(task, reply).score == 1
 
 
@@ -199,7 +204,9 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
         after = misread_step(op, value, pick) if index == wrong_at else apply_step(op, value)
         if after is None:
             return WorkedSolution(tuple(lines), None, 0)
-        lines.append(WorkedStep(phrase_step(op), format_value(value), format_value(after), False))
+        lines.append(
+            WorkedStep(phrase_step(op), format_value(value), format_value(after), guess=False)
+        )
         value = after
     return WorkedSolution(tuple(lines), value, 0)
 
@@ -219,7 +226,5 @@ def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution
         if work.value not in {None, truth}:
             return work
     *lines, last = work_out(problem).lines
-    assert truth is not None
-    wrong = perturb_value(truth, pick)
+    wrong = perturb_value(read_value(last.after), pick)
     return WorkedSolution((*lines, last._replace(after=format_value(wrong))), wrong, 0)
-
