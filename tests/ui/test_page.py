@@ -13,6 +13,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core.formatting import format_cost
 from batuta.gateway.serving.drift import DriftMonitor
+from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.keys import PAGE_SIZE
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.sign_in import _safe_target
@@ -79,6 +80,44 @@ async def asked(http):
     async with http.post("/ui/ask", json=body, headers=headers) as response:
         assert response.status == 200
         return response.headers["x-batuta-run-id"], await response.text()
+
+
+async def test_a_run_that_is_stopped_can_be_opened_at_once(house, browse, monkeypatch):
+    """Its page waits for its end, which comes a moment after the connection is cut; not for ever."""
+    http = browse(house)
+    headers = {"x-token": await token_of(http)}
+    body = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
+    monkeypatch.setattr("batuta.gateway.ui.runs._SECONDS_TO_END", 0.2)
+    response = await http.post("/ui/ask", json=body, headers=headers)
+    address = f"/ui/runs/{response.headers['x-batuta-run-id']}"
+    async with http.get(address) as page:
+        assert page.status == 409
+        assert "This run goes on; reload the page when it has ended." in await page.text()
+    monkeypatch.setattr("batuta.gateway.ui.runs._SECONDS_TO_END", 30.0)
+    found = []
+
+    async def open_page():
+        async with http.get(address) as page:
+            found.append((page.status, await page.text()))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_page)
+        await anyio.sleep(0.3)
+        assert not found
+        response.close()
+    ((status, text),) = found
+    assert status == 200 and "Will this ever end?" in text
+
+
+async def test_nobody_learns_that_a_strangers_run_goes_on():
+    asked = AskedRuns()
+    session = SimpleNamespace(tenant="one")
+    with asked.track("run-1", session):  # pyright: ignore[reportArgumentType]
+        for tenant, goes_on in (("one", True), (None, True), ("two", False)):
+            stranger: Any = SimpleNamespace(tenant=tenant)
+            assert await asked.wait_for_end("run-1", stranger, 0.01) is goes_on
+        assert not await asked.wait_for_end("run-2", session, 0.01)  # pyright: ignore[reportArgumentType]
+    assert not await asked.wait_for_end("run-1", session, 0.01)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("address", SCREENS)

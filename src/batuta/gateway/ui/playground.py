@@ -22,6 +22,7 @@ from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.draft_stream import StreamedConductor
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_stream import PageStreamRenderer
@@ -94,9 +95,14 @@ class PlaygroundEndpoint:
     """
 
     def __init__(
-        self, delivery: AnswerDelivery, store: Store | None, sessions: SessionManager
+        self,
+        delivery: AnswerDelivery,
+        store: Store | None,
+        sessions: SessionManager,
+        asked_runs: AskedRuns,
     ) -> None:
         self._delivery = delivery
+        self._asked_runs = asked_runs
         self._store = store
         self._sessions = sessions
 
@@ -123,7 +129,8 @@ class PlaygroundEndpoint:
             writer = SSEWriter(send, delivery.timeouts)
             renderer = PageStreamRenderer(writer, _panel_prefix(body.text("scope")))
             streamed = _stream_drafts(planned, renderer)
-            await delivery.stream_answer(streamed, renderer, writer, receive)
+            with self._asked_runs.track(prepared.run_id, visitor):
+                await delivery.stream_answer(streamed, renderer, writer, receive)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
         """The prepared call, conducted as the run was."""

@@ -12,6 +12,7 @@ from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
@@ -35,8 +36,8 @@ def page_routes(
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
-    sessions = SessionManager()
-    runs, comparison = RunPages(catalogue, store), ComparisonPage(catalogue, store)
+    sessions, asked_runs = SessionManager(), AskedRuns()
+    runs, comparison = RunPages(catalogue, store, asked_runs), ComparisonPage(catalogue, store)
     learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
     signing = SignInPages(authenticator, store, oidc)
     own_keys = OwnKeyPages(store, authenticator)
@@ -70,7 +71,9 @@ def page_routes(
         Route("/", _redirect_home),
         Route("/ui", _redirect_home),
         Route(ROOT + "{name}", send_asset),
-        Route("/ui/ask", PlaygroundEndpoint(delivery, store, sessions), methods=["POST"]),
+        Route(
+            "/ui/ask", PlaygroundEndpoint(delivery, store, sessions, asked_runs), methods=["POST"]
+        ),
         Route(SIGN_IN_PATH, sign_in_page, methods=["GET"]),
         Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
         *(

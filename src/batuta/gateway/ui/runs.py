@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Outcome
-from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.playground import is_too_large
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
@@ -18,6 +19,8 @@ from batuta.store import RunSummary, Store
 
 PAGE_SIZE = 50
 _SEE_OTHER = 303
+_SECONDS_TO_END = 5.0
+"""How long a run that was stopped may take to be stored, to whoever opens it at once."""
 _FILTERS = ("q", "model", "outcome", "tenant")
 
 
@@ -25,8 +28,9 @@ _FILTERS = ("q", "model", "outcome", "tenant")
 class RunPages:
     """The screens of the stored runs."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
         self._catalogue = catalogue
+        self._asked_runs = asked_runs
         self._kept = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
@@ -53,7 +57,14 @@ class RunPages:
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
-        """A run: its workflow, its time, its steps, its answer."""
+        """A run: its workflow, its time, its steps, its answer.
+
+        Raises:
+            APIError: there is none, or it has not ended.
+        """
+        run_id: str = request.path_params["id"]
+        if await self._asked_runs.wait_for_end(run_id, session, _SECONDS_TO_END):
+            raise APIError(409, "conflict", "This run goes on; reload the page when it has ended.")
         summary = await self._summary(request, session)
         encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
         is_large = is_too_large(encoded)
