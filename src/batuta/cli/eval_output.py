@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from batuta.cli.console import open_console
 
 RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
@@ -41,7 +42,7 @@ def print_table(report: dict[str, Any]) -> None:
     """The table on stdout."""
     from batuta.evals.markdown_report import TABLE_HEADS, report_notes, report_title, table_rows  # noqa: PLC0415 - with the rest
 
-    console = Console()
+    console = open_console()
     shown = Table(title=report_title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
     for number, head in enumerate(TABLE_HEADS[:-1]):
         shown.add_column(head, justify="right" if number else "left", no_wrap=True)

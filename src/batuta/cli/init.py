@@ -11,9 +11,9 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from batuta.cli.console import open_console
 from batuta.clients import (
     HttpTransport,
     WorkerCheck,
@@ -189,7 +189,7 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
         said = f"left out: {result.error}" if result and result.error else told
         paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
         table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, said)
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     console.print(table)
     for name in found.silent:
         console.print(f"[yellow]no server answers at {name}[/yellow]")

@@ -13,11 +13,11 @@ from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.console import open_console
 from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
 from batuta.cli.options import Json
 from batuta.config.load import store_target
@@ -165,7 +165,7 @@ def list_keys(
     if json:
         json_output.print_json([key_json(key) for key in keys])
         return
-    console = Console()
+    console = open_console()
     if not keys:
         console.print("[dim]no keys yet; make one: batuta keys create NAME[/dim]")
         return
@@ -284,7 +284,7 @@ def show_spending(
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (escape(name or "–") for name in one.group)
         table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
-    Console().print(table)
+    open_console().print(table)
 
 
 def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:

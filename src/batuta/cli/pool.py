@@ -6,11 +6,11 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.console import open_console
 from batuta.cli.help_text import format_example
 from batuta.cli.options import Json
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
@@ -48,18 +48,19 @@ async def _print_workers(pool: str | None, json: bool) -> None:
             {"source": loaded.source, "workers": json_output.pool_json(loaded.pool)}
         )
         return
-    console = Console()
+    console = open_console()
     console.print(f"[dim]{loaded.source} · conductor {loaded.conductor.name}[/dim]")
     for note in loaded.notes:
         console.print(note, markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     names = [max((len(text) for text in row), default=0) for row in _name_columns(loaded)]
     for name, width in zip(
         ("", "worker", "model", "$/M in", "$/M out"), (1, *names, 6, 7), strict=True
     ):
         right = "right" if name.startswith("$") else "left"
         table.add_column(name, justify=right, no_wrap=True, min_width=width)
-    table.add_column("about", no_wrap=True, overflow="ellipsis")
+    # It has what the others leave, or rich would cut all of them alike.
+    table.add_column("about", ratio=1, no_wrap=True, overflow="ellipsis")
     for number, worker in enumerate(loaded.pool):
         about = worker.description or ", ".join(worker.tags)
         table.add_row(
@@ -83,7 +84,7 @@ async def _ask_workers(pool: str | None, json: bool) -> bool:
     results: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport() as http:
         loaded = await load_config(http, pool=pool, time_scale=0)
-        console = Console(stderr=True)
+        console = open_console(stderr=True)
         with Progress(
             console=console, transient=True, disable=json or not console.is_terminal
         ) as progress:
@@ -112,7 +113,7 @@ def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) ->
         mark = "[red]✗[/red]" if result.error else "[green]✓[/green]"
         says = _error_text(result.error) if result.error else "it answers"
         table.add_row(mark, f"[cyan]{worker.id}[/cyan]", format_seconds(result.seconds), says)
-    Console().print(table)
+    open_console().print(table)
 
 
 def _error_text(error: ClientError) -> str:

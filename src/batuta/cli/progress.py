@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,6 +14,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from batuta.cli.console import open_console
 
 
 class ProgressBars(Progress):
@@ -40,7 +41,7 @@ def open_progress_bars() -> ProgressBars:
         TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=open_console(stderr=True),
     )
 
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.console import open_console
 from batuta.cli.help_text import format_example
 from batuta.cli.options import Json
 from batuta.cli.run_display import print_run
@@ -44,7 +45,7 @@ def list_runs(
     if json:
         json_output.print_json([_summary_json(summary) for summary in summaries])
         return
-    console = Console()
+    console = open_console()
     if not summaries:
         console.print('[dim]no runs yet; start one: batuta ask "…"[/dim]')
         return
@@ -69,7 +70,7 @@ def show_stored_run(
     if json:
         sys.stdout.write(encode_run(run).decode() + "\n")
         return
-    console = Console()
+    console = open_console()
     if step is not None:
         _show_step(console, run, step)
         return
@@ -93,7 +94,7 @@ def replay_stored_run(
     if json:
         json_output.print_json(json_output.run_json(run))
     else:
-        print_run(Console(stderr=True), run, f"replay of {run_id}")
+        print_run(open_console(stderr=True), run, f"replay of {run_id}")
         sys.stdout.write(f"{run.answer}\n" if run.answer else "")
     if run.answer is None:
         sys.stderr.write(f"batuta: {run.error}\n")

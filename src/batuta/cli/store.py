@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from batuta.cli.console import open_console
 from batuta.cli.help_text import format_example
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json
@@ -79,4 +79,4 @@ def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
         counts = (one.source, one.target, one.written, one.forgotten)
         mark = "equal" if one.equal else "differs"
         table.add_row(one.table, *(f"{count:,}" for count in counts), dollars, mark)
-    Console().print(table)
+    open_console().print(table)

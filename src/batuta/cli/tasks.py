@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.console import open_console
 from batuta.cli.help_text import format_example
 from batuta.cli.options import Json
 from batuta.cli.outcomes import import_results
@@ -66,7 +66,7 @@ def list_sources(json: Json = False) -> None:
         here: list[str] = row["here"]
         shown = "all" if here == splits else ", ".join(here) or "-"
         table.add_row(row["name"], ", ".join(splits), shown, row["licence"], row["about"])
-    console = Console()
+    console = open_console()
     console.print(f"[dim]{folder}[/dim]")
     console.print(table)
 
@@ -120,7 +120,7 @@ def fetch_files(
     """Download a source's files from the Hugging Face hub into the data folder."""
     source, split = datasets.find_split(name)
     folder = benchmark_folder()
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     paths = datasets.fetch_split(
         source,
         split,
@@ -224,7 +224,7 @@ def _show_recorded(name: str, *, json: bool) -> None:
             }
         )
         return
-    console = Console()
+    console = open_console()
     families = len(set(record.families))
     console.print(f"{found.questions} questions of {families} families, {found.models} models")
     for model, accuracy in sorted(models.items(), key=lambda pair: -pair[1]):
@@ -246,7 +246,7 @@ def _print_tasks(name: str, tasks: tuple[Task, ...], limit: int, *, json: bool) 
         shown = [_task_json(task) for task in tasks[:limit]]
         json_output.print_json({"name": name, "count": len(tasks), "tasks": shown})
         return
-    console = Console()
+    console = open_console()
     for task in tasks[:limit]:
         question, target = (
             (HIDDEN_TEXT, HIDDEN_TEXT) if task.private else (task.question, task.target)

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from batuta.cli.console import open_console
 from batuta.cli.train_settings import override_settings, require_packages
 from batuta.errors import ConfigError
 
@@ -76,7 +77,7 @@ def train_by_itself(
     settings = override_settings(settings, changes, "--set")
     clock = StageClock(minutes, began, monotonic)
     plan = require_time(settings, split, clock)
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     _print_choice(console, rows, changes)
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from batuta.cli.console import open_console
 from batuta.cli.json_output import print_json
 from batuta.core.formatting import format_count, format_seconds, format_usd
 
@@ -30,7 +31,7 @@ def print_preflight(settings: TrainSettings, *, as_json: bool) -> None:
         if as_json:
             print_json(_report_json(report))
         else:
-            _print_figures(Console(), report)
+            _print_figures(open_console(), report)
     if not report.is_ready:
         raise typer.Exit(EXIT_MISSING)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
-from rich.console import Console
 
+from batuta.cli.console import open_console
 from batuta.cli.eval_output import RECORDED_PREFIX
 from batuta.cli.help_text import (
     EXECUTION_PANEL,
@@ -357,7 +357,7 @@ async def _run_tuning(
         judge=judge, sandbox=options.sandbox, concurrency=options.concurrency,
         executor=options.executor, processes=options.workers,
     ) as (runner, budget):  # fmt: skip
-        console = Console(stderr=True)
+        console = open_console(stderr=True)
 
         def report(stage: str, found: str) -> None:
             spent = f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"

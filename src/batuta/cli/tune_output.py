@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from batuta.cli.console import open_console
 from batuta.config.load import LoadedConfig
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
     """Writes what the tuning would do."""
-    console = Console(highlight=False)
+    console = open_console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
         f"{loaded.source}: {len(loaded.pool)} workers; {questions.name}: {many} questions"
