@@ -9,7 +9,7 @@ batuta="$python -W ignore -m batuta"
 here=recipes/small-models
 out=runs/small-models
 : "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=300}" "${CALLS:=1600}" "${MINUTES:=40}" "${PROMPTED:=40}" \
-    "${MOA:=100}" "${CONDUCTED:=120}" "${CONDUCTOR:=runs/pretrained-1/conductor.gguf}"
+    "${MOA:=100}" "${CONDUCTED:=120}" "${CONDUCTOR:=runs/pretrained-world2-1/conductor.gguf}"
 mkdir -p "$out" "$here/adapters"
 
 [ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
