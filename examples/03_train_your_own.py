@@ -4,7 +4,7 @@ The workers are simulated: three small programs behind a loopback server that sp
 completions. One adds, one spells, one can do neither; what they cannot do they repeat from
 whomever they may read. So a workflow of one step is right for half of the questions at best.
 
-Takes about two minutes on one core; needs batuta-llm[train].
+Takes two to three minutes on one core; needs batuta-llm[train].
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ steps = 100
 
 [optimiser]
 sampler = "own"
-steps = 30
+steps = 60
 questions = 16
 group = 8
 micro_batch = 128
