@@ -41,6 +41,7 @@ def page_routes(
     learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
     signing = SignInPages(authenticator, store, oidc)
     own_keys = OwnKeyPages(store, authenticator)
+    playground = PlaygroundEndpoint(delivery, store, sessions, asked_runs)
     screens = {
         "/ui/": PlaygroundPage(catalogue, store).page,
         "/ui/runs": runs.list_page,
@@ -68,12 +69,9 @@ def page_routes(
     sign_in_page = sessions.page_endpoint(signing.page, open_to_all=True)
     sign_in = sessions.page_endpoint(signing.sign_in, open_to_all=True)
     return [
-        Route("/", _redirect_home),
-        Route("/ui", _redirect_home),
+        *(Route(place, _redirect_home) for place in ("/", "/ui")),
         Route(ROOT + "{name}", send_asset),
-        Route(
-            "/ui/ask", PlaygroundEndpoint(delivery, store, sessions, asked_runs), methods=["POST"]
-        ),
+        Route("/ui/ask", playground, methods=["POST"]),
         Route(SIGN_IN_PATH, sign_in_page, methods=["GET"]),
         Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
         *(
