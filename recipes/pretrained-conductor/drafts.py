@@ -6,8 +6,9 @@ A draft is a line of thought that reads the cards aloud, and the rule's workflow
 
 - drafts over three workers with names of their own, half of them for the families that `rules.py`
   searched, half for questions of other kinds (`other_families.py`), whose workflow is the rule that won
-  most often (in the rehearsal, for kinds of knowledge, that of its family of facts). Their cards have other columns in another order, so that the right one is to be found
-  by its meaning: a place in the list says nothing;
+  most often (in the rehearsal, for kinds of knowledge, that of its family of facts). Their cards have
+  other columns in another order, so that the right one is to be found by its meaning: a place in the list
+  says nothing;
 - drills in reading: a question, a card, and which of its figures counts;
 - drills in ranking: the line of a draft's thought with names and shares by chance. From whole drafts
   alone a small model learns to copy the cards and not to compare what it has copied.
@@ -25,13 +26,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from other_families import FAMILIES, KNOWLEDGE, LABELS, draw_other_question
+from other_families import FAMILIES, LABELS, draw_other_question
 from rules import RANKED, make_workflow, name_matter, read_aloud, read_cards
 from search import SOURCE
 from worlds import WORLDS, World, add_world_option, rule_of_family
 
 from batuta.core import Pool, Skill, Worker, WorkerId
 from batuta.language import render_workflow
+from batuta.rehearsal.drawn_pools import draw_name
 
 LISTED = 3
 """Workers of a question."""
@@ -47,11 +49,6 @@ KNOWN_ORDER = 0.5
 """How often the families of the world stand first on a card and in their order."""
 SYNONYMS = {label: family.labels for family in FAMILIES.values() for label in family.labels}
 """Of a label those of its kind of questions: they do not stand on one card with it."""
-
-
-def draw_name(rng: Random) -> str:
-    """Two syllables by chance, as workers are called."""
-    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(2))
 
 
 def draw_names(rng: Random, count: int) -> list[str]:
@@ -178,7 +175,7 @@ def write_lines(
         rng = Random(f"drafts {seed} {number}")
         family, question = draw_question(world, number, seed, rng)
         pool = draw_pool(world, everyone, family, rng)
-        rule = rule_of_family(world, chosen, family, known=family in KNOWLEDGE)
+        rule = rule_of_family(world, chosen, family)
         yield make_draft(world, family, question, pool, rule, rng=rng)
         if number % 4 == 0:
             yield {

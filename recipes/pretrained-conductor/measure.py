@@ -17,6 +17,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,11 +120,22 @@ def read_rules(world: World, path: Path) -> Plan:
 
     def plan(episode: Episode) -> Workflow:
         family = episode.task.tags[1]
-        like = world.alike.get(family, family)
-        rule = rule_of_family(world, chosen, like, known=False)
-        return make_workflow(rule, episode.pool, family)
+        return make_workflow(rule_of_family(world, chosen, family), episode.pool, family)
 
     return plan
+
+
+def shuffle_workers(plan: Plan) -> Plan:
+    """The same workflows with its workers by chance: what their shape alone is worth."""
+
+    def shuffled(episode: Episode) -> Workflow:
+        names = [worker.id for worker in episode.pool]
+        others = Random(f"shuffled {episode.number}").sample(names, len(names))
+        by_name = dict(zip(names, others, strict=True))
+        steps = plan(episode).steps
+        return Workflow(tuple(replace(step, worker=by_name[step.worker]) for step in steps))
+
+    return shuffled
 
 
 def hand_written_plan(episode: Episode) -> Workflow:
@@ -305,7 +317,9 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     systems = {**SYSTEMS, **OF_WORLD[wanted.world]}
     if wanted.rules:
-        systems["the searched rules (told the family)"] = read_rules(world, wanted.rules)
+        rules = read_rules(world, wanted.rules)
+        systems["the searched rules (told the family)"] = rules
+        systems["the searched rules, workers by chance"] = shuffle_workers(rules)
     if wanted.found:
         return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:

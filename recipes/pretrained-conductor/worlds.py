@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from other_families import KNOWLEDGE
+
 from batuta.core import Client, Pool, WorkerId
 from batuta.rehearsal import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks
 from batuta.rehearsal.drawn_tasks import DrawTasks
@@ -36,10 +38,8 @@ class World(NamedTuple):
     """What a step's wording calls the matter of a question, by family."""
     abilities: tuple[str, ...]
     """What a card's description says a share of, and a thought may rank."""
-    looked_up: str | None = None
-    """Its family of knowledge, whose rule is taught for other kinds of knowledge too."""
     alike: Mapping[str, str] = MappingProxyType({})
-    """By held-out family one for training whose rule it gets from whoever is told the family."""
+    """By family that is not for training, of this world or another kind, one that is, whose rule it gets."""
     too_near: frozenset[str] = frozenset()
     """Labels of other kinds of questions that mean one of its families."""
 
@@ -76,28 +76,17 @@ WORLDS: Mapping[str, World] = {
             "calendar": "the date",
         },
         abilities=("plans", "knows", "checks"),
-        looked_up="facts",
-        alike={HELD_OUT_FAMILY: "facts"},
+        alike=dict.fromkeys((HELD_OUT_FAMILY, *KNOWLEDGE), "facts"),
         too_near=frozenset({"calendars", "dates", "months", "weekdays"}),
     ),
 }
 """World 2 and world 1, the rehearsal."""
 
 
-def rule_of_family(world: World, chosen: Mapping[str, str], family: str, *, known: bool) -> str:
-    """The searched rule for a question of that family.
-
-    Args:
-        world: in which it was searched.
-        chosen: the rules, by family for training.
-        family: of the question, of this world or another kind.
-        known: whether it asks for knowledge; of other families the rule is that of the world's
-            family of knowledge then, else the commonest.
-    """
+def rule_of_family(world: World, chosen: Mapping[str, str], family: str) -> str:
+    """The searched rule for a question of that family, else that of its like, else the commonest."""
     commonest = Counter(chosen.values()).most_common(1)[0][0]
-    if family in chosen:
-        return chosen[family]
-    return chosen[world.looked_up] if known and world.looked_up else commonest
+    return chosen.get(world.alike.get(family, family), commonest)
 
 
 def add_world_option(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from batuta.core import Limits, Outcome, Question, Request, Sampling, user_messa
 from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.rehearsal import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks, grade_answer
-from batuta.rehearsal.drawn_source import parse_drawn_source
+from batuta.rehearsal.drawn_pools import parse_drawn_source
 from batuta.rehearsal.drawn_workers import (
     draw_profiles,
     drawn_clients,

@@ -236,6 +236,21 @@ def test_a_family_that_was_not_searched_gets_the_rule_of_its_like(
     assert len(measure.read_rules(measure.WORLDS["world2"], rules)(episode).steps) == 1
 
 
+def test_workers_changed_by_chance_leave_the_shape(scripts: Any) -> None:
+    measure = scripts("measure")
+    pool = Pool(drawn_pool(*SMALL).workers[:3])
+    plan = measure.hand_written_plan
+    changed = 0
+    for number, task in enumerate(draw_tasks("text", 40, 5, difficulty=5)):
+        episode = Episode(number=number, task=task, pool=pool, seed=0)
+        before, after = plan(episode).steps, measure.shuffle_workers(plan)(episode).steps
+        assert [(s.subtask, s.access) for s in before] == [(s.subtask, s.access) for s in after]
+        pairs = {(one.worker, other.worker) for one, other in zip(before, after, strict=True)}
+        assert len(dict(pairs)) == len(pairs) == len({other for _, other in pairs})
+        changed += any(one != other for one, other in pairs)
+    assert 25 < changed < 40  # by one draw in six nobody changes
+
+
 def test_the_hand_written_conductor_reads_the_cards_of_drawn_workers(scripts: Any) -> None:
     """As a comparator it is told who is best at what: its solver is the best of the family's."""
     measure = scripts("measure")

@@ -71,7 +71,7 @@ def drawn_config(
     Raises:
         ConfigError: no such conductor, or the source says something else.
     """
-    from batuta.rehearsal.drawn_source import (  # noqa: PLC0415 - only when needed
+    from batuta.rehearsal.drawn_pools import (  # noqa: PLC0415 - only when needed
         MOST_WORKERS,
         parse_drawn_source,
     )

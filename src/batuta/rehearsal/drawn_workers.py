@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from batuta.core import Client, Pool, Skill, Task, Worker, WorkerId
 from batuta.rehearsal.client import (
@@ -17,7 +17,15 @@ from batuta.rehearsal.client import (
     model_name,
     write_reply,
 )
-from batuta.rehearsal.drawn_source import DEFAULT_COUNT, DEFAULT_SEED
+from batuta.rehearsal.drawn_pools import (
+    CARD_QUESTIONS,
+    CARD_SEED,
+    DEFAULT_COUNT,
+    DEFAULT_SEED,
+    draw_name,
+    mean_share,
+)
+from batuta.rehearsal.fact_chains import FACTS_FAMILY
 from batuta.rehearsal.grammar import read_problem
 from batuta.rehearsal.knowledge_base import RELATIONS
 from batuta.rehearsal.problem import (
@@ -37,15 +45,10 @@ from batuta.rehearsal.seeded_random import seeded_generator, uniform_numbers
 from batuta.rehearsal.tasks import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks, grade_answer
 from batuta.rehearsal.worker_model import WorkedSolution, WorkedStep, WorkerModel
 
-CARD_QUESTIONS = 30
-"""Questions of each family behind a card's figures."""
-CARD_SEED = 8_500_000
 _FAMILIES = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
-_FACTS_FAMILY = "facts"
 _REFUSED = tuple(dict.fromkeys(kind for profile in PROFILES for kind in profile.refuses))
 """The instructions that some worker does not always understand."""
 _Trait = TypeVar("_Trait")
-_ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 @lru_cache(maxsize=16)
@@ -81,7 +84,7 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
     found: list[WorkerProfile] = []
     names: set[str] = set()
     while len(found) < count:
-        name = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
+        name = draw_name(rng)
         refuses = {kind: draw(lambda p, k=kind: p.refuses.get(k, 0.0)) for kind in _REFUSED}
         drawn = WorkerProfile(
             name=name,
@@ -112,16 +115,16 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
     skills = tuple(
         Skill(
             family=family,
-            share=_mean_share([_answers_rightly(profile, task) for task in _card_tasks(family)]),
+            share=mean_share([_answers_rightly(profile, task) for task in _card_tasks(family)]),
             questions=CARD_QUESTIONS,
         )
         for family in _FAMILIES
     )
     mixture = [_card_tasks(_FAMILIES[n % len(_FAMILIES)])[n] for n in range(CARD_QUESTIONS)]
-    checks = _mean_share([_mends_rightly(profile, task) for task in mixture])
-    plans = _mean_share([_plans_rightly(profile, task) for task in mixture])
-    knows = _mean_share(
-        [told for task in _card_tasks(_FACTS_FAMILY) for told in _check_facts(profile, task)]
+    checks = mean_share([_mends_rightly(profile, task) for task in mixture])
+    plans = mean_share([_plans_rightly(profile, task) for task in mixture])
+    knows = mean_share(
+        [told for task in _card_tasks(FACTS_FAMILY.name) for told in _check_facts(profile, task)]
     )
     return Worker(
         id=WorkerId(profile.name),
@@ -130,7 +133,7 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
         tags=("rehearsal", "simulated", "local"),
         context_window=32_768,
         price=profile.price,
-        strength=_mean_share([skill.share for skill in skills]),
+        strength=mean_share([skill.share for skill in skills]),
         skills=skills,
     )
 
@@ -138,10 +141,6 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
 @lru_cache(maxsize=16)
 def _card_tasks(family: str) -> tuple[Task, ...]:
     return draw_tasks(family, CARD_QUESTIONS, CARD_SEED)
-
-
-def _mean_share(values: list[Any]) -> float:
-    return sum(values) / len(values)
 
 
 def _ask_worker(

@@ -7,7 +7,13 @@ from decimal import Decimal
 from functools import lru_cache
 
 from batuta.core import Client, Pool, Price, Skill, Worker, WorkerId
-from batuta.rehearsal.drawn_source import DEFAULT_COUNT, DEFAULT_SEED
+from batuta.rehearsal.drawn_pools import (
+    CARD_QUESTIONS,
+    CARD_SEED,
+    DEFAULT_COUNT,
+    DEFAULT_SEED,
+    mean_share,
+)
 from batuta.rehearsal.prompt_parser import ParsedPrompt
 from batuta.rehearsal.seeded_random import uniform_number
 from batuta.rehearsal.world2.questions import (
@@ -18,10 +24,6 @@ from batuta.rehearsal.world2.questions import (
 )
 from batuta.rehearsal.world2.traits import PRICE_SHARE_IN, WorkerTraits, draw_traits
 from batuta.rehearsal.world2.worker import World2Client, World2Worker
-
-CARD_QUESTIONS = 30
-"""Questions of each family behind a card's figures."""
-CARD_SEED = 8_500_000
 
 
 @lru_cache(maxsize=16)
@@ -53,15 +55,15 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
     skills = tuple(
         Skill(
             family=family,
-            share=_share_right([_answers_rightly(traits, q) for q in _card_questions(family)]),
+            share=mean_share([_answers_rightly(traits, q) for q in _card_questions(family)]),
             questions=CARD_QUESTIONS,
         )
         for family in KINDS
     )
-    settled = _share_right(
+    settled = mean_share(
         [_settles_rightly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
-    planned = _share_right(
+    planned = mean_share(
         [_plans_rightly(traits, _card_questions(f)[n]) for f, n in _spread_over_families()]
     )
     return Worker(
@@ -71,7 +73,7 @@ def _measure_worker(traits: WorkerTraits) -> Worker:
         tags=("world2", "simulated", "local"),
         context_window=32_768,
         price=worker_price(traits),
-        strength=sum(skill.share for skill in skills) / len(skills),
+        strength=mean_share([skill.share for skill in skills]),
         skills=skills,
     )
 
@@ -84,10 +86,6 @@ def _card_questions(family: str) -> tuple[World2Question, ...]:
 def _spread_over_families() -> list[tuple[str, int]]:
     names = list(KINDS)
     return [(names[n % len(names)], n) for n in range(CARD_QUESTIONS)]
-
-
-def _share_right(outcomes: list[bool]) -> float:
-    return sum(outcomes) / len(outcomes)
 
 
 def _bare_worker(traits: WorkerTraits, question: World2Question) -> World2Worker:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+from batuta.rehearsal.drawn_pools import draw_name
 from batuta.rehearsal.seeded_random import seeded_generator, uniform_number
 from batuta.rehearsal.world2.questions import KINDS
 
@@ -26,7 +27,6 @@ PRICE_BASE, PRICE_SPREAD, PRICE_BY_ABILITY = 0.5, 0.6, 0.8
 PRICE_SHARE_IN = 0.25
 
 NORMAL = NormalDist()
-_ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _TINY = 1e-9
 
 
@@ -65,7 +65,7 @@ def draw_traits(seed: int, count: int) -> tuple[WorkerTraits, ...]:
     found: list[WorkerTraits] = []
     names: set[str] = set()
     while len(found) < count:
-        name = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
+        name = draw_name(rng)
         ability = rng.gauss(0, ABILITY_SPREAD)
         drawn = WorkerTraits(
             name=name,
