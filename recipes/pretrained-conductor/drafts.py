@@ -2,7 +2,7 @@
 
     .venv/bin/python recipes/pretrained-conductor/drafts.py RULES.json DRAFTS.jsonl --seed 1
 
-A draft is a line of thought that reads the cards aloud, and the rule's workflow. Three kinds of lines:
+A draft is a line of thought that reads the cards aloud, and the rule's workflow. Its kinds of lines:
 
 - drafts over three workers with names of their own, half of them for the families that `rules.py`
   searched, half for questions of other kinds (`other_families.py`), whose workflow is the rule that won
@@ -11,7 +11,9 @@ A draft is a line of thought that reads the cards aloud, and the rule's workflow
   says nothing;
 - drills in reading: a question, a card, and which of its figures counts;
 - drills in ranking: the line of a draft's thought with names and shares by chance. From whole drafts
-  alone a small model learns to copy the cards and not to compare what it has copied.
+  alone a small model learns to copy the cards and not to compare what it has copied;
+- where a thought ranks by more than one ability, drills in naming: a draft up to its list of workers, and
+  the list. Its few names are otherwise lost among a draft's tokens.
 
 The families that are held out are on no card here, and no question is of their kind.
 """
@@ -39,9 +41,9 @@ LISTED = 3
 """Workers of a question."""
 COLUMNS = (5, 9)
 """Families on a card, at least and at most."""
-LINES, CARDS = 10, 8
-"""Lines of a text of drills in ranking, and in reading."""
-RANK_WEIGHT, READ_WEIGHT = 2.0, 4.0
+LINES, CARDS, LISTS = 10, 8, 6
+"""Lines of a text of drills in ranking and in reading, and drafts of one in naming."""
+RANK_WEIGHT, READ_WEIGHT, NAME_WEIGHT = 2.0, 4.0, 4.0
 """Of a drill's token beside a draft's: there are few of them."""
 ALIKE = 0.3
 """How often two shares of a drill are near each other: what is hard to rank is rare by chance."""
@@ -108,18 +110,11 @@ def draw_far_question(world: World, rng: Random) -> tuple[str, str]:
             return label, question
 
 
-def make_draft(
-    world: World, family: str, question: str, pool: Pool, rule: str, *, rng: Random
-) -> dict[str, Any]:
-    """A line of the file: the cards read aloud and the rule's workflow, freely worded."""
+def make_draft(world: World, family: str, pool: Pool, rule: str, rng: Random) -> str:
+    """The cards read aloud and the rule's workflow, freely worded."""
     flow = make_workflow(rule, pool, family)
     worded = name_matter(flow, world.matters.get(family, f"the {family}"), rng)
-    thought = read_cards(rule, pool, family)
-    return {
-        "question": question,
-        "workers": [{"id": w.id, "description": w.description, "shares": w.measured} for w in pool],
-        "draft": f"{thought}\n{render_workflow(worded, pool, names=True)}",
-    }
+    return f"{read_cards(rule, pool, family)}\n{render_workflow(worded, pool, names=True)}"
 
 
 def draw_shares(rng: Random) -> list[str]:
@@ -157,6 +152,17 @@ def draw_reading(world: World, everyone: Pool, number: int, seed: int, *, rng: R
     return [f"{question}\nRight alone: {told}.\n", f"{family}: {share}", "\n"]
 
 
+def draw_naming(
+    world: World, everyone: Pool, chosen: Mapping[str, str], rng: Random
+) -> list[str]:
+    """A draft up to its list of workers, the names on it, and the list's end."""
+    family = rng.choice(rng.choice((world.training, LABELS)))
+    pool = draw_pool(world, everyone, family, rng)
+    draft = make_draft(world, family, pool, rule_of_family(world, chosen, family), rng)
+    before, list_begins, rest = draft.partition("model_id = [")
+    return [f"{before}{list_begins}", rest.partition("]")[0], "]\n"]
+
+
 def join_parts(lines: list[list[str]]) -> list[str]:
     """Texts given and learned in turn, of lines that begin and end with what is given."""
     joined = [""]
@@ -169,14 +175,20 @@ def join_parts(lines: list[list[str]]) -> list[str]:
 def write_lines(
     world: World, chosen: Mapping[str, str], count: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """So many drafts, and among them a drill in reading and two in ranking for every eight."""
+    """So many drafts, and among them a drill in reading, two in ranking and one in naming for every eight."""
     everyone = world.pool(*SOURCE)
     for number in range(count):
         rng = Random(f"drafts {seed} {number}")
         family, question = draw_question(world, number, seed, rng)
         pool = draw_pool(world, everyone, family, rng)
         rule = rule_of_family(world, chosen, family)
-        yield make_draft(world, family, question, pool, rule, rng=rng)
+        yield {
+            "question": question,
+            "workers": [
+                {"id": w.id, "description": w.description, "shares": w.measured} for w in pool
+            ],
+            "draft": make_draft(world, family, pool, rule, rng),
+        }
         if number % 4 == 0:
             yield {
                 "drill": join_parts([draw_ranking(world, rng) for _ in range(LINES)]),
@@ -186,6 +198,9 @@ def write_lines(
             at = 10_000 + CARDS * number
             some = [draw_reading(world, everyone, at + n, seed, rng=rng) for n in range(CARDS)]
             yield {"drill": join_parts(some), "weight": READ_WEIGHT}
+        if number % 8 == 4 and len(world.abilities) > 1:
+            lists = [draw_naming(world, everyone, chosen, rng) for _ in range(LISTS)]
+            yield {"drill": join_parts(lists), "weight": NAME_WEIGHT}
 
 
 def main() -> None:
