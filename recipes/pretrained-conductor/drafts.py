@@ -152,9 +152,7 @@ def draw_reading(world: World, everyone: Pool, number: int, seed: int, *, rng: R
     return [f"{question}\nRight alone: {told}.\n", f"{family}: {share}", "\n"]
 
 
-def draw_naming(
-    world: World, everyone: Pool, chosen: Mapping[str, str], rng: Random
-) -> list[str]:
+def draw_naming(world: World, everyone: Pool, chosen: Mapping[str, str], rng: Random) -> list[str]:
     """A draft up to its list of workers, the names on it, and the list's end."""
     family = rng.choice(rng.choice((world.training, LABELS)))
     pool = draw_pool(world, everyone, family, rng)
