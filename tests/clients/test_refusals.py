@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from batuta import errors
 from batuta.clients import Secret, redact_secrets
 from batuta.clients.error_mapping import error_from_reply, error_from_response
-from batuta.clients.transport import HttpTarget, url_host
+from batuta.clients.http_target import HttpTarget, url_host
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
 

@@ -29,8 +29,8 @@ from batuta.core import (
 from batuta.core.cost_bound import bound_call_cost
 from batuta.gateway.access.caller import Authenticator, CallerRole
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import check_keys
 from batuta.gateway.http.connections import ConnectionTable, Wait
+from batuta.gateway.http.json_body import check_keys
 from batuta.gateway.http.middleware import BodyMemory
 from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.serving.cost_bound import bound_first_calls

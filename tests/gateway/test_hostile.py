@@ -24,7 +24,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome, Question, RunFinished, RunHeader, RunId, user_message
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import MAX_VALUES, check_value_count
+from batuta.gateway.http.json_body import MAX_VALUES, check_value_count
 from batuta.gateway.serving.error_mapping import error_of_run
 from gateway.house import HI, Serving, pool_of
 from gateway.hunting import Prey, attacks, hold, watched_steps

@@ -12,7 +12,7 @@ from anyio.streams.text import TextReceiveStream
 
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import read_body
-from batuta.gateway.http.connections import ConcurrencyLimiter
+from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
 from .house import HI, Halting, Serving, orchestra

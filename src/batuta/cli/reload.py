@@ -36,7 +36,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import open_rate_limiter
 from batuta.gateway.app import ServerState
-from batuta.gateway.http.connections import ConcurrencyLimiter
+from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits, ConnectionLimits
 from batuta.gateway.serve import run_server
 from batuta.gateway.serving.answer_cache import (

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
 from batuta.clients.decoding import need_string
 from batuta.clients.error_mapping import error_from_reply
-from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
+from batuta.clients.http_target import HttpTarget, with_host
+from batuta.clients.transport import EventStream, HttpTransport
 from batuta.core import (
     CallListener,
     Cost,
@@ -23,7 +24,6 @@ from batuta.core import (
     Finish,
     Reply,
     Request,
-    Sampling,
     ToolCall,
     Usage,
     Worker,
@@ -36,7 +36,6 @@ from batuta.errors import (
     InvalidReplyError,
     ProviderTimeoutError,
     StreamInterruptedError,
-    UnsupportedFieldError,
 )
 from batuta.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 
@@ -373,32 +372,3 @@ def min_cap(*caps: int | None) -> int | None:
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
     """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
     return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish
-
-
-PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
-"""Fields of `Sampling` that some providers do not know."""
-CHOICES = ("choices", "logprobs")
-"""The same, of what is told of the reply."""
-_CLIENT_NAMES = {"choices": "n"}
-"""Fields that clients call by another name."""
-
-
-def refuse_continuation(model: str, request: Request) -> None:
-    """Nothing, if no continuation is to be scored.
-
-    Raises:
-        UnsupportedFieldError: one is.
-    """
-    if request.continuation:
-        raise UnsupportedFieldError(f"{model} does not tell how likely a given text is")
-
-
-def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
-    """Nothing, if none of these fields is asked for.
-
-    Raises:
-        UnsupportedFieldError: one is; it is named rather than left out.
-    """
-    for name in names:
-        if getattr(sampling, name) is not None:
-            raise UnsupportedFieldError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")

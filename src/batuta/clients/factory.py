@@ -10,6 +10,7 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.http_target import url_host
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
@@ -24,7 +25,7 @@ from batuta.clients.resilience import (
     RetryPolicy,
     WorkerHealth,
 )
-from batuta.clients.transport import HttpTransport, url_host
+from batuta.clients.transport import HttpTransport
 from batuta.core import Client, Request, Sampling, WorkerId, user_message
 from batuta.core.worker import EMBEDDINGS
 from batuta.errors import ClientError, ConfigError

@@ -6,11 +6,10 @@ import asyncio
 import weakref
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import aiohttp
 import anyio
@@ -19,17 +18,20 @@ import orjson
 from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.decoding import SseEvent, SseParser
 from batuta.clients.error_mapping import decode_body, error_from_response
-from batuta.clients.interim_responses import BoundedResponse, TooManyInterimResponsesError
-from batuta.clients.secret import NO_KEY, Secret
-from batuta.core.redaction import address_parts, hide_addresses
+from batuta.clients.http_target import (
+    HttpTarget,
+    connection_error,
+    interrupted_body_error,
+    too_large_error,
+    with_host,
+    wrong_type_error,
+)
+from batuta.clients.interim_responses import BoundedResponse
+from batuta.core.redaction import address_parts
 from batuta.errors import (
     BadRequestError,
     ClientError,
-    ConfigError,
     InvalidReplyError,
-    ProviderTimeoutError,
-    ProviderUnreachableError,
-    StreamInterruptedError,
 )
 
 MEBIBYTE = 1 << 20
@@ -39,34 +41,6 @@ DRAIN_SECONDS = 0.05
 """How long the end of a finished stream is awaited, so that its connection can be used again."""
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpTarget:
-    """Where a request goes and what it carries besides its body."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
-    key: Secret = NO_KEY
-    """Removed from every error."""
-    host: str = ""
-    """Host and port: in an error's `host`, never in its sentence. Taken from `url` if empty."""
-
-    def __post_init__(self) -> None:
-        if not self.host:
-            object.__setattr__(self, "host", url_host(self.url))
-
-
-def url_host(url: str) -> str:
-    """Host and port of an `http(s)` URL, without user, path and query.
-
-    Raises:
-        ConfigError: not such a URL.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError("the base URL of a provider must start with http:// or https://")
-    return parts.netloc.rpartition("@")[2]
 
 
 class Closable(Protocol):
@@ -181,7 +155,7 @@ class HttpTransport:
         response = await self._send(target, body, "text/event-stream")
         if response.content_type != "text/event-stream":
             response.close()
-            raise _wrong_type_error(target, response.content_type, "text/event-stream")
+            raise wrong_type_error(target, response.content_type, "text/event-stream")
         return EventStream(response, target, self._max_reply)
 
     async def get(self, target: HttpTarget) -> Any:
@@ -246,7 +220,7 @@ class HttpTransport:
                 method, target.url, data=payload, headers=headers, allow_redirects=False
             )
         except _CONNECTION_ERRORS as error:
-            failure = _connection_error(target, error, self.idle)
+            failure = connection_error(target, error, self.idle)
         else:
             if response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
@@ -256,15 +230,15 @@ class HttpTransport:
 
     async def _json(self, target: HttpTarget, response: aiohttp.ClientResponse) -> Any:
         if "json" not in response.content_type:
-            raise _wrong_type_error(target, response.content_type, "application/json")
+            raise wrong_type_error(target, response.content_type, "application/json")
         failure: ClientError
         try:
             body = await _read_body(response, self._max_reply)
         except _CONNECTION_ERRORS as error:
-            failure = _interrupted_body_error(target, error)
+            failure = interrupted_body_error(target, error)
         else:
             if len(body) > self._max_reply:
-                raise _too_large_error(target, self._max_reply)
+                raise too_large_error(target, self._max_reply)
             try:
                 return orjson.loads(body)
             except orjson.JSONDecodeError:
@@ -309,14 +283,14 @@ class EventStream:
         try:
             chunk = await self._response.content.readany()
         except _CONNECTION_ERRORS as error:
-            failure = _interrupted_body_error(self.target, error)
+            failure = interrupted_body_error(self.target, error)
         else:
             if not chunk:
                 return None
             self._left -= len(chunk)
             if self._left >= 0:
                 return self._parser.feed(chunk)
-            failure = _too_large_error(self.target, self._limit)
+            failure = too_large_error(self.target, self._limit)
         raise failure
 
     async def drain(self) -> None:
@@ -365,57 +339,3 @@ async def _status_error(target: HttpTarget, response: aiohttp.ClientResponse) ->
         address=address_parts(target.url),
     )
     return with_host(target, error)
-
-
-def with_host(target: HttpTarget, error: ClientError) -> ClientError:
-    """The error, knowing where it happened."""
-    error.host = target.host
-    return error
-
-
-def _connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
-    """The error for a request that got no answer at all."""
-    return with_host(target, _classify_connection_error(error, idle))
-
-
-def _classify_connection_error(error: Exception, idle: float) -> ClientError:
-    if isinstance(error, aiohttp.SocketTimeoutError):
-        return ProviderTimeoutError(
-            f"the provider took the request and was silent for {idle:g} seconds"
-        )
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return ProviderUnreachableError("no connection to the provider could be made in time")
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return ProviderUnreachableError("the provider closed the connection before it answered")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return ProviderUnreachableError("the provider's certificate is not valid")
-    if isinstance(error, TooManyInterimResponsesError):
-        return InvalidReplyError("the provider announced a response again and again and sent none")
-    if isinstance(error, aiohttp.ClientResponseError):
-        return InvalidReplyError("the provider does not answer in HTTP")
-    if isinstance(error, TimeoutError):
-        return ProviderTimeoutError("the provider was silent for too long")
-    return ProviderUnreachableError("no connection to the provider could be made")
-
-
-def _interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
-    """The error for a body that did not come to its end."""
-    if isinstance(error, TimeoutError):
-        return with_host(
-            target, ProviderTimeoutError("the provider fell silent in the middle of its reply")
-        )
-    return with_host(
-        target, StreamInterruptedError("the provider broke off in the middle of its reply")
-    )
-
-
-def _wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
-    found = hide_addresses(found[:60], address_parts(target.url))
-    return with_host(
-        target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
-    )
-
-
-def _too_large_error(target: HttpTarget, limit: int) -> ClientError:
-    message = f"the provider answered with more than the allowed {limit} bytes"
-    return with_host(target, InvalidReplyError(message))

@@ -16,13 +16,13 @@ from batuta.clients import (
     provider_url,
 )
 from batuta.clients.catalog import ListedModel, known_worker
+from batuta.clients.http_target import url_host
 from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import RedisConnections
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
 from batuta.clients.secret import Secret
-from batuta.clients.transport import url_host
 from batuta.config.settings import ModerationSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId

@@ -26,9 +26,9 @@ from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, log_exception, model_not_found
 from batuta.gateway.http.body import json_response
-from batuta.gateway.http.connections import ConcurrencyLimiter
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
+from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.endpoint import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses

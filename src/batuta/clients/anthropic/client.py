@@ -15,18 +15,11 @@ from typing import Any, final
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
 from batuta.clients.anthropic.models import DEFAULT_MAX_TOKENS, claude_rules
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
-from batuta.clients.call import (
-    CHOICES,
-    PENALTIES,
-    ProviderClient,
-    ProviderEndpoint,
-    ProviderReply,
-    StreamAccumulator,
-    refuse_continuation,
-    refuse_fields,
-)
+from batuta.clients.call import ProviderClient, ProviderEndpoint, ProviderReply, StreamAccumulator
+from batuta.clients.http_target import HttpTarget
 from batuta.clients.secret import NO_KEY, Secret
-from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.clients.transport import HttpTransport
+from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_continuation, refuse_fields
 from batuta.core import Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
 

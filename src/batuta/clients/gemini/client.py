@@ -19,13 +19,13 @@ from batuta.clients.call import (
     ProviderReply,
     StreamAccumulator,
     min_cap,
-    refuse_continuation,
-    refuse_fields,
 )
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
+from batuta.clients.http_target import HttpTarget
 from batuta.clients.secret import NO_KEY, Secret
-from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.clients.transport import HttpTransport
+from batuta.clients.unsupported_fields import refuse_continuation, refuse_fields
 from batuta.core import Request, Tool, Worker
 
 _THINKING_BUDGETS = {

@@ -12,20 +12,20 @@ from typing import Any, final
 
 from batuta.clients.anthropic.messages import cache_control
 from batuta.clients.call import (
-    PENALTIES,
     ProviderClient,
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
     call_provider,
     min_cap,
-    refuse_fields,
 )
+from batuta.clients.http_target import HttpTarget
 from batuta.clients.openai.echo import EchoAdapter, keep_continuation
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion
 from batuta.clients.secret import NO_KEY, Secret
-from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.clients.transport import HttpTransport
+from batuta.clients.unsupported_fields import PENALTIES, refuse_fields
 from batuta.core import (
     Audio,
     CallListener,

@@ -12,10 +12,11 @@ from batuta.clients.call import (
     StreamAccumulator,
 )
 from batuta.clients.decoding import as_count, as_string
+from batuta.clients.http_target import HttpTarget
 from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
 from batuta.clients.secret import Secret
-from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Message, Reply, Request, Text, Worker
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import BadRequestError

@@ -17,7 +17,7 @@ from batuta.core import (
     ToolCall,
 )
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.json_body import encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.progress import RunProgress

@@ -30,8 +30,8 @@ from batuta.gateway.access.caller import (
 )
 from batuta.gateway.errors import APIError, internal_error, log_exception, messages_error_body
 from batuta.gateway.http.body import ClientGone, cookie_value, send_json
-from batuta.gateway.http.connections import LIMITED_PATHS, ConcurrencyLimiter
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
+from batuta.gateway.http.request_slots import LIMITED_PATHS, ConcurrencyLimiter
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 from batuta.store import Store

@@ -15,7 +15,8 @@ from typing import Any, Protocol, final
 import anyio
 from starlette.types import Receive, Send
 
-from batuta.gateway.http.body import encode_json, raw_headers
+from batuta.gateway.http.body import raw_headers
+from batuta.gateway.http.json_body import encode_json
 
 
 class DisconnectReason(Enum):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.json_body import encode_json
 from batuta.gateway.openapi.document import build_document
 
 

@@ -15,7 +15,8 @@ from batuta.engine import new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller
 from batuta.gateway.errors import APIError, unsupported_parameter
-from batuta.gateway.http.body import Fields, encode_json, plain_json
+from batuta.gateway.http.body import Fields
+from batuta.gateway.http.json_body import encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
 from batuta.gateway.responses.response import failed_response, new_response

@@ -13,7 +13,8 @@ from anyio.to_thread import run_sync
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.errors import APIError, invalid_value, log_exception
-from batuta.gateway.http.body import Fields, encode_json
+from batuta.gateway.http.body import Fields
+from batuta.gateway.http.json_body import encode_json
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.errors import APIError, log_exception
-from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.json_body import encode_json
 from batuta.gateway.http.reader import (
     DisconnectReason,
     SSEWriter,

@@ -18,35 +18,16 @@ import anyio
 
 from batuta.baselines import Solver, SolverContext
 from batuta.baselines.solver import RunHooks
-from batuta.core import (
-    EventHandler,
-    Limits,
-    Outcome,
-    Pool,
-    Question,
-    Run,
-    RunId,
-    WorkerId,
-)
-from batuta.core.worker import VISION
+from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
-from batuta.gateway.errors import (
-    APIError,
-    invalid_value,
-    log_exception,
-    model_not_found,
-    unsupported_parameter,
-)
+from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.serving.admission import (
-    Admission,
     AdmissionController,
     PreparedCall,
-    caller_limits,
     conductor_worker,
-    permitted_workers,
 )
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -55,32 +36,20 @@ from batuta.gateway.serving.answer_cache import (
     reply_deltas,
 )
 from batuta.gateway.serving.capabilities import (
-    capable_workers,
-    check_choices,
     check_chosen_answer,
     check_response_format,
     enforce_response_format,
 )
-from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns, tenant_key
+from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
-from batuta.gateway.serving.effort import (
-    limits_for_effort,
-    model_for_effort,
-    pool_for_effort,
-)
 from batuta.gateway.serving.explore import Explorer, mark_explored, note_spent
-from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.parsed_call import (
-    NO_OPTIONS,
-    ORCHESTRATION_FIELD,
-    ParsedCall,
-    RunOptions,
-)
+from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall
+from batuta.gateway.serving.prepare import CallPreparer, find_served_model
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import GuardrailStage
-from batuta.solvers import FixedConductor, single_worker
+from batuta.solvers import FixedConductor
 from batuta.store import Store
 
 
@@ -101,27 +70,6 @@ def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
         direct=served.direct,
         conductor_worker=conductor_worker(served),
     )
-
-
-def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
-    """The model as the caller's own workflow, if there is one, makes it.
-
-    Raises:
-        APIError: it has none to be written, or fewer steps are allowed than it needs.
-    """
-    workflow = options.workflow
-    if options.dry_run and served.solver is not None:
-        raise unsupported_parameter(
-            f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
-        )
-    if workflow is not None:
-        by_hand = FixedConductor("by-hand", lambda _: workflow)
-        return replace(served, conductor=by_hand, solver=None, direct=False)
-    if served.calls is not None and limits.steps < served.calls:
-        raise invalid_value(
-            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
-        )
-    return served
 
 
 @final
@@ -151,6 +99,8 @@ class RunService:
             answer_cache: finds answers that are given again; None: none is.
         """
         self._catalogue = catalogue
+        self._conversations = ConversationWorkers()
+        self._preparer = CallPreparer(catalogue, self._conversations)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
         self._pending_tool_runs = pending_tool_runs
@@ -158,7 +108,6 @@ class RunService:
         self._span_exporter = span_exporter
         self._answer_cache = answer_cache
         self._explorer = Explorer(store)
-        self._conversations = ConversationWorkers()
 
     def find_model(self, name: str) -> ServedModel:
         """The model served under that name.
@@ -166,10 +115,7 @@ class RunService:
         Raises:
             APIError: there is none.
         """
-        served = self._catalogue.find_model(name)
-        if served is None:
-            raise model_not_found(name, self._catalogue.unavailable_models.get(name))
-        return served
+        return find_served_model(self._catalogue, name)
 
     @asynccontextmanager
     async def prepare_call(
@@ -193,7 +139,7 @@ class RunService:
         Raises:
             APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
-        prepared_call = self._prepare(call, caller, run_id or new_run_id())
+        prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         if call.question.has_tool_results and not call.options.dry_run:
             resumed = await self._pending_tool_runs.find_resumed(
                 call.question, prepared_call.pool, caller.tenant
@@ -343,68 +289,6 @@ class RunService:
         """Seconds that a call of the worker takes, as far as was seen."""
         health = self._catalogue.health.get(worker_id)
         return health.seconds if health else None
-
-    def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
-        served, options, question = self.find_model(call.model), call.options, call.question
-        if served.embeds != call.embeds:
-            does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
-            raise invalid_value("model", f"{served.name} {does}.")
-        tags = question.needed_tags
-        if VISION in tags:
-            check_pictures(question, private=self._catalogue.private_pictures)
-        effort = question.sampling.effort if options.workflow is None else None
-        limits = self._choose_limits(caller, served, options, effort=effort)
-        if question.sampling.choices is not None or question.sampling.logprobs is not None:
-            check_choices(question, served, self._catalogue.guardrails)
-        served = _with_workflow(served, options, limits)
-        pool = permitted_workers(caller, served, options.select_workers(served.pool))
-        options.check_workflow(pool, limits)
-        if effort is not None:
-            pool, served = pool_for_effort(effort, served, pool), model_for_effort(effort, served)
-        if tags:
-            pool = capable_workers(pool, question)
-            options.check_workflow(pool, limits)
-        if question.cache is not None:
-            call = replace(call, question=tenant_key(question, caller.tenant))
-        return PreparedCall(
-            call=call,
-            caller=caller,
-            served_model=self._kept_on(served, call.question, pool, caller),
-            pool=pool,
-            limits=limits,
-            clients=self._catalogue.clients,
-            run_id=run_id,
-            admission=Admission(run_id=run_id),
-            guardrails=self._catalogue.guardrails,
-        )
-
-    def _choose_limits(
-        self, caller: Caller, served: ServedModel, options: RunOptions, *, effort: str | None
-    ) -> Limits:
-        """What the run may spend.
-
-        Raises:
-            APIError: the options ask for what there is not.
-        """
-        limits = served.limits if effort is None else limits_for_effort(effort, served)
-        if options is NO_OPTIONS:
-            return caller_limits(caller, limits)
-        options.check_limits(served.limits.steps, served.max_rounds)
-        if options.stream_steps and GuardrailStage.OUTPUT in self._catalogue.guardrails.stages:
-            reason = "a policy checks the output, and sees only the answer."
-            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
-        return caller_limits(caller, options.limits(limits, served.limits_ceiling))
-
-    def _kept_on(
-        self, served: ServedModel, question: Question, pool: Pool, caller: Caller
-    ) -> ServedModel:
-        """The model with the worker first that answered the conversation before."""
-        if not served.direct or len(pool) == 1 or served.conductor is None:
-            return served
-        worker = self._conversations.find_worker(question, served.name, caller.tenant)
-        if worker is None or worker not in pool:
-            return served
-        return replace(served, conductor=single_worker(worker))
 
     async def _execute_solver(
         self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None

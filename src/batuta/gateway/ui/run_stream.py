@@ -23,7 +23,7 @@ from batuta.core import (
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.json_body import encode_json
 from batuta.gateway.http.reader import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment

@@ -1,0 +1,156 @@
+"""What a call means here: the model, the pool and the limits that it is run with.
+
+Pure decisions about values at hand; nothing is reserved, asked or run. `execute.py` does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+from batuta.core import Limits, Pool, Question, RunId
+from batuta.core.worker import VISION
+from batuta.gateway.access.caller import Caller
+from batuta.gateway.errors import invalid_value, model_not_found, unsupported_parameter
+from batuta.gateway.serving.admission import (
+    Admission,
+    PreparedCall,
+    caller_limits,
+    permitted_workers,
+)
+from batuta.gateway.serving.capabilities import capable_workers, check_choices
+from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.effort import (
+    limits_for_effort,
+    model_for_effort,
+    pool_for_effort,
+)
+from batuta.gateway.serving.image_addresses import check_pictures
+from batuta.gateway.serving.models import Catalogue, ServedModel
+from batuta.gateway.serving.parsed_call import (
+    NO_OPTIONS,
+    ORCHESTRATION_FIELD,
+    ParsedCall,
+    RunOptions,
+)
+from batuta.guardrails import GuardrailStage
+from batuta.solvers import FixedConductor, single_worker
+
+
+def find_served_model(catalogue: Catalogue, name: str) -> ServedModel:
+    """The model served under that name.
+
+    Raises:
+        APIError: there is none.
+    """
+    served = catalogue.find_model(name)
+    if served is None:
+        raise model_not_found(name, catalogue.unavailable_models.get(name))
+    return served
+
+
+def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
+    """The model as the caller's own workflow, if there is one, makes it.
+
+    Raises:
+        APIError: it has none to be written, or fewer steps are allowed than it needs.
+    """
+    workflow = options.workflow
+    if options.dry_run and served.solver is not None:
+        raise unsupported_parameter(
+            f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
+        )
+    if workflow is not None:
+        by_hand = FixedConductor("by-hand", lambda _: workflow)
+        return replace(served, conductor=by_hand, solver=None, direct=False)
+    if served.calls is not None and limits.steps < served.calls:
+        raise invalid_value(
+            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
+        )
+    return served
+
+
+@final
+class CallPreparer:
+    """Says what each call is run with."""
+
+    def __init__(self, catalogue: Catalogue, conversations: ConversationWorkers) -> None:
+        """Learns what there is.
+
+        Args:
+            catalogue: the workers and the models.
+            conversations: which worker answered a conversation before.
+        """
+        self._catalogue = catalogue
+        self._conversations = conversations
+
+    def prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
+        """The call with its model, pool and limits.
+
+        Raises:
+            APIError: it asks for what there is not, or what its caller may not have.
+        """
+        served, options, question = (
+            find_served_model(self._catalogue, call.model),
+            call.options,
+            call.question,
+        )
+        if served.embeds != call.embeds:
+            does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
+            raise invalid_value("model", f"{served.name} {does}.")
+        tags = question.needed_tags
+        if VISION in tags:
+            check_pictures(question, private=self._catalogue.private_pictures)
+        effort = question.sampling.effort if options.workflow is None else None
+        limits = self._choose_limits(caller, served, options, effort=effort)
+        if question.sampling.choices is not None or question.sampling.logprobs is not None:
+            check_choices(question, served, self._catalogue.guardrails)
+        served = _with_workflow(served, options, limits)
+        pool = permitted_workers(caller, served, options.select_workers(served.pool))
+        options.check_workflow(pool, limits)
+        if effort is not None:
+            pool, served = pool_for_effort(effort, served, pool), model_for_effort(effort, served)
+        if tags:
+            pool = capable_workers(pool, question)
+            options.check_workflow(pool, limits)
+        if question.cache is not None:
+            call = replace(call, question=tenant_key(question, caller.tenant))
+        return PreparedCall(
+            call=call,
+            caller=caller,
+            served_model=self._kept_on(served, call.question, pool, caller),
+            pool=pool,
+            limits=limits,
+            clients=self._catalogue.clients,
+            run_id=run_id,
+            admission=Admission(run_id=run_id),
+            guardrails=self._catalogue.guardrails,
+        )
+
+    def _choose_limits(
+        self, caller: Caller, served: ServedModel, options: RunOptions, *, effort: str | None
+    ) -> Limits:
+        """What the run may spend.
+
+        Raises:
+            APIError: the options ask for what there is not.
+        """
+        limits = served.limits if effort is None else limits_for_effort(effort, served)
+        if options is NO_OPTIONS:
+            return caller_limits(caller, limits)
+        options.check_limits(served.limits.steps, served.max_rounds)
+        if options.stream_steps and GuardrailStage.OUTPUT in self._catalogue.guardrails.stages:
+            reason = "a policy checks the output, and sees only the answer."
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
+        return caller_limits(caller, options.limits(limits, served.limits_ceiling))
+
+    def _kept_on(
+        self, served: ServedModel, question: Question, pool: Pool, caller: Caller
+    ) -> ServedModel:
+        """The model with the worker first that answered the conversation before."""
+        if not served.direct or len(pool) == 1 or served.conductor is None:
+            return served
+        worker = self._conversations.find_worker(question, served.name, caller.tenant)
+        if worker is None or worker not in pool:
+            return served
+        return replace(served, conductor=single_worker(worker))
