@@ -4,7 +4,7 @@ import html
 import json
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import anyio
@@ -12,6 +12,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.core.formatting import format_cost
+from batuta.gateway.errors import APIError
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.keys import PAGE_SIZE
@@ -87,13 +88,13 @@ async def test_a_run_that_is_stopped_can_be_opened_at_once(house, browse, monkey
     http = browse(house)
     headers = {"x-token": await token_of(http)}
     body = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
-    monkeypatch.setattr("batuta.gateway.ui.runs._SECONDS_TO_END", 0.2)
+    monkeypatch.setattr("batuta.gateway.ui.asked_runs._SECONDS_TO_END", 0.2)
     response = await http.post("/ui/ask", json=body, headers=headers)
     address = f"/ui/runs/{response.headers['x-batuta-run-id']}"
     async with http.get(address) as page:
         assert page.status == 409
         assert "This run goes on; reload the page when it has ended." in await page.text()
-    monkeypatch.setattr("batuta.gateway.ui.runs._SECONDS_TO_END", 30.0)
+    monkeypatch.setattr("batuta.gateway.ui.asked_runs._SECONDS_TO_END", 30.0)
     found = []
 
     async def open_page():
@@ -109,15 +110,37 @@ async def test_a_run_that_is_stopped_can_be_opened_at_once(house, browse, monkey
     assert status == 200 and "Will this ever end?" in text
 
 
-async def test_nobody_learns_that_a_strangers_run_goes_on():
+async def test_nobody_learns_that_a_strangers_run_goes_on(monkeypatch):
+    monkeypatch.setattr("batuta.gateway.ui.asked_runs._SECONDS_TO_END", 0.01)
     asked = AskedRuns()
-    session = SimpleNamespace(tenant="one")
-    with asked.track("run-1", session):  # pyright: ignore[reportArgumentType]
-        for tenant, goes_on in (("one", True), (None, True), ("two", False)):
-            stranger: Any = SimpleNamespace(tenant=tenant)
-            assert await asked.wait_for_end("run-1", stranger, 0.01) is goes_on
-        assert not await asked.wait_for_end("run-2", session, 0.01)  # pyright: ignore[reportArgumentType]
-    assert not await asked.wait_for_end("run-1", session, 0.01)  # pyright: ignore[reportArgumentType]
+    one, operator, two = (cast("Any", SimpleNamespace(tenant=t)) for t in ("one", None, "two"))
+    with asked.track("run-1", one):
+        for session in (one, operator):
+            with pytest.raises(APIError, match="goes on"):
+                await asked.wait_for_end("run-1", session)
+        await asked.wait_for_end("run-1", two)
+        await asked.wait_for_end("run-2", one)
+    await asked.wait_for_end("run-1", one)
+
+
+@pytest.mark.parametrize(
+    "place", ["compare?a={}", "compare/figures?a={}&b={}", "?replay={}", "?again={}"]
+)
+async def test_a_run_that_goes_on_is_not_called_unknown(house, browse, monkeypatch, place):
+    """Wherever else a run may be opened from its own page, as soon as it is stopped."""
+    monkeypatch.setattr("batuta.gateway.ui.asked_runs._SECONDS_TO_END", 0.2)
+    http = browse(house)
+    headers = {"x-token": await token_of(http)}
+    body = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
+    response = await http.post("/ui/ask", json=body, headers=headers)
+    run_id = response.headers["x-batuta-run-id"]
+    address = "/ui/" + place.format(run_id, run_id)
+    async with http.get(address) as page:
+        assert page.status == 409
+    monkeypatch.setattr("batuta.gateway.ui.asked_runs._SECONDS_TO_END", 30.0)
+    response.close()
+    async with http.get(address) as page:
+        assert page.status == 200
 
 
 @pytest.mark.parametrize("address", SCREENS)

@@ -8,7 +8,11 @@ from typing import NamedTuple, final
 
 import anyio
 
+from batuta.gateway.errors import APIError
 from batuta.gateway.ui.session import WebSession
+
+_SECONDS_TO_END = 5.0
+"""How long a run that was stopped may take to be stored, to whoever opens it at once."""
 
 
 class AskedRun(NamedTuple):
@@ -35,11 +39,16 @@ class AskedRuns:
             del self._runs[run_id]
             asked.ended.set()
 
-    async def wait_for_end(self, run_id: str, session: WebSession, seconds: float) -> bool:
-        """Whether the visitor's run still goes on after so many seconds, or until it has ended."""
+    async def wait_for_end(self, run_id: str, session: WebSession) -> None:
+        """Nothing, once the visitor's run of that id is stored, or if none goes on.
+
+        Raises:
+            APIError: it does not end within seconds.
+        """
         asked = self._runs.get(run_id)
         if asked is None or session.tenant not in {None, asked.tenant}:
-            return False
-        with anyio.move_on_after(seconds):
+            return
+        with anyio.move_on_after(_SECONDS_TO_END):
             await asked.ended.wait()
-        return not asked.ended.is_set()
+        if not asked.ended.is_set():
+            raise APIError(409, "conflict", "This run goes on; reload the page when it has ended.")

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from batuta.core import Run
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.gateway.serving.models import MINI_MODEL, Catalogue
+from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
@@ -83,9 +84,10 @@ def _relative_change(one: float, other: float) -> str:
 class ComparisonPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
         self._catalogue = catalogue
         self._store = store
+        self._asked_runs = asked_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Two stored runs, or a question for two systems."""
@@ -128,7 +130,9 @@ class ComparisonPage:
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
         """Both runs, or the one that was named."""
         given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
-        return [await load_run(self._store, name, session) for name in given if name]
+        return [
+            await load_run(self._store, self._asked_runs, name, session) for name in given if name
+        ]
 
 
 async def _text_difference(one: Run, other: Run) -> list[DiffPiece]:

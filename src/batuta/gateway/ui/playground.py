@@ -54,15 +54,16 @@ def default_model(catalogue: Catalogue) -> str:
 class PlaygroundPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
         self._catalogue = catalogue
         self._store = store
+        self._asked_runs = asked_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """The composer; `again` fills it with a run's question, `replay` repeats its workflow."""
         query, catalogue = request.query_params, self._catalogue
         given = query.get("again") or query.get("replay")
-        run = await load_run(self._store, given, session) if given else None
+        run = await load_run(self._store, self._asked_runs, given, session) if given else None
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
         chosen = {worker.id for worker in run.header.pool} if run else set[str]()
@@ -119,7 +120,9 @@ class PlaygroundEndpoint:
         check_form_token(visitor, request.headers.get("x-token"))
         body = await read_fields(scope, receive)
         replayed = body.text("replay")
-        run = await load_run(self._store, replayed, visitor) if replayed else None
+        run = None
+        if replayed:
+            run = await load_run(self._store, self._asked_runs, replayed, visitor)
         call = (
             parse_chat(_drop_fields(body, "replay", "scope")) if run is None else _repeat_call(run)
         )
@@ -149,12 +152,15 @@ class PlaygroundEndpoint:
         return replace(prepared, served_model=served, limits=limits)
 
 
-async def load_run(store: Store | None, run_id: str, session: WebSession) -> Run:
-    """The run of that id, if the visitor may see it.
+async def load_run(
+    store: Store | None, asked_runs: AskedRuns, run_id: str, session: WebSession
+) -> Run:
+    """The run of that id, if the visitor may see it; one that is being stopped is waited for.
 
     Raises:
-        APIError: there is none, its content was not kept, or it is too large.
+        APIError: there is none, it goes on, its content was not kept, or it is too large.
     """
+    await asked_runs.wait_for_end(run_id, session)
     encoded = None if store is None else await store.get_encoded(run_id, session.tenant)
     if encoded is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")

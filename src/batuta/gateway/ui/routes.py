@@ -37,13 +37,14 @@ def page_routes(
 ) -> list[BaseRoute]:
     """Every route of the page."""
     sessions, asked_runs = SessionManager(), AskedRuns()
-    runs, comparison = RunPages(catalogue, store, asked_runs), ComparisonPage(catalogue, store)
+    runs = RunPages(catalogue, store, asked_runs)
+    comparison = ComparisonPage(catalogue, store, asked_runs)
     learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
     signing = SignInPages(authenticator, store, oidc)
     own_keys = OwnKeyPages(store, authenticator)
     playground = PlaygroundEndpoint(delivery, store, sessions, asked_runs)
     screens = {
-        "/ui/": PlaygroundPage(catalogue, store).page,
+        "/ui/": PlaygroundPage(catalogue, store, asked_runs).page,
         "/ui/runs": runs.list_page,
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/export.json": runs.export,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Outcome
-from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.playground import is_too_large
@@ -19,8 +19,6 @@ from batuta.store import RunSummary, Store
 
 PAGE_SIZE = 50
 _SEE_OTHER = 303
-_SECONDS_TO_END = 5.0
-"""How long a run that was stopped may take to be stored, to whoever opens it at once."""
 _FILTERS = ("q", "model", "outcome", "tenant")
 
 
@@ -62,9 +60,7 @@ class RunPages:
         Raises:
             APIError: there is none, or it has not ended.
         """
-        run_id: str = request.path_params["id"]
-        if await self._asked_runs.wait_for_end(run_id, session, _SECONDS_TO_END):
-            raise APIError(409, "conflict", "This run goes on; reload the page when it has ended.")
+        await self._asked_runs.wait_for_end(request.path_params["id"], session)
         summary = await self._summary(request, session)
         encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
         is_large = is_too_large(encoded)
