@@ -44,6 +44,18 @@ def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp
     assert len(losses) >= 30 and losses[-1] < 0.5 * losses[0]
 
 
+def test_what_the_settings_say_of_distilling_holds_for_a_tuning_too(tmp_path, warm):
+    steps = []
+    stage = settings(
+        tmp_path,
+        rejection={"steps": 30, "batch": 16, "learning_rate": 3e-3},
+        distil={"steps": 3, "batch": 4},
+        policy={"start": str(warm), "network": NETWORK},
+    )
+    run_distillation(stage, write_found(tmp_path / "tuned"), lambda *told: steps.append(told[:2]))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_workflows_that_do_not_fit_into_a_draft_are_refused_before_anything_is_fitted(
     tmp_path, warm
 ):

@@ -51,8 +51,9 @@ def run_distillation(
         source: JSON lines of `question`, `pool` (ids, in the order they are listed) or `workers`
             (with their cards), `draft` and, if it is not 1, `weight`, whose drafts of one question
             over one pool share their prompt; lines of `drill` may stand between them
-            (`distil_sources`); or the folder that `batuta tune` wrote. A file is fitted as `distil`
-            says, a folder with the batch, steps and learning rate of rejection sampling.
+            (`distil_sources`); or the folder that `batuta tune` wrote. Both are fitted as `distil`
+            says; what it leaves open of batch, steps and learning rate is, for a folder, that of
+            rejection sampling.
         on_step: hears each step's number, of how many, and its loss.
         resume: go on from where the same stage was killed.
 
@@ -122,9 +123,12 @@ def _require_room(
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
     """How long and how fast the workflows of a tuning are learned."""
-    own = settings.rejection
+    own, said = settings.rejection, settings.distil
     steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
-    return DistilSettings(steps=steps, batch=own.batch, learning_rate=own.learning_rate)
+    usual = {"steps": steps, "batch": own.batch, "learning_rate": own.learning_rate}
+    return said.model_copy(
+        update={name: value for name, value in usual.items() if name not in said.model_fields_set}
+    )
 
 
 def draw_groups(
