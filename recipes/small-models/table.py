@@ -30,6 +30,8 @@ NAMES = {
     ("small", "ultra"): "conductor of 0.6 million (rehearsal's)",
     ("pretrained", "ultra"): "pretrained conductor (world 2's)",
     ("moa", "moa-8"): "Mixture-of-Agents, 8 calls",
+    ("taught", "ultra"): "SmolLM2, taught what `batuta tune` found",
+    ("reinforced", "ultra"): "the same after GRPO",
     ("alone", "oracle"): "(any worker alone is right)",
     ("alone", "vote"): "vote of all",
 }

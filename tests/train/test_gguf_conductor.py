@@ -70,8 +70,8 @@ def cut(tmp_path_factory):
 TASK = draw_world2_tasks("letters", 1, 5)[0]
 FLOW = Workflow(
     (
-        Step(subtask="Answer the question.", worker=POOL.workers[1].id),
-        Step(subtask="Refine the answer.", worker=POOL.workers[0].id, access=(0,)),
+        Step(subtask="", worker=POOL.workers[1].id),  # the question as it stands
+        Step(subtask='Refine the "answer".', worker=POOL.workers[0].id, access=(0,)),
     )
 )
 CONTEXT = PlanningContext(question=Question.of(TASK.question), pool=POOL)

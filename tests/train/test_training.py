@@ -93,14 +93,15 @@ FLOW = Workflow((Step(subtask="Solve it.", worker=rehearsal.rehearsal_pool().wor
 class Paying:
     """A runner that pays what it is told, row by row."""
 
-    def __init__(self, rewards):
+    def __init__(self, rewards, outcomes=()):
         self.rewards = rewards
+        self.outcomes = outcomes or [Outcome.ANSWERED] * len(rewards)
 
     async def run_drafts(self, drafts, seeds, step):
-        rows = zip(drafts, self.rewards, strict=True)
-        return [self._rollout(episode, draft, reward) for (episode, draft), reward in rows]
+        rows = zip(drafts, self.rewards, self.outcomes, strict=True)
+        return [self._rollout(*drafted, reward, outcome) for drafted, reward, outcome in rows]
 
-    def _rollout(self, episode, draft, reward):
+    def _rollout(self, episode, draft, reward, outcome):
         header = RunHeader(
             id=RunId("r"),
             question=Question.of("q"),
@@ -112,7 +113,7 @@ class Paying:
         run = Run(
             header=header,
             rounds=(Round(decision=Plan(FLOW), workflow=FLOW),),
-            outcome=Outcome.ANSWERED,
+            outcome=outcome,
             answer="7",
         )
         return GradedRollout(
@@ -120,12 +121,12 @@ class Paying:
         )
 
 
-def trainer_paying(tmp_path, policy, rewards, **optimiser):
+def trainer_paying(tmp_path, policy, rewards, outcomes=(), **optimiser):
     told = settings(tmp_path, optimiser={"steps": 1, **optimiser}, policy={"start": str(policy)})
     asked = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
 
     async def opened():
-        return Paying(rewards)
+        return Paying(rewards, outcomes)
 
     lines = []
     reward = RewardFunction(told, asked, opened, lambda step, rollouts: None)  # pyright: ignore[reportArgumentType]
@@ -151,6 +152,14 @@ def test_what_nobody_could_judge_leaves_its_group(tmp_path, random_policy, sampl
     assert line["outages"] == pytest.approx(3 / 8)
     assert line["reward"] == pytest.approx((1.0 + 0.0 + 0.5 + 0.5 + 0.5) / 5)
     assert line["frac_reward_zero_std"] == pytest.approx(0.5), "a group without spread is counted"
+
+
+def test_workflows_that_a_limit_ended_are_counted(tmp_path, random_policy):
+    """As wrong, and told: where calls wait for a place at their worker the deadline ends good ones."""
+    outcomes = [Outcome.LIMITED] * 3 + [Outcome.ANSWERED] * 5
+    trainer, lines = trainer_paying(tmp_path, random_policy, [0.5] * 3 + [1.0] * 5, outcomes)
+    trainer.train()
+    assert lines[0]["limited"] == pytest.approx(3 / 8) and lines[0]["outages"] == 0
 
 
 def test_groups_without_spread_move_nothing(tmp_path, random_policy):

@@ -43,10 +43,13 @@ CURVES = (
     ("entropy", "entropy, nats a token"),
     ("frac_reward_zero_std", "groups without spread"),
     ("outages", "left out for outages"),
+    ("limited", "ended by a limit"),
     ("second/right", "second rounds: right"),
     ("second/stands", "second rounds: let stand"),
 )
 """What is shown of each step, and its name for people."""
+TROUBLES = ("outages", "limited")
+"""Shown where there was any."""
 
 
 class TrainingState(StrEnum):
@@ -144,7 +147,7 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     for key, name in CURVES:
         values: list[float | None] = [line.get(key) for line in lines]
         known = [value for value in values if value is not None]
-        if known and (key != "outages" or any(known)):
+        if known and (key not in TROUBLES or any(known)):
             shown = (known[0], known[-1], min(known), max(known))
             table.add_row(name, *map(format_short, shown), draw_sparkline(values))
     return table

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from batuta.core import MalformedPlan
+from batuta.core import MalformedPlan, Outcome
 from batuta.train.episodes import Episode
 from batuta.train.grpo import FirstRound
 from batuta.train.reward import mix_rewards
@@ -219,6 +219,7 @@ def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
     found = {
         "valid": accepted / len(rollouts),
         "outages": (len(rollouts) - len(counted)) / len(rollouts),
+        "limited": sum(one.run.outcome is Outcome.LIMITED for one in rollouts) / len(rollouts),
         "right": _mean_or_zero(
             [(each.grade.score or 0.0) if each.grade else 0.0 for each in counted]
         ),

@@ -22,11 +22,14 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Entropy, nats a token", (("entropy", ""),)),
     ("Groups without spread", (("frac_reward_zero_std", ""),)),
     ("Left out for outages", (("outages", ""),)),
+    ("Ended by a limit", (("limited", ""),)),
     ("Second rounds: right", (("second/right", ""),)),
     ("Dollars a workflow", (("usd", ""),)),
     ("Seconds a step", (("step_time", ""),)),
 )
 """What is drawn of a training, and of what figures."""
+_TROUBLES = ("Left out for outages", "Ended by a limit")
+"""Drawn where there was any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def _draw_chart(
     columns = {name or title: _curve_values(key, lines) for key, name in series}
     known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
     every = [value for values in known.values() for value in values if value is not None]
-    if not every or (title.startswith("Left out") and not any(every)):
+    if not every or (title in _TROUBLES and not any(every)):
         return None
     low, high = min(every), max(every)
     curves = tuple(
