@@ -31,6 +31,7 @@ NAMES = {
     ("pretrained", "ultra"): "pretrained conductor (world 2's)",
     ("moa", "moa-8"): "Mixture-of-Agents, 8 calls",
     ("taught", "ultra"): "SmolLM2, taught what `batuta tune` found",
+    ("taught-2", "ultra"): "the same, seed 2",
     ("reinforced", "ultra"): "the same after GRPO",
     ("alone", "oracle"): "(any worker alone is right)",
     ("alone", "vote"): "vote of all",

@@ -151,7 +151,7 @@ def test_what_nobody_could_judge_leaves_its_group(tmp_path, random_policy, sampl
     (line,) = lines
     assert line["outages"] == pytest.approx(3 / 8)
     assert line["reward"] == pytest.approx((1.0 + 0.0 + 0.5 + 0.5 + 0.5) / 5)
-    assert line["frac_reward_zero_std"] == pytest.approx(0.5), "a group without spread is counted"
+    assert line["no_spread"] == pytest.approx(0.5), "a group without spread is counted"
 
 
 def test_workflows_that_a_limit_ended_are_counted(tmp_path, random_policy):
@@ -162,11 +162,19 @@ def test_workflows_that_a_limit_ended_are_counted(tmp_path, random_policy):
     assert lines[0]["limited"] == pytest.approx(3 / 8) and lines[0]["outages"] == 0
 
 
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_groups_without_spread_are_told_whatever_divides_advantages(tmp_path, random_policy, scale):
+    rewards = [1.0, 0.0, None, 0.5, None, None, 0.5, 0.5]
+    trainer, lines = trainer_paying(tmp_path, random_policy, rewards, scale=scale)
+    trainer.train()
+    assert lines[0]["no_spread"] == 0.5
+
+
 def test_groups_without_spread_move_nothing(tmp_path, random_policy):
     trainer, lines = trainer_paying(tmp_path, random_policy, [0.5] * 8)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     trainer.train()
-    assert lines[0]["frac_reward_zero_std"] == 1.0 and lines[0]["grad_norm"] == 0.0
+    assert lines[0]["no_spread"] == 1.0 and lines[0]["grad_norm"] == 0.0
     for name, p in trainer.model.named_parameters():
         assert torch.equal(p, before[name]), name
 

@@ -40,7 +40,7 @@ def write_learning(folder):
     run.mkdir(parents=True)
     lines = [
         {"step": n, "reward": n / 40, "right": n / 50, "valid": 0.9, "steps": 2.0, "steps_easy": 1.5, "steps_hard": None,
-         "worker_tokens": 900 + n, "entropy": 1 / n, "frac_reward_zero_std": 0.1, "outages": 0.0, "step_time": 1.0}
+         "worker_tokens": 900 + n, "entropy": 1 / n, "no_spread": 0.1, "outages": 0.0, "step_time": 1.0}
         for n in range(1, 21)
     ]  # fmt: skip
     run.joinpath("metrics.jsonl").write_text(

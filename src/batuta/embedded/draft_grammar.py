@@ -16,8 +16,8 @@ thought ::= [^\n"=]{1,200} "\n"
 text ::= "\"" sign{0,300} "\""
 sign ::= [^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})
 """
-"""A text is any string of JSON, of a length that an untrained policy ends within its tokens; an empty one
-has a step answer the question as it stands."""
+"""A text is any string of JSON, of a length that an untrained policy ends within its tokens; an
+empty one has a step answer the question as it stands."""
 
 
 def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:

@@ -41,7 +41,7 @@ CURVES = (
     ("steps_hard", "on hard questions"),
     ("worker_tokens", "worker tokens"),
     ("entropy", "entropy, nats a token"),
-    ("frac_reward_zero_std", "groups without spread"),
+    ("no_spread", "groups without spread"),
     ("outages", "left out for outages"),
     ("limited", "ended by a limit"),
     ("second/right", "second rounds: right"),

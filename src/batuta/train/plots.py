@@ -80,7 +80,7 @@ PANELS = (
         file="spread",
         title="Groups without spread",
         unit="share of groups",
-        curves=(("frac_reward_zero_std", "all completions earn the same"),),
+        curves=(("no_spread", "all completions earn the same"),),
         share=True,
     ),
     Panel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import Lock
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -79,12 +79,17 @@ class RewardFunction:
             )
         else:
             rollouts = await asyncio.wrap_future(running)
-        for name, value in rollout_metrics(rollouts).items():
+        rewards = [each.reward for each in rollouts]
+        groups = [
+            (number, start and start.row) for number, start in zip(episode, roots, strict=True)
+        ]
+        figures = rollout_metrics(rollouts) | {"no_spread": share_without_spread(groups, rewards)}
+        for name, value in figures.items():
             log_metric(name, value)
         log_metric("time/playing", time.perf_counter() - began)
         self._on_rollouts(step, rollouts)
         return mix_rewards(
-            [each.reward for each in rollouts],
+            rewards,
             [root and root.row for root in roots],
             self._settings.recursion.discount,
         )
@@ -199,6 +204,18 @@ class RewardFunction:
 
     def _seed(self, step: int, row: int) -> int:
         return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
+
+
+def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
+    """The share of groups in which all completions earn the same, as far as they were judged.
+
+    They teach nothing. TRL's own figure (`frac_reward_zero_std`) counts so only where advantages
+    are divided by their group's spread.
+    """
+    earned: dict[Hashable, set[float | None]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        earned.setdefault(group, set()).add(reward)
+    return sum(len(values - {None}) < 2 for values in earned.values()) / len(earned)  # noqa: PLR2004 - two differ
 
 
 def is_continuable(rollout: GradedRollout) -> bool:

@@ -20,7 +20,7 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Worker tokens", (("worker_tokens", ""),)),
     ("Conductor tokens", (("completions/mean_length", ""),)),
     ("Entropy, nats a token", (("entropy", ""),)),
-    ("Groups without spread", (("frac_reward_zero_std", ""),)),
+    ("Groups without spread", (("no_spread", ""),)),
     ("Left out for outages", (("outages", ""),)),
     ("Ended by a limit", (("limited", ""),)),
     ("Second rounds: right", (("second/right", ""),)),
