@@ -37,14 +37,13 @@ def page_routes(
 ) -> list[BaseRoute]:
     """Every route of the page."""
     sessions, asked_runs = SessionManager(), AskedRuns()
-    runs = RunPages(catalogue, store, asked_runs)
-    comparison = ComparisonPage(catalogue, store, asked_runs)
+    shown = catalogue, store, asked_runs
+    runs, comparison = RunPages(*shown), ComparisonPage(*shown)
     learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
-    signing = SignInPages(authenticator, store, oidc)
-    own_keys = OwnKeyPages(store, authenticator)
+    signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     playground = PlaygroundEndpoint(delivery, store, sessions, asked_runs)
     screens = {
-        "/ui/": PlaygroundPage(catalogue, store, asked_runs).page,
+        "/ui/": PlaygroundPage(*shown).page,
         "/ui/runs": runs.list_page,
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/export.json": runs.export,
