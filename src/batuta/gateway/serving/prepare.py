@@ -20,11 +20,7 @@ from batuta.gateway.serving.admission import (
 )
 from batuta.gateway.serving.capabilities import capable_workers, check_choices
 from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
-from batuta.gateway.serving.effort import (
-    limits_for_effort,
-    model_for_effort,
-    pool_for_effort,
-)
+from batuta.gateway.serving.effort import limits_for_effort, model_for_effort, pool_for_effort
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
@@ -90,11 +86,8 @@ class CallPreparer:
         Raises:
             APIError: it asks for what there is not, or what its caller may not have.
         """
-        served, options, question = (
-            find_served_model(self._catalogue, call.model),
-            call.options,
-            call.question,
-        )
+        served = find_served_model(self._catalogue, call.model)
+        options, question = call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
             raise invalid_value("model", f"{served.name} {does}.")
