@@ -99,7 +99,10 @@ class Paying:
 
     async def run_drafts(self, drafts, seeds, step):
         rows = zip(drafts, self.rewards, self.outcomes, strict=True)
-        return [self._rollout(*drafted, reward, outcome) for drafted, reward, outcome in rows]
+        return [
+            self._rollout(episode, draft, reward, outcome)
+            for (episode, draft), reward, outcome in rows
+        ]
 
     def _rollout(self, episode, draft, reward, outcome):
         header = RunHeader(
