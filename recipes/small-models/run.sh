@@ -45,14 +45,18 @@ $batuta eval --pool $here/pool.toml --tasks $here/test.jsonl --journal "$out/cal
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
 measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
 [ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$CONDUCTED" --out "$out/pretrained"
-# SmolLM2 learns what the tuning found, then from real workers; each is asked as one file
-taught() { # name of the stage, folder of the policy
-    $batuta train export "$2" --like smollm2 --out "$out/conductor/$1.gguf" --temperature 0
-    measure --systems ultra --conductor "$out/conductor/$1.gguf" --limit "$JUDGED" --out "$out/$1"
+# SmolLM2 learns what the tuning found, with two seeds, then from real workers; each is asked as one file
+ask_policy() { # the row's name, the policy's folder
+    $batuta train export "$2" --like smollm2 --out "$out/$1.gguf" --temperature 0
+    measure --systems ultra --conductor "$out/$1.gguf" --limit "$JUDGED" --out "$out/$1"
 }
-[ -f "$out/conductor/distilled/batuta.json" ] || $batuta train distil --config $here/conductor.toml --drafts "$out/tuned"
-taught taught "$out/conductor/distilled"
-[ -f "$out/conductor/policy/batuta.json" ] || $batuta train conductor --config $here/conductor.toml
-taught reinforced "$out/conductor/policy"
+for each in 1:taught 2:taught-2; do
+    seed=${each%:*} policy=$out/conductor-${each%:*}
+    [ -f "$policy/distilled/batuta.json" ] ||
+        $batuta train distil --config $here/conductor.toml --seed "$seed" --out "$policy" --drafts "$out/tuned"
+    ask_policy "${each#*:}" "$policy/distilled"
+done
+[ -f "$out/conductor-1/policy/batuta.json" ] || $batuta train conductor --config $here/conductor.toml
+ask_policy reinforced "$out/conductor-1/policy"
 measure --systems moa-8 --limit "$MOA" --out "$out/moa"
 $python $here/table.py "$out" --out $here

@@ -236,6 +236,24 @@ def test_a_family_that_was_not_searched_gets_the_rule_of_its_like(
     assert len(measure.read_rules(measure.WORLDS["world2"], rules)(episode).steps) == 1
 
 
+def test_steps_that_go_to_whom_the_thought_names_are_counted(scripts: Any) -> None:
+    """Of drafts whose names are changed at one step, that step alone; a letter is forgiven."""
+    rules, named = scripts("rules"), scripts("named")
+    pool = Pool(drawn_pool(*SMALL).workers[:3])
+    rule = "the planner plans, the best, the checker repairs"
+    team = rules.form_team(pool, "lists")
+    flow = rules.make_workflow(rule, pool, "lists")
+    thought = rules.read_cards(rule, pool, "lists")
+    right = f"{thought}\n{render_workflow(flow, pool, names=True)}"
+    before, list_begins, ids = right.partition("model_id")
+    other = next(worker.id for worker in pool if worker.id not in {team.best.id, team.second.id})
+    wrong = f'"{team.planner.id}", "{other}", "{team.checker.id}"'
+    swapped = before + list_begins + re.sub(r"\[.*?\]", f"[{wrong}]", ids, count=1)
+    spelled = before + list_begins + ids.replace(f'"{team.best.id}"', f'"{team.best.id}x"')
+    counted = named.count_named([right, swapped, spelled, "no draft", f"{thought}\n"])
+    assert counted == {"plans checks": [3, 3, 2, 3], "knows checks": [0, 0, 0, 0, 0, 0]}
+
+
 def test_workers_changed_by_chance_leave_the_shape(scripts: Any) -> None:
     measure = scripts("measure")
     pool = Pool(drawn_pool(*SMALL).workers[:3])

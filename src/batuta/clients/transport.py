@@ -16,23 +16,18 @@ import anyio
 import orjson
 
 from batuta.clients.cloud_credentials import RequestSigner
-from batuta.clients.decoding import SseEvent, SseParser
-from batuta.clients.error_mapping import decode_body, error_from_response
-from batuta.clients.http_target import (
-    HttpTarget,
+from batuta.clients.connection_errors import (
     connection_error,
     interrupted_body_error,
     too_large_error,
-    with_host,
     wrong_type_error,
 )
+from batuta.clients.decoding import SseEvent, SseParser
+from batuta.clients.error_mapping import decode_body, error_from_response
+from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.interim_responses import BoundedResponse
 from batuta.core.redaction import address_parts
-from batuta.errors import (
-    BadRequestError,
-    ClientError,
-    InvalidReplyError,
-)
+from batuta.errors import BadRequestError, ClientError, InvalidReplyError
 
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16

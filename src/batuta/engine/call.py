@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -22,7 +21,6 @@ from batuta.core import (
     Step,
     StepDelta,
     StepRetried,
-    ToolCall,
     ToolCallOrigin,
     Usage,
     Worker,
@@ -36,6 +34,7 @@ from batuta.core.token_estimate import estimate_request_tokens, token_weight, to
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
 from batuta.engine.json_filter import JsonTextFilter
+from batuta.engine.offered_tools import OfferedTools
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,
@@ -170,13 +169,9 @@ class WorkerCall:
         """Of a call that may be cut before the run is."""
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
-        self._indices: dict[tuple[int, int], int | None] = {}
-        """The client's tools that are called: the reply's number and the worker's index to ours;
-        None: not a tool of the client's, so nobody is told of it."""
-        self._offered_calls: Counter[int] = Counter()
-        """How many of those there are, by the reply's number."""
         # What one worker alone is asked may continue with it: then its own ids are as good.
-        self._renames = len(step.workflow) > 1 or len(step.context.pool) > 1
+        renames = len(step.workflow) > 1 or len(step.context.pool) > 1
+        self._tools = OfferedTools(self.request, self._make_call_id if renames else None)
 
     # -- the listener ---------------------------------------------------------------------
 
@@ -195,7 +190,7 @@ class WorkerCall:
     def _tellable_deltas(self, delta: Delta) -> Sequence[Delta]:
         """What is told now that this fragment came: it, what waited for it, or nothing."""
         if delta.tool_index is not None:
-            named = self._renumber_delta(delta, delta.tool_index)
+            named = self._tools.renumber_delta(delta, delta.tool_index)
             if named is None:
                 return ()
             held, self._buffered = self._buffered or [], None
@@ -250,8 +245,7 @@ class WorkerCall:
         self.hold = await self.context.reserve(self.request, self.worker, whole=True)
         self._received, self.has_emitted, self._buffered = [], False, self._new_buffer()
         self._json_filter = self._new_filter()
-        self._indices.clear()
-        self._offered_calls.clear()
+        self._tools.forget_calls()
 
     @staticmethod
     def _is_rate_limited(failure: Failure) -> bool:
@@ -357,7 +351,7 @@ class WorkerCall:
             return Failure(
                 code="internal_error", message=f"{type(error).__name__} inside the client"
             )
-        own = self._drop_undeclared_calls(reply)
+        own = self._tools.drop_undeclared_calls(reply)
         fault = self._find_fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
         return (
             own
@@ -377,47 +371,7 @@ class WorkerCall:
             return None
         return None if self.step.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
-    # -- tools ----------------------------------------------------------------------------
-
-    def _is_offered(self, name: str) -> bool:
-        """Only tools that the client declared reach the client."""
-        if self.request.tool_choice == "none":
-            return False
-        return any(tool.name == name for tool in self.request.tools)
-
-    def _renumber_delta(self, delta: Delta, index: int) -> Delta | None:
-        """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
-        place = (delta.choice, index)
-        if place not in self._indices:
-            offered = self._is_offered(delta.tool_name)
-            self._indices[place] = self._offered_calls[delta.choice] if offered else None
-            self._offered_calls[delta.choice] += offered
-        mine = self._indices[place]
-        if mine is None:
-            return None
-        return replace(
-            delta,
-            tool_index=mine,
-            tool_id=self._call_id(delta.tool_id, mine) if delta.tool_id else "",
-        )
-
-    def _drop_undeclared_calls(self, reply: Reply) -> Reply:
-        """The reply without calls of tools that were not offered, under our ids."""
-        if reply.alternatives:
-            others = tuple(self._drop_undeclared_calls(other) for other in reply.alternatives)
-            reply = replace(reply, alternatives=others)
-        if not reply.tool_calls:
-            return reply
-        offered = [call for call in reply.tool_calls if self._is_offered(call.name)]
-        calls = tuple(
-            ToolCall(id=self._call_id(call.id, number), name=call.name, arguments=call.arguments)
-            for number, call in enumerate(offered)
-        )
-        return replace(reply, tool_calls=calls)
-
-    def _call_id(self, given: str, number: int) -> str:
-        if not self._renames:
-            return given
+    def _make_call_id(self, number: int) -> str:
         round_number = self.context.round_offset + self.step.number
         return encode_call_id(
             ToolCallOrigin(self.context.run_id, round_number, self.step.index, number)

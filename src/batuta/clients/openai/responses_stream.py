@@ -16,6 +16,7 @@ from batuta.clients.decoding import (
     is_wrong_count,
     need_string,
 )
+from batuta.clients.openai.stream import bound_usage
 from batuta.core import Delta, Finish, Reply, Thought, ToolCall, Usage
 
 _FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
@@ -169,15 +170,12 @@ def parse_usage(usage: Any) -> Usage | None:
     if not prompt and not output:
         return None
     read = as_object(told.get("input_tokens_details"))
-    cached = min(as_count(read.get("cached_tokens")), prompt)
-    reasoning = as_count(as_object(told.get("output_tokens_details")).get("reasoning_tokens"))
-    return Usage(
-        calls=1,
-        input=prompt,
-        cached=cached,
-        cache_write=min(as_count(read.get("cache_write_tokens")), prompt - cached),
-        output=output,
-        reasoning=min(reasoning, output),
+    return bound_usage(
+        prompt,
+        output,
+        cached=as_count(read.get("cached_tokens")),
+        written=as_count(read.get("cache_write_tokens")),
+        reasoning=as_count(as_object(told.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 

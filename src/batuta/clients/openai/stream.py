@@ -247,12 +247,18 @@ def parse_usage(usage: Any) -> Usage | None:
     reasoning = as_count(as_object(told.get("completion_tokens_details")).get("reasoning_tokens"))
     if reasoning and as_count(told.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # some count reasoning beside the completion, not within it
+    written = as_count(read.get("cache_write_tokens"))
+    return bound_usage(prompt, output, cached=cached, written=written, reasoning=reasoning)
+
+
+def bound_usage(prompt: int, output: int, *, cached: int, written: int, reasoning: int) -> Usage:
+    """The usage of one call, no part of it larger than the whole."""
     cached = min(cached, prompt)
     return Usage(
         calls=1,
         input=prompt,
         cached=cached,
-        cache_write=min(as_count(read.get("cache_write_tokens")), prompt - cached),
+        cache_write=min(written, prompt - cached),
         output=output,
         reasoning=min(reasoning, output),
     )
