@@ -58,5 +58,6 @@ for each in 1:taught 2:taught-2; do
 done
 [ -f "$out/conductor-1/policy/batuta.json" ] || $batuta train conductor --config $here/conductor.toml
 ask_policy reinforced "$out/conductor-1/policy"
+$python recipes/pretrained-conductor/curves.py "$out/conductor-1" $here/conductor.svg
 measure --systems moa-8 --limit "$MOA" --out "$out/moa"
 $python $here/table.py "$out" --out $here
