@@ -86,7 +86,7 @@ install:  ## put `batuta` on your PATH, by uv or pipx where there is one
 		&& echo "$$HOME/.local/bin/batuta points into this clone; keep the clone, and $$HOME/.local/bin on your PATH"; fi
 
 check: $(STAMP_DEV)  ## style, types, architecture
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports

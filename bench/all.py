@@ -1,15 +1,14 @@
 """Every benchmark, one after another. `make bench`"""
 
 import ask
+import embedded
+import engine
+import gateway
 import graders
 import page
 import sandbox
 import serving
 import startup
-
-import embedded
-import engine
-import gateway
 import train
 
 

@@ -14,13 +14,13 @@ import argparse
 import asyncio
 from collections import Counter, defaultdict
 
-from batuta.config.load import rehearsal_config
+from batuta.conductors import FixedConductor
 from batuta.core import Limits, Question
-from batuta.engine import conduct
-from batuta.evals.stats import wilson_interval
-from batuta.rehearsal import draw_tasks, grade_answer
-from batuta.rehearsal.drawn_tasks import TEST_SEED
-from batuta.solvers import FixedConductor
+from batuta.engine import RunSettings, conduct
+from batuta.lab.evals.stats import wilson_interval
+from batuta.lab.worlds import draw_tasks, grade_answer
+from batuta.lab.worlds.drawn_tasks import TEST_SEED
+from batuta.lab.worlds.simulated import rehearsal_config
 
 TRAINING_SEED = 77
 """Of the questions from which the table learns; any other than `TEST_SEED`."""
@@ -44,7 +44,7 @@ async def run_all(tasks, config, conductor_for, *, dry_run=False):
                 config.clients,
                 limits=Limits(),
                 seed=number,
-                dry_run=dry_run,
+                settings=RunSettings(dry_run=dry_run),
             )
 
     return await asyncio.gather(*(one(n, task) for n, task in enumerate(tasks)))

@@ -17,9 +17,9 @@ import sys
 import time
 from typing import Annotated, TypedDict
 
+from batuta.conductors import FixedConductor
 from batuta.core import Pool, Question, Reply, Step, Usage, Worker, WorkerId, Workflow
 from batuta.engine import conduct
-from batuta.solvers import FixedConductor
 
 LATENCY = 0.02
 W = WorkerId("w")

@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 from ray.cluster_utils import Cluster
 
-from batuta.executor import ask_driver, open_executor
+from batuta.lab.executor import ask_driver, open_executor
 
 WAIT, WORK = 0.020, 0.010
 """Seconds that a rollout waits, and that a grading computes."""

@@ -22,9 +22,9 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 import batuta
-from batuta.cli.reload import ServeOptions
 from batuta.clients import HttpTransport
 from batuta.gateway import ServerState, run_server
+from batuta.gateway.assemble import ServeOptions
 from batuta.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -1,4 +1,4 @@
-"""Fits what world 2 takes from recorded answers of several samples (design/0019-world-2.md).
+"""Fits what world 2 takes from recorded answers of several samples (design/0015-world-2.md).
 
     .venv/bin/python bench/fit_world2.py OUTCOMES.parquet
 

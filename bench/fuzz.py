@@ -17,7 +17,7 @@ import anyio
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from gateway.hunting import Prey, attacks, hold, watched_steps
+from gateway.loop_steps import Prey, attacks, hold, watched_steps
 
 LIMIT = 0.05
 FOUND = Path("fuzz-found")

@@ -17,9 +17,9 @@ import random
 import sys
 import time
 
-from batuta import rehearsal
 from batuta.core import Grade, Task, TaskId
-from batuta.tasks.graders import (
+from batuta.lab import worlds
+from batuta.lab.tasks.graders import (
     ChoiceGrader,
     ExactGrader,
     FreeFormGrader,
@@ -29,9 +29,9 @@ from batuta.tasks.graders import (
     MathsGrader,
     grade_answer,
 )
-from batuta.tasks.graders.code import is_same_output
-from batuta.tasks.graders.code_extraction import extract_program
-from batuta.tasks.graders.structured_data import is_same_value
+from batuta.lab.tasks.graders.code import is_same_output
+from batuta.lab.tasks.graders.code_extraction import extract_program
+from batuta.lab.tasks.graders.structured_data import is_same_value
 
 ANSWERS, SEED, ALGEBRA_EACH = 1_000_000, 20, 500
 PIECES = r"""
@@ -83,7 +83,7 @@ class OutOfAlgebra:
     """A pool that compares nothing: the rules alone."""
 
     async def compare(self, target, answer, near=0.0):
-        from batuta.tasks.graders import ComparisonResult
+        from batuta.lab.tasks.graders import ComparisonResult
 
         return ComparisonResult.DIFFERENT
 
@@ -119,7 +119,7 @@ def kinds():
         return Grade(float(is_same_value(task.target, said)))
 
     async def simulated(task, answer):
-        return rehearsal.grade_answer(task, answer)
+        return worlds.grade_answer(task, answer)
 
     return found | {"program": program, "output": output, "value": value, "rehearsal": simulated}
 

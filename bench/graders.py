@@ -1,6 +1,6 @@
 """Mathematical answers graded: how many are right, and how many a second on one core.
 
-Three sets: the tricky cases of tests/tasks/cases, MATH-500's solutions, and MATH-500's answers given
+Three sets: the tricky cases of tests/lab/tasks/cases, MATH-500's solutions, and MATH-500's answers given
 to other questions (all wrong). Three graders: texts alone, math-verify alone, and Batuta's. Answers a
 second are of CPU time in one process, the comparisons that the pool would make included and what loads once not; `pool` is
 wall time through one process of the pool, on whatever else the machine does. Batuta's answers a second
@@ -21,15 +21,15 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from batuta.tasks.graders import MathsGrader, MathsPool, forms
-from batuta.tasks.graders.comparison_process import WARM_UP
-from batuta.tasks.graders.form_comparison import is_same_form
-from batuta.tasks.graders.latex import normalize_latex
-from batuta.tasks.graders.limits import limit_violation
-from batuta.tasks.graders.maths import compare_without_algebra, find_maths_answer
+from batuta.lab.tasks.graders import MathsGrader, MathsPool, forms
+from batuta.lab.tasks.graders.comparison_process import WARM_UP
+from batuta.lab.tasks.graders.form_comparison import is_same_form
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.limits import limit_violation
+from batuta.lab.tasks.graders.maths import compare_without_algebra, find_maths_answer
 
 ROUNDS = {"texts": 1, "math-verify": 1, "Batuta": 5}
-CASES = Path(__file__).parents[1] / "tests" / "tasks" / "cases" / "maths.jsonl"
+CASES = Path(__file__).parents[1] / "tests" / "lab" / "tasks" / "cases" / "maths.jsonl"
 HOSTILE = {
     "tower of powers",
     "factorial of a billion",
@@ -74,7 +74,7 @@ def math_verify_alone(answer, target):
 
 
 def ours(answer, target):
-    from batuta.tasks.graders import symbolic, values
+    from batuta.lab.tasks.graders import symbolic, values
 
     found = find_maths_answer(answer)
     if found is None or limit_violation(found):

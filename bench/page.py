@@ -15,12 +15,12 @@ from pathlib import Path
 import anyio
 from starlette.testclient import TestClient
 
-from batuta.config.load import rehearsal_config
 from batuta.core import Limits, Question, Round
 from batuta.engine import conduct
 from batuta.gateway import Catalogue, ServerState, create_app, served_models
 from batuta.gateway.ui import compile_templates
 from batuta.gateway.ui.assets import load_assets
+from batuta.lab.worlds.simulated import rehearsal_config
 from batuta.store import Store
 
 RUNS = 10_000

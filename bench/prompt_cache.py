@@ -23,11 +23,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 from batuta.clients import HttpTransport
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.secret import Secret
+from batuta.conductors import sequential_chain
 from batuta.core import Pool, Price, Worker, WorkerId
 from batuta.gateway import served_models
-from batuta.solvers import sequential_chain
 from fakes.caching import CachingAnthropic, dollars
-from gateway.house import Serving, server_state
+from gateway.live_server import Serving, server_state
 
 TURNS = 10
 MARK = {"type": "ephemeral"}

@@ -50,8 +50,8 @@ class SlowClient:
 
 def settings(folder, options, staleness):
     from batuta.config.settings_file import validate_settings
-    from batuta.rehearsal import shipped_policy_folder
-    from batuta.train.settings import TrainSettings
+    from batuta.lab.train.settings import TrainSettings
+    from batuta.lab.worlds import shipped_policy_folder
 
     optimiser = {
         "sampler": "own", "steps": options.steps + warm_steps(options), "questions": QUESTIONS,
@@ -89,8 +89,8 @@ def open_slow_workers(told, clients, walls):
     """What opens the runner: the rehearsal's workers, slowed down, and its grader."""
     import anyio
 
-    from batuta.config.task_sources import find_source_grader
-    from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, RolloutRunner
+    from batuta.lab.task_sources import find_source_grader
+    from batuta.lab.train.rollouts import DraftRunner, OpenedDraftRunner, RolloutRunner
 
     async def judge(task, answer):
         return find_source_grader(task)(task, answer)
@@ -118,12 +118,12 @@ def train(options, staleness, folder):
     """The training's figures: each step's metrics, its walls, and what its workers asked for."""
     from transformers import TrainerCallback
 
-    from batuta.rehearsal import rehearsal_clients, rehearsal_pool
-    from batuta.train.episodes import make_episodes
-    from batuta.train.questions import draw_questions
-    from batuta.train.reward_function import RewardFunction
-    from batuta.train.run_folder import RunFolder, read_jsonl
-    from batuta.train.trainer import make_trainer
+    from batuta.lab.train.episodes import make_episodes
+    from batuta.lab.train.questions import draw_questions
+    from batuta.lab.train.reward_function import RewardFunction
+    from batuta.lab.train.run_folder import RunFolder, read_jsonl
+    from batuta.lab.train.trainer import make_trainer
+    from batuta.lab.worlds import rehearsal_clients, rehearsal_pool
 
     told, walls = settings(folder, options, staleness), Walls()
     inner = rehearsal_clients(time_scale=0.0)
@@ -167,7 +167,7 @@ def summarise(found, options):
 
 
 def main(options):
-    from batuta.cli.train import _silence_libraries
+    from batuta.lab.commands.train_settings import _silence_libraries
 
     _silence_libraries()
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -27,8 +27,8 @@ PARTS = ("sampling", "running", "update")
 
 def settings(folder, questions, steps):
     from batuta.config.settings_file import validate_settings
-    from batuta.rehearsal import shipped_policy_folder
-    from batuta.train.settings import TrainSettings
+    from batuta.lab.train.settings import TrainSettings
+    from batuta.lab.worlds import shipped_policy_folder
 
     optimiser = {
         "sampler": "own", "steps": steps, "questions": questions, "group": GROUP,
@@ -107,9 +107,9 @@ class TimedReward:
 
 def world(told):
     """The episodes of the training."""
-    from batuta.rehearsal import rehearsal_pool
-    from batuta.train.episodes import make_episodes
-    from batuta.train.questions import draw_questions
+    from batuta.lab.train.episodes import make_episodes
+    from batuta.lab.train.questions import draw_questions
+    from batuta.lab.worlds import rehearsal_pool
 
     return make_episodes(draw_questions(told), rehearsal_pool(), told.pool, told.seed)
 
@@ -119,10 +119,10 @@ def trainer(told, clock, hand_over, own_pass):
     from transformers import TrainerCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from batuta.train.conductor_training import RolloutRunnerFactory
-    from batuta.train.reward_function import RewardFunction
-    from batuta.train.run_folder import RunFolder
-    from batuta.train.trainer import make_trainer
+    from batuta.lab.train.conductor_training import RolloutRunnerFactory
+    from batuta.lab.train.reward_function import RewardFunction
+    from batuta.lab.train.run_folder import RunFolder
+    from batuta.lab.train.trainer import make_trainer
 
     class Hand(TrainerCallback):
         def on_step_begin(self, *_, **__):
@@ -159,13 +159,13 @@ def minimal(told, clock, hand_over):
     """GRPO with nothing around it (Conductor paper, section 4.1; loss and scale as in the recipe)."""
     import torch
 
-    from batuta.train.conductor_training import RolloutRunnerFactory
-    from batuta.train.episodes import render_chat_prompt
-    from batuta.train.grpo import SharedPromptTrainer
-    from batuta.train.model import load_policy
-    from batuta.train.rollouts import PolicyDraft
-    from batuta.train.run_folder import RunFolder
-    from batuta.train.sampler import Sampler
+    from batuta.lab.train.conductor_training import RolloutRunnerFactory
+    from batuta.lab.train.episodes import render_chat_prompt
+    from batuta.lab.train.grpo import SharedPromptTrainer
+    from batuta.lab.train.model import load_policy
+    from batuta.lab.train.rollouts import PolicyDraft
+    from batuta.lab.train.run_folder import RunFolder
+    from batuta.lab.train.sampler import Sampler
 
     o, asked = told.optimiser, world(told)
     torch.set_num_threads(o.threads)
@@ -250,7 +250,7 @@ SYSTEMS = {
 
 def measured(questions, steps):
     """Each system's steps, without the cold ones."""
-    from batuta.train.allocator import retain_freed_memory
+    from batuta.lab.train.allocator import retain_freed_memory
 
     retain_freed_memory()
     turns, clocks = Turns(SYSTEMS), {name: Clock() for name in SYSTEMS}
@@ -279,7 +279,7 @@ def measured(questions, steps):
 
 
 def run(questions=QUESTIONS, steps=STEPS):
-    from batuta.cli.train import _silence_libraries
+    from batuta.lab.commands.train_settings import _silence_libraries
 
     _silence_libraries()
     warnings.filterwarnings("ignore", category=FutureWarning)

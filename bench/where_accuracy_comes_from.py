@@ -14,14 +14,14 @@ import asyncio
 from random import Random
 
 from batuta.core import MAX_STEPS, Pool, Step, Workflow
-from batuta.evals.stats import wilson_interval
+from batuta.lab.evals.stats import wilson_interval
+from batuta.lab.learners.random_workflows import SUBTASK_TEMPLATES, random_workflow
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
+from batuta.lab.train.settings import RewardSettings
+from batuta.lab.worlds import draw_tasks, grade_answer, rehearsal_clients, rehearsal_pool
+from batuta.lab.worlds.drawn_tasks import TEST_SEED
 from batuta.language import PromptOptions, render_workflow
-from batuta.rehearsal import draw_tasks, grade_answer, rehearsal_clients, rehearsal_pool
-from batuta.rehearsal.drawn_tasks import TEST_SEED
-from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
-from batuta.train.episodes import Episode
-from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
-from batuta.train.settings import RewardSettings
 
 
 def untyped_workflow(rng: Random, pool: Pool) -> Workflow:

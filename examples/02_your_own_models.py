@@ -3,9 +3,9 @@
 import anyio
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import LLMConductor
 from batuta.core import Limits, Pool, Question, Worker, WorkerId
 from batuta.engine import conduct
-from batuta.solvers import LLMConductor
 
 DRAFT = 'model_id = [1, 0]\nsubtasks = ["Plan it.", "Answer by the plan."]\naccess_list = [[], [0]]'
 

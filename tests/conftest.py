@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +21,11 @@ sys.dont_write_bytecode = False
 
 # Tests run on every core at once: each of them computes with one thread. Set before NumPy and torch are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Models that somebody has pulled on this machine are no workers of the tests.
+os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))
+os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", str(Path.home() / ".cache" / "ms-playwright"))
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"batuta-tests-{os.getuid()}")
 
 # Started in the background of a script, interrupts are ignored, also by whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,9 +68,16 @@ def pytest_collection_modifyitems(items):
 
 
 def folder_of(item):
-    """The folder under tests/ that a test is in; for those that are in none, and for others, its file."""
+    """The folder of a test: the innermost that is costly, else the first under tests/ or tests/lab/.
+
+    For those that are in none, and for others, its file.
+    """
     here = Path(__file__).parent
-    return item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else item.path
+    if not item.path.is_relative_to(here):
+        return item.path
+    parts = item.path.relative_to(here).parts
+    costly = next((name for name in reversed(parts[:-1]) if name in COSTLY), None)
+    return costly or parts[parts[0] == "lab"]
 
 
 def divide_among_workers(items, workers):

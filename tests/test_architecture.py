@@ -7,6 +7,13 @@ from pathlib import Path
 
 from source_files import SOURCE, complaints, house_trees, source_texts
 
+LONGEST_FUNCTION = 55
+"""Lines of a function, with its signature and without its docstring."""
+LONGER_FUNCTIONS = {
+    ("lab/learners/selector_training.py", "fit_selector"),
+}
+"""Functions whose signatures still make them longer: their arguments belong into a dataclass."""
+
 
 def _docstring_lines(node):
     """Lines of the docstring of a module, class or function, which are not counted as its size."""
@@ -20,7 +27,7 @@ def large_or_silent(name, tree, text=None):
         yield "a module says what it is"
     spoken = sum(_docstring_lines(node) for node in ast.walk(tree))
     lines = len((text or source_texts()[name]).splitlines()) - spoken
-    if lines > 440:  # arguments by name take lines
+    if lines > 520:  # what is one thing stays one module; arguments by name take lines
         yield f"{lines} lines"
 
 
@@ -29,8 +36,7 @@ def long_functions(name, tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             doc = ast.get_docstring(node, clean=False) or ""
             lines = (node.end_lineno or 0) - node.lineno + 1 - len(doc.splitlines())
-            signature = node.body[0].lineno - node.lineno
-            if lines - signature > 55:
+            if lines > LONGEST_FUNCTION and (name, node.name) not in LONGER_FUNCTIONS:
                 yield f"{node.name} has {lines} lines"
 
 
@@ -53,6 +59,13 @@ def test_modules_are_small_and_speak():
 
 def test_functions_are_short():
     assert complaints(long_functions) == []
+    names = {
+        (name, node.name)
+        for name, tree in house_trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert names >= LONGER_FUNCTIONS
 
 
 def test_no_task_outlives_its_block():
@@ -65,13 +78,15 @@ def test_names_tell_something():
 
 def test_planted_faults_are_found():
     """The rules of this file see what they are for, and they look at every file."""
-    silent = "\n" * 441
+    silent = "\n" * 521
     assert list(large_or_silent("a.py", ast.parse(silent), silent)) == [
         "a module says what it is",
-        "441 lines",
+        "521 lines",
     ]
     long = "def add_up():\n" + "    pass\n" * 60
     assert list(long_functions("a.py", ast.parse(long))) == ["add_up has 61 lines"]
+    many = "def add(\n" + "".join(f"    a{n},\n" for n in range(56)) + "):\n    pass\n"
+    assert list(long_functions("a.py", ast.parse(many))) == ["add has 59 lines"]
     loose = ast.parse("import asyncio\nasyncio.gather()")
     assert list(loose_tasks("a.py", loose)) == ["asyncio.gather in line 2"]
     assert list(vague_name("core/helpers.py", ast.parse(""))) == ["helper"]
@@ -134,3 +149,33 @@ def test_type_checks_need_no_extra():
             if absent & {name.split(".")[0] for name in named}:
                 line = lines[node.lineno - 1]
                 assert "pyright: ignore[reportMissingImports]" in line, f"{path}: {line.strip()}"
+
+
+_WRITERS = {"typer.echo", "typer.secho", "click.echo", "click.secho", "rich.print", "print"}
+_WRITERS |= {
+    f"{module}.{name}"
+    for module in ("sys.stdout", "sys.stderr")
+    for name in ("write", "writelines")
+}
+_WRITERS |= {
+    "Console",
+    "rich.console.Console",
+    "sys.stdout.buffer.write",
+    "sys.stderr.buffer.write",
+}
+_OUTPUT_MODULES = ("rendering/terminal.py", "rendering/console.py", "sandbox/")
+"""Where output is escaped; in a sandbox nobody's terminal is written to."""
+
+
+def raw_output(name, tree):
+    if not name.startswith(_OUTPUT_MODULES):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in _WRITERS:
+                yield f"{ast.unparse(node.func)} in line {node.lineno}"
+
+
+def test_what_is_written_to_a_terminal_is_escaped():
+    """A command writes by `batuta.rendering.terminal` or `batuta.rendering.console`, which escape strangers' text."""
+    planted = "import sys\nsys.stdout.write(run.answer)\ntyper.echo(x)\nConsole().print(x)"
+    assert len(list(raw_output("cli/new.py", ast.parse(planted)))) == 3
+    assert complaints(raw_output) == []

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from batuta.cli import app
+from batuta.environment import data_folder, models_cache
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "design").glob("*.md")])
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -24,10 +24,29 @@ def test_links_to_files_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_package_is_in_the_readme_tree():
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_folders_of_the_user_are_those_that_are_used(page):
+    """Who makes a backup by the documents must not copy a folder that nothing was ever written to."""
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"[~$][\w.{}]*/[\w./-]*batuta[\w./-]*", text))
+    data, cache = (
+        str(place({})).replace(str(Path.home()), "~") for place in (data_folder, models_cache)
+    )
+    known = {data, f"{data}/data", "$XDG_DATA_HOME/batuta", cache}
+    assert {name.rstrip(".") for name in named} <= known
+
+
+def test_the_page_about_storage_names_the_data_folder():
+    told = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+    for folder in (data_folder({}), data_folder({"XDG_DATA_HOME": "$XDG_DATA_HOME"})):
+        assert f"`{folder}`".replace(str(Path.home()), "~") in told
+
+
+def test_every_package_is_in_the_tree_of_the_tour():
+    tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
     for package in sorted((ROOT / "src" / "batuta").iterdir()):
         if package.name not in {"__init__.py", "__pycache__", "py.typed"}:
-            assert package.name in README, package.name
+            assert package.name in tour, package.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -56,7 +75,7 @@ def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (  # pyright: ignore[reportArgumentType, reportCallIssue]
         "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train warmup", "train distil", "train rejection", "train selector", "train conductor", "train watch", "train plots",
+        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train merge", "train warmup", "train distil", "train rejection", "train selector", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip
 

@@ -82,3 +82,10 @@ def test_a_planted_fault_is_found(entries, fault):
     planted = f'def f():\n    """Do it.\n\n    Raises:\n        {entries}\n    """\n'
     (found,) = wrong_entries(ast.parse(planted))
     assert fault in found
+
+
+def test_the_tree_of_errors_names_every_error():
+    """The module's docstring is the documentation of the errors: it has each class, and no other."""
+    named = set(re.findall(r"\b\w+Error\b", ast.get_docstring(source_trees()["errors.py"]) or ""))
+    defined = {n.name for n in source_trees()["errors.py"].body if isinstance(n, ast.ClassDef)}
+    assert named == defined

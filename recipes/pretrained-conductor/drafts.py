@@ -34,8 +34,8 @@ from search import SOURCE
 from worlds import WORLDS, World, add_world_option, rule_of_family
 
 from batuta.core import Pool, Skill, Worker, WorkerId
+from batuta.lab.worlds.drawn_pools import draw_name
 from batuta.language import render_workflow
-from batuta.rehearsal.drawn_pools import draw_name
 
 LISTED = 3
 """Workers of a question."""

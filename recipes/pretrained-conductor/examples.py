@@ -18,8 +18,8 @@ from typing import Any
 from worlds import WORLD2, WORLDS
 
 from batuta.core import Pool, Step, Workflow
+from batuta.lab.learners.random_workflows import FREE_PHRASINGS
 from batuta.language import render_workflow
-from batuta.solvers.random_workflows import FREE_PHRASINGS
 
 SOURCE = (1, 300)
 NEAR = 0.01

@@ -29,17 +29,17 @@ from search import COMPACT, open_runner
 from worlds import REHEARSAL, WORLD2, WORLDS, World, add_world_option, rule_of_family
 
 from batuta.core import MAX_STEPS, MalformedPlan, Pool, Step, Workflow
-from batuta.evals.stats import wilson_interval
+from batuta.lab.evals.stats import wilson_interval
+from batuta.lab.learners.random_workflows import random_workflow
+from batuta.lab.train.device import place_model, training_device
+from batuta.lab.train.episodes import Episode, render_chat_prompt
+from batuta.lab.train.model import load_policy
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
+from batuta.lab.train.sampler import Sampler
+from batuta.lab.train.settings import RewardSettings
+from batuta.lab.worlds.drawn_tasks import TEST_SEED
+from batuta.lab.worlds.hand_written_conductor import ConductorPrompt, compose_workflow
 from batuta.language import render_workflow
-from batuta.rehearsal.drawn_tasks import TEST_SEED
-from batuta.rehearsal.hand_written_conductor import ConductorPrompt, compose_workflow
-from batuta.solvers.random_workflows import random_workflow
-from batuta.train.device import place_model, training_device
-from batuta.train.episodes import Episode, render_chat_prompt
-from batuta.train.model import load_policy
-from batuta.train.rollouts import GradedRollout, PolicyDraft
-from batuta.train.sampler import Sampler
-from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
 """Seed and number of the workers that are measured on; another seed asks other questions too."""

@@ -24,10 +24,10 @@ from search import COMPARE, LOOK_UP, PLAN, REPAIR, SOLVE, SOURCE, open_runner
 from worlds import WORLDS, World, add_world_option
 
 from batuta.core import Pool, Step, Task, Worker, Workflow
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.rollouts import PolicyDraft, RolloutRunner
+from batuta.lab.train.settings import RewardSettings
 from batuta.language import render_workflow
-from batuta.train.episodes import Episode
-from batuta.train.rollouts import PolicyDraft, RolloutRunner
-from batuta.train.settings import RewardSettings
 
 Laps = Sequence[tuple[int | None, int]]
 LAPS: Laps = ((None, 150), (4, 450))

@@ -19,13 +19,13 @@ from random import Random
 
 from worlds import WORLD2, WORLDS, World
 
-from batuta.config.task_sources import find_source_grader
 from batuta.core import Grade, Pool, Step, Task, Workflow
-from batuta.evals.grading import grade_by_task
+from batuta.lab.evals.grading import grade_by_task
+from batuta.lab.task_sources import find_source_grader
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
+from batuta.lab.train.settings import RewardSettings
 from batuta.language import PromptOptions, render_workflow
-from batuta.train.episodes import Episode
-from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
-from batuta.train.settings import RewardSettings
 
 SOURCE = (1, 300)
 """Seed and size of the pool that trainings draw from (conductor.toml)."""

@@ -24,8 +24,8 @@ from worlds import WORLDS, add_world_option
 
 from batuta.core import Sampling
 from batuta.embedded.gguf_client import GgufClient
-from batuta.train.rollouts import PolicyDraft
-from batuta.train.settings import RewardSettings
+from batuta.lab.train.rollouts import PolicyDraft
+from batuta.lab.train.settings import RewardSettings
 
 ALL = 600
 """Questions of the table in RESULT.md, of which the first are asked."""

@@ -31,10 +31,10 @@ from worlds import WORLD2, WORLDS
 
 from batuta.core import Sampling
 from batuta.embedded.client import EmbeddedClient
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.rollouts import PolicyDraft, RolloutRunner
+from batuta.lab.train.settings import RewardSettings
 from batuta.language import render_workflow
-from batuta.train.episodes import Episode
-from batuta.train.rollouts import PolicyDraft, RolloutRunner
-from batuta.train.settings import RewardSettings
 
 
 async def write_guided(folder: Path, episodes: Sequence[Episode], most: int) -> list[PolicyDraft]:

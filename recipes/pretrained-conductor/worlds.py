@@ -11,10 +11,10 @@ from typing import NamedTuple
 from other_families import KNOWLEDGE
 
 from batuta.core import Client, Pool, WorkerId
-from batuta.rehearsal import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks
-from batuta.rehearsal.drawn_tasks import DrawTasks
-from batuta.rehearsal.drawn_workers import drawn_clients, drawn_pool
-from batuta.rehearsal.world2 import (
+from batuta.lab.worlds import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks
+from batuta.lab.worlds.drawn_tasks import DrawTasks
+from batuta.lab.worlds.drawn_workers import drawn_clients, drawn_pool
+from batuta.lab.worlds.world2 import (
     HELD_OUT_KINDS,
     TRAINING_KINDS,
     draw_world2_tasks,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batuta.rehearsal.pools import rehearsal_pool as workers
+from batuta.lab.worlds.pools import rehearsal_pool as workers
 
 BASELINES = (
     "best-single,random,pipeline,moa,self-reflection,self-consistency@3,best-of-3,hand-written,"

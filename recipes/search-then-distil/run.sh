@@ -13,7 +13,7 @@ $batuta tune --pool rehearsal --tasks rehearsal --calls 24000 --seed "$seed" \
 $batuta train warmup "${to[@]}"
 $batuta train conductor "${to[@]}" --from "$tuned"
 for stage in distilled policy; do
-    $batuta eval --tasks rehearsal --limit 1000 --systems best-single,ultra \
+    $batuta eval --pool rehearsal --tasks rehearsal --limit 1000 --systems best-single,ultra \
         --conductor "$out/$stage" --out "runs/search-then-distil/measured-$seed-$stage"
 done
 ${PYTHON:-.venv/bin/python} recipes/search-then-distil/count.py "$seed"

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from measure import recorded
 
-from batuta.baselines.routing import knn, routellm_mf, routerdc
+from batuta.conductors.sentence_features import EncodedSentences
 from batuta.embedded.blas import limit_blas_to_one_thread
-from batuta.evals.learned_methods import QUESTION_FEATURES
-from batuta.solvers.history import History, history_from_record
-from batuta.solvers.sentence_features import EncodedSentences
-from batuta.tasks.recorded import random_split, unseen_family_split
+from batuta.lab.baselines.routing import knn, routellm_mf, routerdc
+from batuta.lab.evals.learned_methods import QUESTION_FEATURES
+from batuta.lab.learners.history import History, history_from_record
+from batuta.lab.tasks.recorded import random_split, unseen_family_split
 
 SPLITS = {"random": random_split, "unseen": unseen_family_split}
 CASES = {

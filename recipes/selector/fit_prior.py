@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+from agreement_training import fit_agreement_prior
 
 from batuta.embedded.blas import limit_blas_to_one_thread
-from batuta.solvers.history import History, history_from_record
-from batuta.solvers.selector.agreement import AgreementPrior
-from batuta.solvers.selector.agreement_training import fit_agreement_prior
-from batuta.solvers.selector.answer_posterior import DrawOrder, TrainingDraws, collision_rate
-from batuta.solvers.selector.simulated_draws import simulate_draws
-from batuta.tasks.recorded import load_recorded
+from batuta.lab.learners.agreement import AgreementPrior
+from batuta.lab.learners.answer_posterior import DrawOrder, TrainingDraws, collision_rate
+from batuta.lab.learners.history import History, history_from_record
+from batuta.lab.learners.simulated_draws import simulate_draws
+from batuta.lab.tasks.recorded import load_recorded
 
 SETS = {
     "reasoning_gym": ("reasoning_gym/hard", "reasoning_gym/easy"),

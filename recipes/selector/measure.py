@@ -32,15 +32,16 @@ import orjson
 from fit_prior import make_prior
 from numpy.typing import NDArray
 
-from batuta.baselines.cascade_training import fit_cascade
-from batuta.baselines.routing import avengers, knn
+from batuta.conductors.selector import Selector
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.errors import SourceError
-from batuta.evals.learned_methods import QUESTION_FEATURES
-from batuta.solvers.history import History, history_from_record
-from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
-from batuta.solvers.selector.agreement import AgreementPrior
-from batuta.tasks.recorded import (
+from batuta.lab.baselines.cascade_training import fit_cascade
+from batuta.lab.baselines.routing import avengers, knn
+from batuta.lab.evals.learned_methods import QUESTION_FEATURES
+from batuta.lab.learners.agreement import AgreementPrior, load_shipped_prior
+from batuta.lab.learners.history import History, history_from_record
+from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
+from batuta.lab.tasks.recorded import (
     RECORDED_NAMES,
     RecordedOutcomes,
     load_recorded,
@@ -83,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--wanted", action="store_true")
     parser.add_argument("--each", action="store_true", help="a line a set, every seed")
-    parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
+    parser.add_argument("--quick", action="store_true", help="one price, all labels")
+    parser.add_argument("--most", type=int, help="questions of a set, drawn by lot; none: all")
+    parser.add_argument("--shipped-prior", action="store_true", help="which has seen these sets")
     parser.add_argument("--text-only", action="store_true", help="no vote, no cascade, no prior")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
@@ -102,7 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if (case, seed) not in have:
                 try:
                     found = measure(
-                        case, seed, out.parent, quick=asked.quick, text_only=asked.text_only
+                        case,
+                        seed,
+                        None if asked.shipped_prior else out.parent,
+                        quick=asked.quick,
+                        text_only=asked.text_only,
+                        most=asked.most,
                     )
                 except SourceError as error:
                     print(f"{case}, seed {seed}: {error}")
@@ -113,9 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @cache
-def recorded(name: str) -> RecordedOutcomes:
-    """A recorded set, read once."""
-    return load_recorded(name, with_texts=False)
+def recorded(name: str, most: int | None) -> RecordedOutcomes:
+    """A recorded set, read once; at most so many of its questions, drawn by lot."""
+    record = load_recorded(name, with_texts=False)
+    if most is None or len(record.tasks) <= most:
+        return record
+    drawn = np.random.Generator(np.random.PCG64(0)).permutation(len(record.tasks))
+    return record.select(np.sort(drawn[:most]))
 
 
 @cache
@@ -128,19 +140,25 @@ def prior_without(source: str, folder: Path) -> AgreementPrior:
 
 
 def measure(
-    case: str, seed: int, folder: Path, *, quick: bool = False, text_only: bool = False
+    case: str,
+    seed: int,
+    folder: Path | None,
+    *,
+    quick: bool = False,
+    text_only: bool = False,
+    most: int | None = None,
 ) -> Line:
     """What each arm earned on each test question, and its calls a question."""
     start = time.process_time()
     name, split = CASES[case]
-    record = recorded(SETS[name])
+    record = recorded(SETS[name], most)
     division = SPLITS[split](record, seed)
     known = history_from_record(record, np.concatenate([division.train, division.calibration]))
     test = history_from_record(record, division.test)
     best = known.workers.index(known.best_worker())
     earned: dict[str, Floats] = {"best single": first_credit(test, best)}
     calls: dict[str, float] = {"best single": 1.0}
-    whole = SelectorRecipe(features=QUESTION_FEATURES, evolve=not quick)
+    whole = SelectorRecipe(features=QUESTION_FEATURES)
     selector = fit_selector(known, whole, seed=seed)
     earned["mini"] = picked_credit(test, selector.choose_indices(test.questions))
     for router in (knn.fit_knn, avengers.fit_avengers):
@@ -148,7 +166,8 @@ def measure(
         places = [int(fitted.score(text).argmax()) for text in test.questions]
         earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
     if test.samples is not None and not text_only:
-        prior = prior_without(SETS[name].partition("/")[0], folder)
+        source = SETS[name].partition("/")[0]
+        prior = load_shipped_prior() if folder is None else prior_without(source, folder)
         measure_answers(known, test, selector, prior, seed, (earned, calls), quick=quick)
     earned["oracle"] = np.nan_to_num(first_credits(test)).max(axis=1)
     return {
@@ -157,7 +176,6 @@ def measure(
         "families": list(test.families),
         "earned": {arm: np.round(credit, 3).tolist() for arm, credit in earned.items()},
         "calls": calls,
-        "stage 2": not quick,
         "cpu seconds": time.process_time() - start,
     }
 
@@ -208,7 +226,7 @@ def measure_few_labels(
     earned[f"best single, {FEW} labels"] = first_credit(
         test, known.workers.index(few.best_worker())
     )
-    recipe = SelectorRecipe(features=QUESTION_FEATURES, evolve=False)
+    recipe = SelectorRecipe(features=QUESTION_FEATURES)
     sparse = fit_cascade(few, recipe, seed=seed, prior=prior)
     earned[f"cascade, {FEW} labels"], drawn_n = sparse.replay_history(test)
     calls[f"cascade, {FEW} labels"] = float(drawn_n.mean())

@@ -15,7 +15,13 @@ from pathlib import Path
 
 import anyio
 
-from batuta.baselines import (
+from batuta.clients import HttpTransport
+from batuta.conductors import FixedConductor, LLMConductor
+from batuta.config.load import load_config, load_trained_conductor
+from batuta.config.settings_file import read_settings
+from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
+from batuta.errors import ConfigError
+from batuta.lab.baselines import (
     ConductorSolver,
     MixtureOfAgents,
     SingleWorker,
@@ -23,17 +29,11 @@ from batuta.baselines import (
     SolverContext,
     fixed_pipeline,
 )
-from batuta.clients import HttpTransport
-from batuta.config.load import load_config, load_trained_conductor
-from batuta.config.settings_file import read_settings
-from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
-from batuta.errors import ConfigError
-from batuta.evals.stats import wilson_interval
-from batuta.rehearsal import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, grade_answer
-from batuta.rehearsal.drawn_tasks import CALIBRATION_SEED, TEST_SEED
-from batuta.solvers import FixedConductor, LLMConductor
-from batuta.train.run_folder import METRICS_FILE, read_jsonl
-from batuta.train.settings import TrainSettings
+from batuta.lab.evals.stats import wilson_interval
+from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
+from batuta.lab.train.settings import TrainSettings
+from batuta.lab.worlds import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, grade_answer
+from batuta.lab.worlds.drawn_tasks import CALIBRATION_SEED, TEST_SEED
 
 HERE = Path(__file__).parent
 BEFORE = {f"rehearsal:{family}": 1 / len(TRAINING_FAMILIES) for family in TRAINING_FAMILIES}

@@ -20,7 +20,7 @@ from typing import Any
 import facts
 from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
-from batuta.tasks.datasets.reasoning_gym import generate_tasks
+from batuta.lab.tasks.datasets.reasoning_gym import generate_tasks
 
 SEEDS = {"train": 11, "tune": 12, "test": 13}
 TEST_EACH = {

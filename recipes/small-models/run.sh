@@ -43,7 +43,7 @@ $batuta eval --pool $here/pool.toml --tasks "$out/asked-capitals.jsonl" --journa
 $batuta eval --pool $here/pool.toml --tasks $here/test.jsonl --journal "$out/calls.db" --concurrency 4 \
     --systems best-single,knn,avengers-pro,mini --limit "$JUDGED" --out "$out/routers"
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
-measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
+measure --systems ultra --conductor src/batuta/lab/worlds/policy --limit "$JUDGED" --out "$out/small"
 [ ! -f "$CONDUCTOR" ] || measure --systems ultra --conductor "$CONDUCTOR" --limit "$CONDUCTED" --out "$out/pretrained"
 # SmolLM2 learns what the tuning found, with two seeds, then from real workers; each is asked as one file
 ask_policy() { # the row's name, the policy's folder

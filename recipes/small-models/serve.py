@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xllamacpp
 
-from batuta.train.gguf_files import find_gguf
+from batuta.lab.train.gguf_files import find_gguf
 
 
 def list_adapters(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-from batuta.evals.stats import mcnemar_p_value, wilson_interval
+from batuta.lab.evals.stats import mcnemar_p_value, wilson_interval
 
 NAMES = {
     ("chain", "ultra"): "coder > python for everything",

@@ -25,8 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from batuta.core import Question, Reply, Round, Step, StepRun, TimeSpan, WorkerId, Workflow
 from batuta.core.decision import Draft, Plan
+from batuta.lab.tune.library import WORDINGS, StepRole
 from batuta.language import worker_messages
-from batuta.tune.library import WORDINGS, StepRole
 
 LAYERS = range(12, 30)
 """Those that are adapted; the lower ones need no way back."""

@@ -2,7 +2,7 @@
 
     python recipes/train-by-itself/measure.py experts --minutes 8
 
-The worlds are those of tests/tune/worlds.py, behind a loopback server in a process of its own. One
+The worlds are those of tests/lab/tune/worlds.py, behind a loopback server in a process of its own. One
 line of JSON: the held-back shares that the command printed stand on stderr.
 """
 
@@ -23,11 +23,11 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+from batuta.conductors import single_worker
 from batuta.config.load import load_trained_conductor
 from batuta.core import Limits, Question
 from batuta.engine import conduct
-from batuta.solvers import single_worker
-from tune.worlds import ALL, grade
+from lab.tune.worlds import ALL, grade
 
 LEARNED, FRESH = 600, 400
 

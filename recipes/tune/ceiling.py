@@ -13,39 +13,39 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from batuta.tune.library import write_workflow
-from tune.worlds import _ANSWER, ALL, every_candidate, kind, length, truth
+from batuta.lab.tune.library import write_workflow
+from lab.tune.worlds import _ANSWER, ALL, every_candidate, kind, length, truth
 
 STEPS = 4
 
 
-def score_workflow(world, flow, question, known):
-    """The last answer; steps that were run before are not run again."""
-    said = []
+def score_workflow(world, flow, question, known, right):
+    """Whether the last answer is the right one; calls that were made before are not made again."""
+    said, asked = [], {}
     for step in flow.steps:
-        if not step.subtask and not step.access:
-            prompt = question
-        else:
+        prompt = question
+        if step.subtask or step.access:
             parts = [f"<overall_task>\n{question}\n</overall_task>"]
             parts += [
                 f'<agent_response step="{i}">\n{said[i]}\n</agent_response>' for i in step.access
             ]
             prompt = "\n".join([*parts, f"Your assigned subtask: {step.subtask}"])
-        key = step.worker, prompt
+        asked[step.worker, prompt] = times = asked.get((step.worker, prompt), -1) + 1
+        key = step.worker, prompt, times
         if key not in known:
             known[key] = world.answer(*key)
         said.append(known[key])
     found = _ANSWER.findall(said[-1])
-    return bool(found) and int(found[-1]) == truth(question)
+    return bool(found) and int(found[-1]) == right
 
 
-def measure(world, flows, questions):
+def measure(world, flows, questions, truth_of=truth):
     """The share right of each workflow."""
     right = [0] * len(flows)
     for question in questions:
         known = {}
         for place, flow in enumerate(flows):
-            right[place] += score_workflow(world, flow, question, known)
+            right[place] += score_workflow(world, flow, question, known, truth_of(question))
     return [one / len(questions) for one in right]
 
 

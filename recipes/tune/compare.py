@@ -10,15 +10,15 @@ import argparse
 from dataclasses import replace
 
 import anyio
+from comparators import COMPARATORS, ComparatorContext, fit_comparator
 from measure import open_world, tune_world
 
 from batuta.core import Pool, Sampling
 from batuta.embedded.blas import limit_blas_to_one_thread
-from batuta.evals.task_sets import task_family
-from batuta.tune.candidate_runner import CallMeter, CandidateRunner
-from batuta.tune.comparators import COMPARATORS, ComparatorContext, fit_comparator
-from batuta.tune.judge import describe_system
-from batuta.tune.parts import split_questions
+from batuta.lab.evals.task_sets import task_family
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
+from batuta.lab.tune.judge import describe_system
+from batuta.lab.tune.parts import split_questions
 from batuta.usage import ASSUMED_PRICE
 
 _SHORT = Sampling(max_tokens=400)

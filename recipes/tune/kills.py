@@ -3,7 +3,7 @@
     python recipes/tune/kills.py 40 500 800 1030 1100 1200 1250 1300
     python recipes/tune/kills.py 500 1030 1250 --late 3 --load 4
 
-The workers are programs on loopback (tests/tune/loopback.py). The command runs whole once; then for
+The workers are programs on loopback (tests/lab/tune/loopback.py). The command runs whole once; then for
 each number it is killed (SIGKILL) after so many answers and started again. A line for each: calls
 answered, calls answered twice, files that differ.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from tune.loopback import KILLED, RESULTS, run, serve_workers, start, write_files
+from lab.tune.loopback import KILLED, RESULTS, run, serve_workers, start, write_files
 
 
 def burn():

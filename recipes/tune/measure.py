@@ -3,7 +3,7 @@
     python recipes/tune/measure.py rehearsal --calls 12000 --seeds 0,1
     python recipes/tune/measure.py checks --calls 6000 --no-labels
 
-One line of JSON for each seed. The worlds are `batuta.rehearsal` and those of tests/tune/worlds.py.
+One line of JSON for each seed. The worlds are `batuta.lab.worlds` and those of tests/lab/tune/worlds.py.
 """
 
 import argparse
@@ -17,18 +17,19 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from batuta.embedded.blas import limit_blas_to_one_thread
-from batuta.evals.task_sets import open_tasks, task_family
-from batuta.rehearsal import rehearsal_clients, rehearsal_pool
-from batuta.tune.candidate_runner import CallMeter, CandidateRunner
-from batuta.tune.context import TuneContext, TuneSettings
-from batuta.tune.judge import describe_system
-from batuta.tune.library import Candidate
-from batuta.tune.opening import open_questions
-from batuta.tune.parts import split_questions
-from batuta.tune.spending import Allowance
-from batuta.tune.tuning import run_tuning
+from batuta.lab.evals.task_sets import open_tasks, task_family
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
+from batuta.lab.tune.context import TuneContext, TuneSettings
+from batuta.lab.tune.decision import SELECTOR, SINGLES_SELECTOR, recommend_systems
+from batuta.lab.tune.judge import describe_system
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.opening import open_questions
+from batuta.lab.tune.parts import split_questions
+from batuta.lab.tune.spending import Allowance
+from batuta.lab.tune.tuning import run_tuning
+from batuta.lab.worlds import rehearsal_clients, rehearsal_pool
 from batuta.usage import ASSUMED_PRICE
-from tune.worlds import ALL, grade
+from lab.tune.worlds import ALL, grade
 
 FRESH = 1000
 
@@ -57,7 +58,13 @@ def open_world(name, seed):
 
 async def tune_world(name, seed, calls, *, report=None, **options):
     """What was found, the runner, and the fresh questions."""
-    pool, clients, judge, tasks, fresh = open_world(name, seed)
+    world = open_world(name, seed)
+    return *await tune_questions(world, seed, calls, report=report, **options), world[-1]
+
+
+async def tune_questions(world, seed, calls, *, report=None, **options):
+    """What was found, and the runner."""
+    pool, clients, judge, tasks, _ = world
     runner = CandidateRunner(
         pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
     )
@@ -70,13 +77,20 @@ async def tune_world(name, seed, calls, *, report=None, **options):
         used_minutes=lambda: 0.0,
         report=report or (lambda *_: None),
     )
-    return await run_tuning(context), runner, fresh
+    return await run_tuning(context), runner
 
 
 async def measure_world(name, seed, calls, **options):
     """One tuning, and its nominees on fresh questions."""
+    found = await measure_questions(open_world(name, seed), seed, calls, **options)
+    return {"world": name, "seed": seed} | found
+
+
+async def measure_questions(world, seed, calls, **options):
+    """The same with these questions, workers and grader."""
     began, worked = time.perf_counter(), time.process_time()
-    result, runner, fresh = await tune_world(name, seed, calls, **options)
+    fresh = world[-1]
+    result, runner = await tune_questions(world, seed, calls, **options)
     paid, seconds = runner.meter.calls, time.perf_counter() - began
     worked = time.process_time() - worked
     best = Candidate.single(result.pool.ranked()[0].id)
@@ -90,8 +104,6 @@ async def measure_world(name, seed, calls, **options):
         n: describe_system(n, runner, fresh, assignment) for n, assignment in assignments.items()
     }
     return {
-        "world": name,
-        "seed": seed,
         "calls": calls,
         "paid": paid,
         "seconds": round(seconds, 1),
@@ -99,8 +111,23 @@ async def measure_world(name, seed, calls, **options):
         "believed": round(100 * result.believed, 1),
         "share": {n: round(100 * one.share, 1) for n, one in found.items()},
         "calls a question": {n: round(one.calls, 2) for n, one in found.items()},
+        "recommended": recommended_share(result, found),
         "played": [str(one) for one in result.nominees["ultra"].workflows_in_use],
-        "verdict": {one.nominee: str(one.verdict) for one in result.comparisons},
+        "verdict": {
+            f"{one.nominee} against {one.opponent}": f"{one.verdict} ({one.questions})"
+            for one in result.comparisons
+        },
+    }
+
+
+def recommended_share(result, found):
+    """What is recommended for `batuta-ultra`, its share right, and how sure that is."""
+    advice = recommend_systems(result)
+    which = {SELECTOR: "ultra", SINGLES_SELECTOR: "mini", None: "best single"}[advice["ultra"]]
+    return {
+        "system": which,
+        "share": round(100 * found[which].share, 1),
+        "expected": advice["expected"],
     }
 
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.errors import BatutaError
-from batuta.solvers.history import history_from_record
-from batuta.tasks.recorded import load_recorded, unseen_family_split
-from batuta.tasks.recorded.catalog import RECORDED_NAMES
-from batuta.tune.record_options import RecordSettings, fit_options
-from batuta.tune.record_tuning import nominate_options
+from batuta.lab.learners.history import history_from_record
+from batuta.lab.tasks.recorded import load_recorded, unseen_family_split
+from batuta.lab.tasks.recorded.catalog import RECORDED_NAMES
+from batuta.lab.tune.record_options import RecordSettings, fit_options
+from batuta.lab.tune.record_tuning import nominate_options
 
 MOST_BELOW = 0.3
 """Points below the best single worker that are allowed."""

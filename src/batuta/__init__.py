@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batuta.core import Limits, Pool, Question, Run, Step, Worker, Workflow
-    from batuta.engine import conduct
+    from batuta.engine import RunHooks, RunSettings, conduct
     from batuta.session import Session, ask, ask_sync
     from batuta.session import open_session as open  # noqa: A004 - as in `aiofiles.open`
 
@@ -28,6 +28,8 @@ __all__ = [
     "Pool",
     "Question",
     "Run",
+    "RunHooks",
+    "RunSettings",
     "Session",
     "Step",
     "Worker",
@@ -44,6 +46,8 @@ _HOMES = {
     "Pool": "batuta.core",
     "Question": "batuta.core",
     "Run": "batuta.core",
+    "RunHooks": "batuta.engine",
+    "RunSettings": "batuta.engine",
     "Session": "batuta.session",
     "Step": "batuta.core",
     "Worker": "batuta.core",

@@ -1,13 +1,102 @@
-"""The name under which Batuta is installed, its version, and how to install an extra."""
+"""The name under which Batuta is installed, its version, and how to install something beside it.
+
+If a tool has made an environment of its own for Batuta, pip's own command would install into
+another one: so each hint uses the command of the tool that installed the running code.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 DISTRIBUTION = "batuta-llm"
 """The name on PyPI; `batuta` there is an unrelated project. The import stays `batuta`."""
+_UV_RECEIPT = "uv-receipt.toml"
+_PIPX_RECEIPT = "pipx_metadata.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The place where the running code is installed."""
+
+    prefix: Path
+    """The environment's folder."""
+    clone: Path | None
+    """The clone of the repository that it runs from; None: an installed wheel."""
+    is_virtual: bool
+    """True if the environment is a virtual one."""
+
+    def package_hint(self, *packages: str, no_deps: bool = False) -> str:
+        """Return the command that installs other packages beside Batuta.
+
+        Args:
+            packages: their names.
+            no_deps: whether what they need is to be left out.
+        """
+        names = " ".join(packages)
+        flags = "--no-deps " if no_deps else ""
+        if self._has(_UV_RECEIPT) and not no_deps:
+            return self._uv_tool_command((), packages)
+        if self._has(_PIPX_RECEIPT) and not no_deps:
+            return f"pipx inject {DISTRIBUTION} {names}"
+        if self._has(_PIPX_RECEIPT):
+            return f"pipx runpip {DISTRIBUTION} install {flags}{names}"
+        return f"{self._pip_install()} {flags}{names}"
+
+    def extra_hint(self, *extras: str) -> str:
+        """Return the command that installs these extras."""
+        names = ",".join(extras)
+        if self._has(_UV_RECEIPT):
+            return self._uv_tool_command(extras, ())
+        if self._has(_PIPX_RECEIPT):
+            return f"pipx runpip {DISTRIBUTION} install {self._target(names)}"
+        return f"{self._pip_install()} {self._target(names)}"
+
+    def _target(self, extras: str) -> str:
+        """Batuta itself, as pip names it."""
+        if self.clone is None:
+            return f"'{DISTRIBUTION}[{extras}]'"
+        place = "." if self._has_own_environment() else str(self.clone)
+        return f"-e '{place}[{extras}]'"
+
+    def _pip_install(self) -> str:
+        """Return the beginning of a command that installs with this environment's pip."""
+        if find_spec("pip") is None and _is_made_by_uv(self.prefix):
+            return f"uv pip install --python {shlex.quote(str(self.prefix))}"
+        if self.clone is None:
+            return "pip install"
+        if not self.is_virtual:
+            return f"{shlex.quote(sys.executable)} -m pip install"
+        pip = self.prefix / ("Scripts" if os.name == "nt" else "bin") / "pip"
+        if self._has_own_environment():
+            pip = pip.relative_to(self.clone)
+        return f"{shlex.quote(str(pip))} install"
+
+    def _has_own_environment(self) -> bool:
+        """Tell whether the environment lies in the clone, from which commands then start."""
+        return self.clone is not None and self.prefix.is_relative_to(self.clone)
+
+    def _uv_tool_command(self, extras: Iterable[str], packages: Iterable[str]) -> str:
+        """Return uv's command; it makes the environment anew, so it names what is there, too."""
+        own, beside = _read_uv_receipt(self.prefix / _UV_RECEIPT)
+        names = ",".join(dict.fromkeys((*own, *extras)))
+        named = f"[{names}]" if names else ""
+        target = DISTRIBUTION if self.clone is None else str(self.clone)
+        editable = "" if self.clone is None else "--editable "
+        others = "".join(f" --with {name}" for name in dict.fromkeys((*beside, *packages)))
+        return f"uv tool install --force {editable}{shlex.quote(target + named)}{others}"
+
+    def _has(self, receipt: str) -> bool:
+        return (self.prefix / receipt).is_file()
 
 
 @cache
@@ -17,14 +106,48 @@ def package_version() -> str:
 
 
 @cache
-def is_clone() -> bool:
-    """Whether this code runs from a clone of the repository, not from an installed wheel."""
-    return (Path(__file__).parents[2] / "pyproject.toml").is_file()
+def find_clone() -> Path | None:
+    """Return the clone of the repository that this code runs from; None: an installed wheel."""
+    root = Path(__file__).parents[2]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
+def find_installation() -> Installation:
+    """Find out where the code that is running is installed."""
+    return Installation(
+        prefix=Path(sys.prefix),
+        clone=find_clone(),
+        is_virtual=sys.prefix != sys.base_prefix,
+    )
 
 
 def install_hint(*extras: str) -> str:
-    """The command that installs these extras where this code runs."""
-    names = ",".join(extras)
-    if is_clone():
-        return f".venv/bin/pip install -e '.[{names}]'"
-    return f"pip install '{DISTRIBUTION}[{names}]'"
+    """Return the command that installs these extras where this code runs."""
+    return find_installation().extra_hint(*extras)
+
+
+def package_hint(*packages: str, no_deps: bool = False) -> str:
+    """Return the command that installs other packages where this code runs."""
+    return find_installation().package_hint(*packages, no_deps=no_deps)
+
+
+def _is_made_by_uv(prefix: Path) -> bool:
+    """Tell whether uv has made the environment, which then may have no pip."""
+    try:
+        text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    return any(line.partition("=")[0].strip() == "uv" for line in text.splitlines())
+
+
+def _read_uv_receipt(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read the extras of Batuta that uv has installed, and the packages beside it."""
+    try:
+        receipt: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        wanted = cast("list[dict[str, Any]]", receipt["tool"]["requirements"])
+        own = [one for one in wanted if one["name"] == DISTRIBUTION]
+        beside = [str(one["name"]) for one in wanted if one["name"] != DISTRIBUTION]
+        extras = [str(extra) for one in own for extra in one.get("extras", ())]
+    except (OSError, ValueError, KeyError, TypeError):
+        return (), ()
+    return tuple(extras), tuple(beside)

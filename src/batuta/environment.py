@@ -1,4 +1,4 @@
-"""Variables of the environment, or the files that hold them; and the folders that they name."""
+"""Variables of the environment, the files and folders that they name; this machine's memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where runs are stored: BATUTA_HOME, or the user's data folder."""
+    """Return the folder in which runs are stored: BATUTA_HOME, or the user's data folder."""
     if home := environ.get("BATUTA_HOME"):
         return Path(home)
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -41,6 +41,27 @@ def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def benchmark_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where benchmarks and records are: BATUTA_DATA, or a folder in the data folder."""
+    """Return the folder of benchmarks and records: BATUTA_DATA, or one in the data folder."""
     named = environ.get("BATUTA_DATA")
     return Path(named) if named else data_folder(environ) / "data"
+
+
+def models_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of models' files, in the user's cache."""
+    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
+    return Path(base) / "batuta" / "models"
+
+
+def host_memory() -> int:
+    """Bytes of memory that this machine has beside its GPUs' own."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def available_memory() -> int:
+    """Bytes of memory that are free on this machine, caches counted as free."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return host_memory()
+    free = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return host_memory() if free is None else int(free) * 1024

@@ -1,27 +1,29 @@
 """Every error Batuta raises, named by the boundary it crossed.
 
     BatutaError
-    ├── WorkflowError            text that is not a workflow             (language)
-    ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
-    ├── LimitReachedError        the run's own limit forbids another call (engine)
-    ├── StoreError               the disk or the database                (store)
-    ├── ExecutorError            the machines that were to run it are lost (executor)
-    ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
-    ├── SourceError              a benchmark's or a record's file         (tasks)
-    └── ClientError              a model's API                           (clients)
-        ├── Unreachable          no connection                           retried
-        ├── TimedOut             connected, then silence                 retried
-        ├── RateLimited          429                                     retried after `retry_after`
-        ├── Overloaded           5xx                                     retried
-        ├── Interrupted          a stream cut in the middle              retried
-        ├── BadReply             not the dialect: content type, JSON     retried
-        ├── Unauthorised         401, 403                                another worker
-        ├── ModelMissing         404                                     another worker
-        ├── ContextTooLong       the prompt does not fit                 another worker
-        ├── OutOfCredit          402, an exhausted quota                 another worker
-        ├── CircuitOpen          failed too often, skipped for a while another worker
-        ├── NotRecorded          the record has no such answer           another worker
-        └── BadRequest           any other 4xx                           another worker
+    ├── WorkflowError              text that is not a workflow                (language)
+    ├── ConfigError                a setting, a pool file, a missing key      (config, plugins)
+    ├── LimitReachedError          the run's own limit forbids another call   (engine)
+    ├── StoreError                 the disk or the database                   (store)
+    ├── SandboxError               no sandbox can be built here               (sandbox)
+    ├── ExecutorError              the machines that were to run it are lost  (lab.executor)
+    ├── SourceError                a benchmark's or a record's file           (lab.tasks)
+    ├── DownloadError              a model's file that cannot be fetched      (local)
+    └── ClientError                a model's API                              (clients)
+        ├── ProviderUnreachableError   no connection                          tried again
+        ├── ProviderTimeoutError       connected, then silence                tried again
+        ├── RateLimitError             429                                    after `retry_after`
+        ├── ProviderOverloadedError    5xx                                    tried again
+        ├── StreamInterruptedError     a stream cut in the middle             tried again
+        ├── InvalidReplyError          not the dialect: content type, JSON    tried again
+        ├── ProviderAuthError          401, 403                               another worker
+        ├── ModelNotFoundError         404                                    another worker
+        ├── ContextLengthError         the prompt does not fit                another worker
+        ├── InsufficientCreditError    402, an exhausted quota                another worker
+        ├── CircuitOpenError           failed too often, skipped for a while  another worker
+        ├── NotRecordedError           the record has no such answer          another worker
+        └── BadRequestError            any other 4xx                          another worker
+            └── UnsupportedFieldError  a field that the provider does not take
 
 A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on.
 """
@@ -70,6 +72,10 @@ class SourceError(BatutaError):
     """A benchmark's or a record's file that is missing, broken or cannot be fetched."""
 
 
+class DownloadError(BatutaError):
+    """A model's file that cannot be fetched, written, or is not what it should be."""
+
+
 class SandboxError(BatutaError):
     """No sandbox can be built on this machine; the sentence gives the cause and a remedy."""
 
@@ -100,6 +106,9 @@ class ClientError(BatutaError):
         """Host and port that were called, for the operator; the sentence never names them."""
         self.cost = cost
         """Dollars that the broken call cost, as far as they are known."""
+        self.words = ""
+        """The provider's message when it refused the whole request, for callers that may send it in
+        another form; never shown."""
 
 
 class ProviderUnreachableError(ClientError):

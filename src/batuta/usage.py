@@ -14,15 +14,15 @@ class Usage:
     input: int = 0
     """Prompt tokens, those read from and written to a cache included."""
     cached: int = 0
-    """Of `input`, read from the provider's cache."""
+    """Tokens of `input` that were read from the provider's cache."""
     cache_write: int = 0
-    """Of `input`, written to the provider's cache."""
+    """Tokens of `input` that were written to the provider's cache."""
     output: int = 0
     """Completion tokens, reasoning included."""
     reasoning: int = 0
-    """Of `output`, spent on hidden or shown reasoning."""
+    """Tokens of `output` that were spent on hidden or shown reasoning."""
     estimated: int = 0
-    """Of `calls`, those whose tokens are our estimate because the provider told none."""
+    """Calls whose tokens are our estimate because the provider told none."""
 
     def __post_init__(self) -> None:
         if self.cached + self.cache_write > self.input or self.reasoning > self.output:
@@ -74,11 +74,11 @@ class Price:
     input: Decimal
     output: Decimal
     cached: Decimal | None = None
-    """Of input read from a cache; None: as `input`."""
+    """Price of input read from a cache; None if it is that of `input`."""
     cache_write: Decimal | None = None
-    """Of input written to a cache; None: as `input`."""
+    """Price of input written to a cache; None if it is that of `input`."""
     audio: Decimal | None = None
-    """Of input that is a recording; None: as `input`."""
+    """Price of input that is a recording; None if it is that of `input`."""
 
     def __post_init__(self) -> None:
         parts = (
@@ -91,7 +91,7 @@ class Price:
 
     @property
     def hour_cache_write(self) -> Decimal:
-        """Of input written to a cache for an hour: twice the input's, as Anthropic bills it."""
+        """Price of input written to a cache for an hour: twice the input's, as at Anthropic."""
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:
@@ -116,7 +116,7 @@ def audio_surcharge(price: Price, tokens: int) -> Decimal:
 
 
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))
-"""What a call of unknown price counts as under a limit or a budget, and nowhere else."""
+"""The price that a call of unknown price counts as under a limit or a budget, and nowhere else."""
 
 
 def usage_cost(usage: Usage, price: Price | None) -> Cost:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import sqlite3
 import subprocess
@@ -31,7 +32,7 @@ def batuta(tmp_path, command_line):
 
 
 def question():
-    from batuta.rehearsal import draw_tasks
+    from batuta.lab.worlds import draw_tasks
 
     return draw_tasks(None, 1, seed=1, difficulty=2)[0]
 
@@ -73,6 +74,23 @@ def test_json_and_the_stored_run(batuta):
     assert len(json.loads(batuta("runs", "list", "--json").stdout)) == 3
 
 
+def test_a_list_has_a_line_a_run_and_room_for_the_question(batuta):
+    asked = "Compute the result: begin at 45; square it; double it.\nSay how you found it. " * 9
+    for _ in range(2):
+        batuta("ask", asked)
+    ids = [run["id"] for run in json.loads(batuta("runs", "list", "--json").stdout)]
+    for columns in ("100", "80"):
+        _, *lines = batuta("runs", "list", COLUMNS=columns).stdout.strip().splitlines()
+        assert len(lines) == 2
+        for run_id, line in zip(ids, lines, strict=True):
+            shown, _, hour, *rest = line.split()
+            assert run_id.startswith(shown) and len(shown) == 12
+            assert re.fullmatch(r"\d\d:\d\d", hour)
+            assert f"  {'Compute the result'[: 18 if columns == '100' else 7]}" in line and rest
+        shown = json.loads(batuta("runs", "show", lines[0].split()[0], "--json").stdout)
+        assert shown["header"]["id"] == ids[0]
+
+
 def test_a_run_is_found_by_the_beginning_of_its_id(batuta):
     ids = [json.loads(batuta("ask", question().question, "--json").stdout)["id"] for _ in range(2)]
     beginning = ids[0][: next(n for n, (a, b) in enumerate(zip(*ids, strict=True)) if a != b)]
@@ -112,6 +130,25 @@ def test_limits_of_a_key_are_told_in_words(batuta):
     assert said == f"the key {key} has now: {words}\n"
     listed = batuta("keys", "list").stdout
     assert "models batuta-mini" in listed and "['" not in listed
+
+
+def test_a_key_names_models_and_workers_that_there_are(batuta):
+    for limit, told in (
+        (("--model", "batuta-min"), "there is no model 'batuta-min': you may mean 'batuta-mini'"),
+        (("--model", "nope"), "there is no model 'nope': there are batuta-mini, batuta-ultra"),
+        (("--model", "piano"), "you may mean 'worker/piano'"),
+        (("--allow", "pian"), "there is no worker 'pian': you may mean 'piano'"),
+        (("--deny", "pian"), "there is no worker 'pian': you may mean 'piano'"),
+    ):
+        done = batuta("keys", "create", "me", *limit)
+        assert done.returncode == 2 and told in done.stderr and "--pool" in done.stderr
+        assert done.stdout == ""
+    assert json.loads(batuta("keys", "list", "--json").stdout) == []
+    made = batuta("keys", "create", "me", "--model", "worker/*", "--deny", "piano", "--json")
+    key = json.loads(made.stdout)["id"]
+    done = batuta("keys", "limit", key, "--allow", "pian")
+    assert done.returncode == 2 and "you may mean 'piano'" in done.stderr
+    assert batuta("keys", "limit", key, "--per-day", "3").returncode == 0
 
 
 def test_a_plan_calls_no_worker(batuta):

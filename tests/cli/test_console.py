@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from batuta.rehearsal import rehearsal_pool
+from batuta.lab.worlds import rehearsal_pool
 
 COMMAND = [sys.executable, "-W", "ignore", "-m", "batuta", "pool", "list", "--pool", "rehearsal"]
 

@@ -23,7 +23,8 @@ CLEAN = {k: v for k, v in os.environ.items() if not any(word in k for word in WO
 @pytest.fixture
 def batuta(command_line):
     async def run(folder, *args, **environ):
-        env = {**CLEAN, **environ, "BATUTA_HOME": str(folder / "home"), "COLUMNS": "160"}
+        own = {"BATUTA_HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
+        env = {**CLEAN, **environ, **own, "COLUMNS": "160"}
         start = partial(command_line.run, *args, cwd=folder, env=env)
         done = await anyio.to_thread.run_sync(start)  # the providers answer in this thread
         return done.returncode, done.stdout, done.stderr

@@ -212,7 +212,8 @@ async def test_a_stream_that_ends_without_its_end_mark_is_interrupted(case, http
         ear = RecordingListener()
         with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
-    assert caught.value.usage.output == -(-len(ear.text) // 4)
+    told = 1 if case.name == "anthropic" else 0  # its first event counts one token
+    assert caught.value.usage.output == max(-(-len(ear.text) // 4), told)
 
 
 async def test_tokens_of_a_broken_stream_are_kept(http):
@@ -222,7 +223,8 @@ async def test_tokens_of_a_broken_stream_are_kept(http):
         with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
     assert ear.text
-    assert caught.value.usage.output == -(-len(ear.text) // 4)
+    told = 1 if case.name == "anthropic" else 0  # its first event counts one token
+    assert caught.value.usage.output == max(-(-len(ear.text) // 4), told)
 
 
 async def test_nobody_there_is_unreachable(case, http):

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from batuta.clients import CallLimiter, RateLimitedClient, ScriptedClient
-from batuta.clients.limits_shared import LEASE_S, ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.limits_shared import LEASE_S, ProviderCaps, RedisTurns
+from batuta.clients.redis_connections import RedisConnections
 from batuta.core import Reply, Request, Sampling, Usage, user_message
 from batuta.errors import ConfigError, ProviderOverloadedError
 
@@ -122,7 +123,8 @@ async def test_a_failed_or_cancelled_call_gives_its_place_back(account, connect)
 
 HOLDER = """
 import anyio, sys
-from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.limits_shared import ProviderCaps, RedisTurns
+from batuta.clients.redis_connections import RedisConnections
 
 async def main():
     turns = RedisTurns(RedisConnections(sys.argv[1]), sys.argv[2], ProviderCaps(1))
@@ -170,7 +172,7 @@ async def test_without_redis_each_process_takes_its_part(connect, caplog):
                 group.start_soon(client.complete, ask())
     assert inner.most == 2
     assert len(inner.at) == 10
-    assert away.down
+    assert away.is_down
     assert [r.message for r in caplog.records if "1/4" in r.message], "and says so"
 
 

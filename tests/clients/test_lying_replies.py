@@ -1,20 +1,28 @@
 """Replies whose JSON is of the wrong types are errors of the provider, in every dialect; none passes for a reply."""
 
 import json
+import time
+from contextlib import suppress
 
+import orjson
 import pytest
 
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
 from batuta.clients.anthropic.stream import parse_usage as anthropic_usage
-from batuta.clients.call import _DECODING_ERRORS
-from batuta.clients.gemini.stream import parse_response
+from batuta.clients.call import _DECODING_ERRORS, MAX_CHOICES, MAX_TOOL_CALLS
+from batuta.clients.decoding import HalfJoiner, with_joined_halves
+from batuta.clients.error_mapping import error_from_reply
+from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.gemini.stream import parse_usage as gemini_usage
+from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator
 from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
     parse_completion,
     parse_usage,
     reported_usd,
 )
+from batuta.clients.tool_turns import give_back
+from batuta.core import Message, Role
 
 WRONG = [["f"], {"a": "b"}, 7, True, 1e308]
 
@@ -60,8 +68,7 @@ def test_probabilities_within_probabilities_are_not_followed():
     [found] = streamed(OpenAIStreamAccumulator(), told).reply.logprobs
     assert [other.others for other in found.others] == [()]
     told["choices"][0]["logprobs"]["content"] = [{"token": ["a"], "logprob": 0}]
-    with pytest.raises(_DECODING_ERRORS):
-        streamed(OpenAIStreamAccumulator(), told)
+    assert not streamed(OpenAIStreamAccumulator(), told).reply.logprobs, "it costs itself alone"
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**9, 9e14, "20", True, [], 0.5, float("nan")])
@@ -75,3 +82,161 @@ def test_a_wrong_number_of_tokens_makes_the_usage_unknown(wrong):
 @pytest.mark.parametrize("wrong", [-1, 1e300, "1", True, float("nan"), float("inf")])
 def test_a_wrong_cost_is_not_believed(wrong):
     assert reported_usd({"cost": wrong}) is None
+
+
+NESTED = json.loads("[" * 900 + "]" * 900)
+
+
+def chunk(**delta):
+    return {"model": "\ud83d", "choices": [{"index": 0, "delta": delta}]}
+
+
+def call(**more):
+    return {"index": 0, "id": "c\ud83d", "function": {"name": "f\ud83d", "arguments": "{}"}, **more}
+
+
+def test_half_a_character_is_whole_or_replaced_wherever_it_stands():
+    detail = {"index": 0, "type": "reasoning.text", "text": "so "}
+    stream, halves = OpenAIStreamAccumulator("m"), HalfJoiner()
+    told = [
+        chunk(reasoning_details=[{**detail, "text": "so \ud83d"}]),
+        chunk(reasoning_details=[{**detail, "text": "\ude00"}]),
+        chunk(tool_calls=[{"index": 0, "function": {"arguments": '"\ud83d"'}}]),
+        chunk(tool_calls=[{"index": 0, "id": "c\ud83d", "function": {"name": "f\ud83d"}}]),
+    ]
+    deltas = [delta for one in told for delta in stream.add_event("", json.dumps(one).encode())]
+    reply = with_joined_halves(stream.result()).reply
+    orjson.dumps([[halves.join(delta) for delta in deltas], reply], default=str)
+    [made] = reply.tool_calls
+    assert (made.name, made.id, reply.model) == ("f\ufffd", "c\ufffd", "\ufffd")
+    said = {}
+    give_back(said, Message(role=Role.ASSISTANT, parts=(made,), thoughts=reply.thoughts), "m", "")
+    assert said["reasoning_details"] == [{**detail, "text": "so 😀"}]
+
+
+def test_half_a_character_in_what_another_dialect_signs():
+    thinking = {"type": "thinking", "thinking": "", "signature": ""}
+    part = {"functionCall": {"name": "f", "args": {"a": "\ud83d"}}, "thoughtSignature": "\ud83d"}
+    anthropic = streamed(
+        AnthropicStreamAccumulator("m"),
+        {"type": "content_block_start", "index": 0, "content_block": thinking},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "a\ud83d"}},
+        {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "\ude00"}},
+        {"type": "content_block_delta", "delta": {"type": "signature_delta", "signature": "s"}},
+        {"type": "content_block_stop", "index": 0},
+    )
+    gemini = streamed(
+        GeminiStreamAccumulator("m"), {"candidates": [{"content": {"parts": [part]}}]}
+    )
+    orjson.dumps([with_joined_halves(told).reply for told in (anthropic, gemini)], default=str)
+    [thought] = with_joined_halves(anthropic).reply.thoughts
+    assert (thought.text, thought.signature) == ("a😀", "s")
+
+
+def test_half_a_character_in_an_error():
+    assert orjson.dumps(str(error_from_reply({"error": {"message": "wrong \ud83d"}})))
+
+
+def test_what_is_nested_too_deep_is_not_given_back_and_breaks_no_error():
+    told = chunk(tool_calls=[call(extra_content={"google": NESTED})])
+    assert streamed(OpenAIStreamAccumulator("m"), told).reply.thoughts == ()
+    error = error_from_reply({"error": {"message": "too hot", "more": NESTED}})
+    assert "too hot" in str(error)
+    deep = {"error": {"message": "too hot"}}
+    for _ in range(5_000):
+        deep = {"error": {"message": "too hot"}, "more": deep}
+    assert error_from_reply(deep).words == ""
+
+
+def test_replies_and_items_have_a_most():
+    many = [{"index": n, "delta": {}, "message": {}} for n in range(MAX_CHOICES + 1)]
+    candidates = [{"index": n} for n in range(MAX_CHOICES + 1)]
+    output = [{"type": "message", "id": f"m{n}"} for n in range(100_000)]
+    for parse, told in (
+        (parse_completion, {"choices": many}),
+        (lambda one: streamed(OpenAIStreamAccumulator(), one), {"choices": many}),
+        (parse_response, {"candidates": candidates}),
+        (
+            lambda one: streamed(ResponsesStreamAccumulator("m"), one),
+            {"type": "response.completed", "response": {"output": output}},
+        ),
+    ):
+        with pytest.raises(ValueError, match="more than"):
+            parse(told)
+    assert len(parse_completion({"choices": many[1:]}).reply.choices) == MAX_CHOICES
+
+
+def test_the_name_of_a_call_has_an_end():
+    pieces = [
+        {"index": 0, "id": "c", "function": {"name": f"piece{number}"}} for number in range(1_000)
+    ]
+    with pytest.raises(ValueError, match="too long"):
+        streamed(OpenAIStreamAccumulator("m"), *(chunk(tool_calls=[piece]) for piece in pieces))
+
+
+HOSTILE_ARGUMENTS = {
+    "repeated": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": f"x{n}"}} for n in range(8_000)],
+    "escaped": [
+        {"id": "c", "function": {"name": "f", "arguments": '"' + chr(92)}},
+        *({"id": "d", "function": {"arguments": chr(92) * 400}} for _ in range(8_000)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fragments", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
+def test_twice_as_many_fragments_take_about_twice_as_long(fragments):
+    def seconds(count):
+        stream = OpenAIStreamAccumulator("m")
+        began = time.thread_time()
+        for fragment in fragments[:count]:
+            stream.add_event("", json.dumps(chunk(tool_calls=[fragment])).encode())
+        return time.thread_time() - began
+
+    few, many = (min(seconds(count) for _ in range(2)) for count in (2_000, 8_000))
+    assert many < 8 * few
+
+
+CALLS = [{"index": n, "id": f"c{n}"} for n in range(MAX_TOOL_CALLS)]
+CHUNK_OF_CALLS = {"choices": [{"index": 0, "delta": {"tool_calls": CALLS}}]}
+OUTPUT = [
+    {"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"}
+    for n in range(MAX_TOOL_CALLS)
+]
+HEAVY = {
+    "many indices": (
+        OpenAIStreamAccumulator,
+        [{"choices": [{"index": n, "delta": {}} for n in range(50_000)]}],
+    ),
+    "one index again and again": (
+        OpenAIStreamAccumulator,
+        [CHUNK_OF_CALLS, {"choices": [{"index": 0, "finish_reason": "stop"}] * 50_000}],
+    ),
+    "many ends of many calls": (
+        OpenAIStreamAccumulator,
+        [CHUNK_OF_CALLS, *([{"choices": [{"index": 0, "finish_reason": "stop"}]}] * 10_000)],
+    ),
+    "one id at many places": (
+        OpenAIStreamAccumulator,
+        [
+            CHUNK_OF_CALLS,
+            {"choices": [{"index": 0, "delta": {"tool_calls": [
+                {"index": 5_000 + n, "id": f"c{MAX_TOOL_CALLS - 1}"} for n in range(50_000)
+            ]}}]},
+        ],
+    ),
+    "one item again and again": (
+        lambda: ResponsesStreamAccumulator("m"),
+        [{"type": "response.completed", "response": {"output": OUTPUT + OUTPUT[-1:] * 50_000}}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_many_choices_calls_and_items_take_time_linear_in_their_length(name):
+    make, events = HEAVY[name]
+    accumulator, told = make(), [orjson.dumps(event) for event in events]
+    began = time.process_time()
+    with suppress(ValueError):
+        for data in told:
+            accumulator.add_event("", data)
+    assert time.process_time() - began < 0.6

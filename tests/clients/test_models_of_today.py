@@ -179,7 +179,7 @@ async def test_commentary_is_no_answer_and_reasoning_goes_back_with_the_result(h
         assert (reply.text, reply.finish) == ("It is a cat.", Finish.TOOL_CALLS)
         assert reply.reasoning == "Look first.I will look."
         assert (ear.text == reply.text and ear.reasoning == reply.reasoning) or not streaming
-        assert reply.thoughts == (Thought(model="gpt-6.1-sol", redacted="rs_1:gAAA:b"),)
+        assert reply.thoughts == (Thought(model="gpt-6.1-sol", redacted="rs_1.gAAA:b"),)
         answered = Message(role=Role.ASSISTANT, parts=reply.tool_calls, thoughts=reply.thoughts)
         result = Message(role=Role.TOOL, parts=(ToolResult(call_id="call_a", content="a cat"),))
         await client.complete(Request(messages=(*first.messages, answered, result), tools=(LOOK,)))

@@ -246,8 +246,10 @@ def test_gemini_s_results_name_their_function():
     )
     sent = gemini_body("gemini-3-pro", request)["contents"]
     assert [part["functionResponse"] for part in sent[2]["parts"]] == [
-        {"name": "hear", "response": {"result": [1]}},
-        {"name": "look", "response": {"result": "cat"}},
+        {"id": "1", "name": "look", "response": {"result": "cat"}},
+        {"id": "2", "name": "hear", "response": {"result": [1]}},
     ]
+    older = gemini_body("gemini-2.5-pro", request)["contents"][2]["parts"]
+    assert [part["functionResponse"]["name"] for part in older] == ["look", "hear"]
     assert all("thoughtSignature" in part for part in sent[1]["parts"])
     assert "thoughtSignature" not in str(gemini_body("gemini-2.5-pro", request))

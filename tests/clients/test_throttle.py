@@ -1,5 +1,8 @@
 """A provider that asks to slow down is called more slowly, and is not taken for a broken one."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import anyio
 import pytest
 from hypothesis import given
@@ -17,12 +20,13 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.limits import Throttle
+from batuta.clients.providers import DeploymentSpec
 from batuta.clients.resilience import BreakerState
 from batuta.clients.secret import Secret
+from batuta.conductors import FixedConductor
 from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct
 from batuta.errors import RateLimitError
-from batuta.solvers import FixedConductor
 from clients.cases import RecordingListener
 from clients.test_limit import Clock, ask
 from fakes.openai import FakeOpenAI
@@ -35,32 +39,98 @@ def limiter(clock, concurrency=8):
     return CallLimiter(concurrency, clock=clock, sleep=clock.sleep)
 
 
-async def test_nothing_is_sent_while_the_provider_wants_peace():
+@pytest.mark.parametrize("days", [20 / 86_400, 1, 400])
+async def test_one_request_s_refusal_holds_up_the_others_for_a_moment(days):
     clock = Clock()
-    inner = ScriptedClient([RateLimitError("slow", retry_after=40), "fine"])
+    inner = ScriptedClient([RateLimitError("slow", retry_after=days * 86_400), *["fine"] * 3])
     client = RateLimitedClient(inner, limiter(clock))
     with pytest.raises(RateLimitError):
         await client.complete(ask())
-    with pytest.raises(RateLimitError, match="nothing was sent") as caught:
-        await client.complete(ask())
-    assert caught.value.retry_after == pytest.approx(40) and len(inner.requests) == 1
-    clock.time += 25
+    for _ in range(3):
+        assert (await client.complete(ask())).text == "fine"
+    assert clock.slept == [
+        pytest.approx(2),
+        pytest.approx(0.5, abs=0.1),
+        pytest.approx(0.5, abs=0.1),
+    ]
+
+
+async def test_a_provider_that_refuses_for_days_is_tried_by_one_call_every_half_minute():
+    clock = Clock()
+    inner = ScriptedClient(lambda _: RateLimitError("slow", retry_after=4e5))
+    client = RateLimitedClient(inner, limiter(clock))
+    at = []
+    for _ in range(8):
+        with pytest.raises(RateLimitError):
+            await client.complete(ask())
+        at.append(clock.time)
+    assert [round(b - a) for a, b in pairwise(at)] == [2, 4, 8, 16, 30, 30, 30]
     ear = RecordingListener(streaming=False)
-    assert (await client.complete(ask(), ear)).text == "fine"
-    assert clock.slept == [pytest.approx(15)]
+    clock.time += 15
+    with pytest.raises(RateLimitError):
+        await client.complete(ask(), ear)
     (told,) = ear.failures
     assert (told.code, told.retry_after, told.usage.calls) == ("rate_limited", pytest.approx(15), 0)
 
 
+async def test_who_waited_waits_on_if_the_first_to_try_is_refused():
+    clock, sleepers = Clock(), []
+
+    async def sleep(seconds):
+        sleepers.append((clock.time + seconds, anyio.Event()))
+        await sleepers[-1][1].wait()
+
+    inner = ScriptedClient(lambda _: RateLimitError("slow", retry_after=4e5))
+    client = RateLimitedClient(inner, CallLimiter(40, clock=clock, sleep=sleep))
+
+    async def call():
+        with pytest.raises(RateLimitError):
+            await client.complete(ask())
+
+    await call()
+    began = clock.time
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        while sleepers and clock.time < began + 15:  # who wakes first goes first
+            sleepers.sort(key=lambda each: each[0])
+            clock.time, woken = sleepers.pop(0)
+            woken.set()
+            await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    # who did not look again would have been sent one after another, twice a second
+    assert len(inner.requests) <= 5
+
+
+async def test_a_deployment_s_refusal_does_not_slow_the_other_one(http):
+    slow = {"retry-after": "400000"}
+    async with (
+        FakeOpenAI("One.", [Fault.RATE_LIMIT], retry_after=slow) as one,
+        FakeOpenAI("Two.") as two,
+    ):
+        worker = Worker(id=WorkerId("ada"), model="m")
+        spec, other = (
+            WorkerSpec(worker=worker, provider="compatible", base_url=fake.url, key=Secret(KEY))
+            for fake in (one, two)
+        )
+        places = (DeploymentSpec(spec=other, weight=0),)
+        client = open_client(replace(spec, deployments=places), http)
+        for _ in range(3):
+            await client.complete(ask())
+    assert len(one.requests) + len(two.requests) == 4 and two.requests
+
+
 async def test_whoever_can_go_elsewhere_does_not_wait():
     clock = Clock()
-    inner = ScriptedClient([RateLimitError("slow", retry_after=20), "fine"])
+    inner = ScriptedClient([*[RateLimitError("slow", retry_after=20)] * 2, "fine"])
     client = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
-    with pytest.raises(RateLimitError):
-        await client.complete(ask(), RecordingListener(stop=RateLimitError("elsewhere")))
+    for _ in range(2):
+        with pytest.raises(RateLimitError):
+            await client.complete(ask(), RecordingListener(stop=RateLimitError("elsewhere")))
     with pytest.raises(RateLimitError, match="elsewhere"):
         await client.complete(ask(), RecordingListener(stop=RateLimitError("elsewhere")))
-    assert len(inner.requests) == 1 and clock.slept == []
+    assert len(inner.requests) == 2 and clock.slept == [pytest.approx(2)]
 
 
 async def test_a_crowd_waits_in_line_and_none_of_it_is_given_up():
@@ -90,7 +160,7 @@ async def test_a_slowed_worker_is_left_out_by_runs_that_may_choose():
     for _ in range(5):
         run = await conduct(Question.of("x"), conductor, pool, workers)
         assert run.answer == "bob"
-    assert len(inner.requests) == 1 and clock.slept == []
+    assert len(inner.requests) == 2 and clock.slept == [pytest.approx(2)]
 
 
 async def test_afterwards_calls_drip_and_answers_make_them_faster():
@@ -129,7 +199,7 @@ def test_no_turn_comes_before_the_pause_is_over(steps):
         clock.time += passed
         if act == "slow":
             throttle.record_rate_limit(clock.time, wait)
-            until = max(until, clock.time + (1.0 if wait is None else wait))
+            until = max(until, clock.time + (1.0 if wait is None else min(wait, 2.0)))
         elif act == "ease":
             throttle.record_success()
         else:

@@ -13,9 +13,9 @@ import anyio
 import orjson
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import sequential_chain
 from batuta.core import Finish, Pool, Price, Reply, Role, ToolCall, Usage, Worker, WorkerId
 from batuta.gateway import Catalogue, ServerState, run_server, served_models
-from batuta.solvers import sequential_chain
 from batuta.store import Store
 
 PLAIN = {"boolean": True, "null": None}

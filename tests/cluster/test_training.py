@@ -7,16 +7,17 @@ import time
 
 import pytest
 
+from batuta.lab import worlds
+
 pytest.importorskip("torch", reason="training needs batuta-llm[train]")
 pytest.importorskip("trl", reason="training needs batuta-llm[train]")
 import torch
 from safetensors.torch import load_file
 
-from batuta import rehearsal
-from batuta.train.model import make_model
-from batuta.train.tokenizer import make_tokenizer
+from batuta.lab.train.model import make_model
+from batuta.lab.train.tokenizer import make_tokenizer
 from cluster.hosts import Hosts, why_not
-from train.stage import LIBRARIES, NETWORK, metrics, settings, untimed
+from lab.train.stage import LIBRARIES, NETWORK, metrics, settings, untimed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(1800), *LIBRARIES[1:]]
 STEPS = 4
@@ -25,8 +26,8 @@ CHILD = """
 import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from batuta.train.conductor_training import train_conductor
-from batuta.train.settings import TrainSettings
+from batuta.lab.train.conductor_training import train_conductor
+from batuta.lab.train.settings import TrainSettings
 settings = TrainSettings.model_validate_json(Path(sys.argv[1]).read_text())
 train_conductor(settings, ["child"], lambda line: None, resume=sys.argv[2] == "resume")
 """
@@ -36,7 +37,7 @@ train_conductor(settings, ["child"], lambda line: None, resume=sys.argv[2] == "r
 def policy(tmp_path_factory):
     """A tiny Qwen2 that knows nothing: most of what it writes is malformed, and it learns anyway."""
     folder = tmp_path_factory.mktemp("policy")
-    tokenizer = make_tokenizer([t.question for t in rehearsal.draw_tasks(None, 50, 1)], 400)
+    tokenizer = make_tokenizer([t.question for t in worlds.draw_tasks(None, 50, 1)], 400)
     torch.manual_seed(0)
     sizes = {key: NETWORK[key] for key in ("hidden", "layers", "heads", "kv_heads", "inner")}
     make_model(tokenizer, **sizes).save_pretrained(folder)

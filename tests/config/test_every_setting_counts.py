@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel
 
 import batuta
-from batuta.cli.reload import ServeOptions, startup_message
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.config.settings import (
@@ -25,6 +24,7 @@ from batuta.config.settings import (
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
+from batuta.gateway.assemble import ServeOptions, startup_message
 from batuta.guardrails.settings import GuardrailSetting
 from batuta.language import PromptOptions
 
@@ -57,6 +57,10 @@ WORKER = {
     "rpm": 10,
     "tpm": 1000,
     "extra_body": {"x": 1},
+    "adapt": ["one_system_message"],
+    "field_names": {"max_tokens": "max_completion_tokens"},
+    "openai_api": "responses",
+    "think_tags": "tagged",
     "weight": 2,
     "deployments": [PLACE],
 }
@@ -291,7 +295,7 @@ async def test_beside_others_it_still_does_or_is_refused(context, name, tmp_path
 @pytest.mark.parametrize("model", READ_BY_THE_SERVER)
 def test_what_a_server_is_told_is_read(model):
     read = set()
-    for path in (SOURCE / "cli" / "reload.py", *(SOURCE / "config").glob("*.py")):
+    for path in (SOURCE / "gateway" / "assemble.py", *(SOURCE / "config").glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert set(model.model_fields) <= read

@@ -7,7 +7,7 @@ import pytest
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import TrainSettings
+from batuta.lab.train.settings import TrainSettings
 
 WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n'
 
@@ -102,7 +102,7 @@ def test_a_wrong_setting_is_one_plain_sentence(text, sentence, tmp_path):
             '[reward]\ncost = "time"',
             'reward.cost must be one of none, tokens, usd or calls, not "time"',
         ),
-        ("[optimiser]\ngroup = 0", "optimiser.group must be more than 0, not 0"),
+        ("[optimiser]\ngroup = 0", "optimiser.group must be at least 2, not 0"),
         ("[optimiser]\nsteps = 1.5", "optimiser.steps must be a whole number, not 1.5"),
     ],
 )

@@ -14,9 +14,9 @@ from batuta.clients import (
     WorkerSpec,
     open_client,
 )
+from batuta.conductors import LLMConductor
 from batuta.core import Outcome, Pool, Price, Question, Worker, WorkerId
-from batuta.engine import conduct
-from batuta.solvers import LLMConductor
+from batuta.engine import RunHooks, conduct
 from fakes.chaotic import REFUSED, Chaotic
 from fakes.server import KEY
 
@@ -71,7 +71,9 @@ async def test_runs_answer_and_the_books_agree(streaming):
             for _ in range(count):
                 question = Question.of("What is six times seven?")
                 emit = heard if streaming else None
-                runs.append(await conduct(question, conductor, pool, clients, emit=emit))
+                runs.append(
+                    await conduct(question, conductor, pool, clients, hooks=RunHooks(emit=emit))
+                )
 
         with anyio.fail_after(100):
             async with anyio.create_task_group() as tasks:

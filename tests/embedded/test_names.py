@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.conductors import LLMConductor
 from batuta.core import Plan, PlanningContext, Question
 from batuta.embedded.bpe import Tokenizer
 from batuta.embedded.constrained_decoding import NameConstraint, NameTokens
 from batuta.embedded.policy import open_policy
+from batuta.lab.worlds import draw_tasks, rehearsal_pool, shipped_policy_folder
 from batuta.language import conductor_request
-from batuta.rehearsal import draw_tasks, rehearsal_pool, shipped_policy_folder
-from batuta.solvers import LLMConductor
 from embedded import making
 
 TOKENIZER = Tokenizer(json.loads(making.tokenizer().to_str()))

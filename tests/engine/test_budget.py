@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.clients.replay import request_fingerprint
+from batuta.conductors import FixedConductor, LLMConductor, best_single_worker
 from batuta.core import (
     Cost,
     Finish,
@@ -45,9 +46,8 @@ from batuta.core.cost_bound import (
 from batuta.core.message import Image, Message, Role, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
-from batuta.engine import TimeoutPolicy, conduct
+from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct
 from batuta.errors import LimitReachedError, ProviderOverloadedError, ProviderTimeoutError
-from batuta.solvers import FixedConductor, LLMConductor, best_single_worker
 from batuta.usage import ASSUMED_PRICE, usage_cost
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +95,10 @@ class Purse:
 
     def __init__(self, cap, granted=Decimal(0)):
         self.cap, self.granted, self.grown = cap, granted, 0
+        self.counted = Decimal(0)
+
+    def count(self, usd):
+        self.counted = usd
 
     async def raise_to(self, usd, least):
         await anyio.sleep(0)
@@ -144,8 +148,8 @@ def test_no_limit_is_ever_passed(costs, workflow, usd, purse, fails, most):
             Pool(tuple(workers)),
             clients,
             limits=Limits(usd=None if usd is None else float(usd)),
-            funds=funds,
-            timeouts=TimeoutPolicy(hedge_seconds=0.001),
+            hooks=RunHooks(funds=funds),
+            settings=RunSettings(timeouts=TimeoutPolicy(hedge_seconds=0.001)),
         )
 
     async def in_time():
@@ -267,7 +271,14 @@ async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
     other = ScriptedClient(lambda _: "other", price=PRICE)
     models = {"w0": slow, "w1": other}
     limits, patience = Limits(usd=0.07), TimeoutPolicy(hedge_seconds=0.01)
-    run = await conduct(Q, best_single_worker(), pool, models, limits=limits, timeouts=patience)  # pyright: ignore[reportArgumentType]
+    run = await conduct(
+        Q,
+        best_single_worker(),
+        pool,
+        models,  # pyright: ignore[reportArgumentType]
+        limits=limits,
+        settings=RunSettings(timeouts=patience),
+    )
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
 
 
@@ -293,10 +304,10 @@ class Breaking:
 async def test_one_call_needs_the_store_once():
     bound = bound_call_cost(Request(messages=Q.messages), pool_of(PRICE).workers[0], ASSUMED_PRICE)
     funds = Purse(Decimal(1), bound.max_usd)
-    await run_with_clients(pool_of(PRICE), funds=funds)
+    await run_with_clients(pool_of(PRICE), hooks=RunHooks(funds=funds))
     assert funds.grown == 0
     three = Workflow(tuple(Step(subtask="", worker=WorkerId("w0")) for _ in range(3)))
-    await run_with_clients(pool_of(PRICE), three, funds=funds)
+    await run_with_clients(pool_of(PRICE), three, hooks=RunHooks(funds=funds))
     assert funds.grown
 
 
@@ -389,3 +400,26 @@ def test_a_request_without_a_cap_has_the_fingerprint_of_old():
 
 
 OLD = "4f9495c23e641e6da3dd44c4702ad998"
+
+
+async def test_a_plan_that_is_cut_off_counts_at_what_was_reserved():
+    """Of a conductor's call that is cut off nobody knows what its provider bills."""
+
+    async def ask_for_ever(request, listener=NULL_LISTENER):
+        await anyio.sleep_forever()
+
+    pool, purse = pool_of(PRICE), Purse(Decimal(100))
+    worker = pool.workers[0]
+    mind = ScriptedClient([])
+    mind.complete = ask_for_ever  # pyright: ignore[reportAttributeAccessIssue]
+    run = await conduct(
+        Q,
+        LLMConductor(name="prompted/mind", client=mind, worker=worker),
+        pool,
+        {worker.id: ScriptedClient([])},
+        limits=Limits(seconds=0.2),
+        hooks=RunHooks(funds=purse),
+        settings=RunSettings(fallback=False),
+    )
+    assert run.limit == "seconds"
+    assert purse.counted == purse.granted > 0

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
+from batuta.conductors import FixedConductor, LLMConductor, best_single_worker
 from batuta.core import (
     Delta,
     Failure,
@@ -25,15 +26,14 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import TimeoutPolicy, conduct, find_resume_state
+from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct, find_resume_state
 from batuta.errors import (
     BadRequestError,
     CircuitOpenError,
     ProviderOverloadedError,
     StreamInterruptedError,
 )
-from batuta.evals.outage import outage_reason
-from batuta.solvers import FixedConductor, LLMConductor, best_single_worker
+from batuta.lab.evals.outage import outage_reason
 from batuta.store import decode_run, encode_run
 from engine.test_tools import told
 
@@ -121,7 +121,11 @@ class TestTheLastStepFails:
 
     async def test_training_has_no_fallback(self):
         run = await conduct(
-            Q, chain(0, 1), POOL, everybody(BadRequestError("dead")), fallback=False
+            Q,
+            chain(0, 1),
+            POOL,
+            everybody(BadRequestError("dead")),
+            settings=RunSettings(fallback=False),
         )
         assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
 
@@ -129,7 +133,7 @@ class TestTheLastStepFails:
         """One worker is down in the middle: nobody answers its step, and only it was asked."""
         models = everybody("x")
         models[IDS[0]] = ScriptedClient([BadRequestError("dead")] * 4)
-        run = await conduct(Q, chain(0, 1), POOL, models, fallback=False)
+        run = await conduct(Q, chain(0, 1), POOL, models, settings=RunSettings(fallback=False))
         assert run.rounds[0].step(0).worker == IDS[0]
         assert isinstance(run.rounds[0].step(0).result, Failure)
         helped = await conduct(Q, chain(0, 1), POOL, models)
@@ -154,7 +158,14 @@ class TestTheLastStepFails:
         async def emit(_):
             pass
 
-        run = await conduct(Q, chain(0, 1), POOL, models, live=True, emit=emit)  # pyright: ignore[reportArgumentType]
+        run = await conduct(
+            Q,
+            chain(0, 1),
+            POOL,
+            models,  # pyright: ignore[reportArgumentType]
+            settings=RunSettings(live=True),
+            hooks=RunHooks(emit=emit),
+        )
         assert (run.outcome, run.answer) == (Outcome.FAILED, None)
 
     async def test_the_fallback_may_call_a_tool_and_goes_on(self):
@@ -201,7 +212,7 @@ class TestSubstitutes:
             chain(0, 1),
             POOL,
             everybody(WHOLE) | {IDS[1]: slow},
-            timeouts=TimeoutPolicy(hedge_seconds=0.02),
+            settings=RunSettings(timeouts=TimeoutPolicy(hedge_seconds=0.02)),
         )
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, WHOLE)
         assert run.rounds[0].step(1).worker == "w4"

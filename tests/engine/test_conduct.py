@@ -9,6 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
+from batuta.conductors import (
+    FixedConductor,
+    LLMConductor,
+    RecursiveConductor,
+    best_single_worker,
+    parallel_vote,
+    plan_solve_verify,
+    sequential_chain,
+    single_worker,
+)
 from batuta.core import (
     AcceptedAnswer,
     Cost,
@@ -35,23 +45,13 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import Recorder, conduct, estimate_workflow, fold_events
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct, estimate_workflow, fold_events
 from batuta.errors import (
     BadRequestError,
     ProviderOverloadedError,
     ProviderTimeoutError,
     RateLimitError,
     StreamInterruptedError,
-)
-from batuta.solvers import (
-    FixedConductor,
-    LLMConductor,
-    RecursiveConductor,
-    best_single_worker,
-    parallel_vote,
-    plan_solve_verify,
-    sequential_chain,
-    single_worker,
 )
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,9 @@ async def execute(conductor, models=None, **options):
     async def emit(event):
         events.append(event)
 
-    run = await conduct(Q, conductor, POOL, models or clients(), emit=emit, **options)
+    run = await conduct(
+        Q, conductor, POOL, models or clients(), hooks=RunHooks(emit=emit), **options
+    )
     assert fold_events(events) == run
     assert isinstance(events[0], RunHeader) and isinstance(events[-1], RunFinished)
     assert (run.answer is None) != (run.error is None) or run.reply is not None
@@ -310,11 +312,15 @@ class TestFailures:
                     "cut", usage=Usage(calls=1, input=10, estimated=1), cost=Cost(Decimal(1))
                 )
 
-        run, events = await execute(fixed(("a", 0, [])), clients(w0=Cut()), live=True)
+        run, events = await execute(
+            fixed(("a", 0, [])), clients(w0=Cut()), settings=RunSettings(live=True)
+        )
         assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "interrupted")
         assert sum(isinstance(e, StepDelta) for e in events) == 1 and run.cost.usd == 1
 
-        run, _ = await execute(fixed(("a", 0, [])), clients(w0=Cut()), live=False)
+        run, _ = await execute(
+            fixed(("a", 0, [])), clients(w0=Cut()), settings=RunSettings(live=False)
+        )
         assert run.answer == "w3 says 42" and run.cost.usd > 1
 
     async def test_nor_by_a_retry(self):
@@ -332,7 +338,7 @@ class TestFailures:
         run, _ = await execute(
             fixed(("a", 0, [])),
             clients(w0=RetryClient(cut, RetryPolicy(base=0.001))),  # pyright: ignore[reportArgumentType]
-            live=True,
+            settings=RunSettings(live=True),
         )
         assert cut.calls == 1 and run.outcome is Outcome.FAILED and run.cost.usd == 1
 
@@ -375,8 +381,7 @@ class TestCancellation:
                 fixed(("a", 0, []), ("b", 1, []), ("c", 2, [])),
                 POOL,
                 {w: Endless() for w in IDS},  # pyright: ignore[reportArgumentType]
-                emit=emit,
-                recorder=recorder,
+                hooks=RunHooks(emit=emit, recorder=recorder),
             )
         assert len(cut) == 3 and max(cut) - start < 1.1
         run = recorder.run()
@@ -409,7 +414,7 @@ class TestCancellation:
 
         for attempts in (2, 5):
             models = clients(w0=RetryClient(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))  # pyright: ignore[reportArgumentType]
-            run, _ = await execute(fixed(("a", 0, [])), models, live=True)
+            run, _ = await execute(fixed(("a", 0, [])), models, settings=RunSettings(live=True))
             assert run.outcome is Outcome.FAILED and run.cost.usd == 2 and run.usage.calls == 2
 
 
@@ -439,8 +444,7 @@ class TestPlanning:
     async def test_training_sees_the_malformed_draft_and_no_fallback(self):
         run, _ = await execute(
             LLMConductor(name="c", client=ScriptedClient(["junk"], price=PRICE)),
-            fallback=False,
-            resamples=0,
+            settings=RunSettings(fallback=False, resamples=0),
         )
         assert (run.outcome, run.error_code, len(run.steps)) == (
             Outcome.FAILED,
@@ -454,7 +458,7 @@ class TestPlanning:
             LLMConductor(
                 name="c", client=ScriptedClient(lambda r: ProviderOverloadedError("down"))
             ),
-            resamples=0,
+            settings=RunSettings(resamples=0),
         )
         assert run.outcome is Outcome.FALLBACK and run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import FixedConductor
 from batuta.core import (
     Finish,
     Limits,
@@ -26,8 +27,7 @@ from batuta.core import (
     encode_call_id,
     user_message,
 )  # fmt: skip
-from batuta.engine import conduct, find_asking_run, find_resume_state, fold_events
-from batuta.solvers import FixedConductor
+from batuta.engine import RunHooks, conduct, find_asking_run, find_resume_state, fold_events
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(3)]
@@ -65,7 +65,7 @@ async def begun(conductor, crew_of, question=ASKED, **options):
     async def emit(event):
         events.append(event)
 
-    run = await conduct(question, conductor, POOL, crew_of, emit=emit, **options)
+    run = await conduct(question, conductor, POOL, crew_of, hooks=RunHooks(emit=emit), **options)
     assert fold_events(events) == run
     return run, events
 
@@ -218,11 +218,13 @@ async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
 
 
 async def test_only_tools_of_the_client_reach_the_client():
-    crew = crew_of(w0=[wants("rm", "look", text="Let me see.")])
+    crew = crew_of(w0=[wants("rm", "look", text="Let me see.")], w1=[wants("look")])
     run, events = await begun(fixed(("a", 0, [])), crew)
+    assert run.steps[0].attempts[0].failure.code == "unknown_tool", "nothing is dropped in silence"
     assert [c.name for c in run.reply.tool_calls] == ["look"]
-    streamed = {e.delta.tool_index: e.delta for e in events if isinstance(e, StepDelta) and e.delta.tool_name}  # fmt: skip
-    assert set(streamed) == {0} and streamed[0].tool_id == run.reply.tool_calls[0].id
+    told = [e for e in events if isinstance(e, StepDelta) and e.worker == "w1"]
+    [name] = [e.delta for e in told if e.delta.tool_name]
+    assert (name.tool_index, name.tool_id) == (0, run.reply.tool_calls[0].id)
 
 
 async def test_a_worker_that_calls_nothing_but_strange_tools_is_replaced():

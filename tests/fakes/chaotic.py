@@ -49,7 +49,7 @@ class Chaotic(FakeOpenAI):
         self.refused += fault in REFUSED
         self.faults = [fault]  # taken from there before anything else can happen
         if fault is None:
-            tokens = (self._rng.randint(20, 9000), self._rng.randint(1, 4000))
+            tokens = (self._rng.randint(20, 4000), self._rng.randint(1, 2000))
             self.served.append(tokens)
             received.body["tokens"] = tokens
             self.check = False  # our own note is not the client's fault

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from batuta.executor import LocalExecutor
-from batuta.executor.asking import set_answer
+from batuta.lab.executor import LocalExecutor
+from batuta.lab.executor.asking import set_answer
 
 
 class Pickling:

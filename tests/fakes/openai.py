@@ -44,6 +44,7 @@ _IMITATORS = {
     "continue_final_message",
     "add_generation_prompt",
     "reasoning",
+    "top_k",
     "usage",
 }
 

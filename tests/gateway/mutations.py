@@ -348,7 +348,7 @@ def _odd(random: Random) -> Any:
 
 def _bend(random: Random, value: Any, bent: list[str]) -> Any:
     """The value with one thing changed, somewhere in it."""
-    places = [place for place in _places(value) if place]
+    places = [place for place in json_places(value) if place]
     if not places or random.random() < 0.03:
         bent.append("whole")
         return _odd(random)
@@ -372,7 +372,8 @@ def _bend(random: Random, value: Any, bent: list[str]) -> Any:
     return value
 
 
-def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def json_places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of the value and of each value in it."""
     yield at
     inner: Any = ()
     if isinstance(value, dict):
@@ -380,7 +381,7 @@ def _places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     elif isinstance(value, list):
         inner = enumerate(value)
     for name, one in inner:
-        yield from _places(one, (*at, name))
+        yield from json_places(one, (*at, name))
 
 
 def _encoded(random: Random, value: Any, bent: list[str]) -> bytes:

@@ -9,14 +9,15 @@ from aiohttp import web
 
 from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
 from batuta.clients.secret import Secret
+from batuta.conductors import LLMConductor
 from batuta.core import Failure, Question, WorkerId
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import conduct
 from batuta.errors import BadRequestError, ProviderOverloadedError, RateLimitError
 from batuta.gateway.telemetry.spans import spans_of
-from batuta.solvers import LLMConductor
 from batuta.store import Store, encode_run
-from gateway.house import HI, Serving, orchestra, pool_of
+from fakes.openai import FakeOpenAI
+from gateway.live_server import HI, Serving, orchestra, pool_of
 
 pytestmark = pytest.mark.anyio
 KEY = "canary-key-0123456789"
@@ -231,3 +232,50 @@ async def test_the_conductors_own_provider():
         )
     assert run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
     assert_hidden(encode_run(run).decode(), url)
+
+
+ELSEWHERE = "http://elsewhere.invalid"
+ATTEMPTS = {
+    "addresses": {"base_url": ELSEWHERE, "api_base": ELSEWHERE, "endpoint": ELSEWHERE, "proxy": ELSEWHERE},
+    "headers": {"extra_headers": {"x-canary": "1"}, "headers": {"x-canary": "1"}, "api_key": "canary"},
+    "queries and bodies": {"extra_query": {"canary": "1"}, "extra_body": {"canary": 1}, "provider": {"canary": 1}},
+    "paths": {"user": "../../canary", "prompt_cache_key": "../../canary"},
+}  # fmt: skip
+HEADERS = {
+    "x-canary": "1",
+    "cookie": "canary=1",
+    "x-forwarded-host": "elsewhere.invalid",
+    "openai-organization": "canary",
+    "anthropic-beta": "canary",
+    "user-agent": "canary",
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("name", ATTEMPTS)
+async def test_a_caller_chooses_no_address_no_header_and_no_path(path, name):
+    """Whatever fields and headers a request has, a provider is sent the same call."""
+    asked = {"input": "hi"} if path == "/v1/responses" else {"messages": HI, "max_tokens": 99}
+    async with (
+        FakeOpenAI("Hello.", key=KEY, strict_openai=False) as provider,
+        HttpTransport() as http,
+    ):
+        async with Serving(orchestra({"ada": ada(http, provider.url)})) as server:
+            body = {"model": "worker/ada", **asked}
+            assert (await server.post(path, json=body))[0] == 200
+            status, _, _ = await server.post(path, json={**body, **ATTEMPTS[name]}, headers=HEADERS)
+            for model in ("worker/../ada", "worker/ada?x=1", f"worker/{ELSEWHERE}", ELSEWHERE):
+                assert (await server.post(path, json={**body, "model": model}))[0] == 404
+    assert status in {200, 400}
+    plain, *others = provider.requests
+    assert len(others) == (status == 200)
+    for other in others:
+        assert (other.path, other.query) == (plain.path, plain.query)
+        told = {n: v for n, v in other.headers.items() if n not in LIVE_HEADERS}
+        assert told == {n: v for n, v in plain.headers.items() if n not in LIVE_HEADERS}
+        assert 'canary"' not in str(other.body) and "canary'" not in str(other.body)
+        assert ELSEWHERE not in str(other.body)
+
+
+LIVE_HEADERS = {"content-length", "traceparent", "idempotency-key"}
+"""Differ from call to call."""

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pytest
 
-from batuta.clients import ScriptedClient
+from batuta.clients import RedisConnections, ScriptedClient
 from batuta.core import Finish, Reply, ToolCall
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.answer_cache import (
@@ -22,8 +22,8 @@ from batuta.gateway.serving.answer_cache import (
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.house import HI, Serving, orchestra
-from gateway.town import ADMIN, HELLO
+from gateway.keyed_server import ADMIN, HELLO
+from gateway.live_server import HI, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 REDIS = os.environ.get("BATUTA_TEST_REDIS", "redis://127.0.0.1:6379")
@@ -89,7 +89,7 @@ async def place(request, store):
             pytest.skip(f"no Redis server at {REDIS}: {error}")
         finally:
             await client.aclose()
-        index = RedisAnswerIndex(REDIS)
+        index = RedisAnswerIndex(RedisConnections(REDIS))
     async with Place(store, index) as place:
         # Redis outlives the test: nobody else has asked this.
         place.body = {**CHAT, "messages": [{"role": "user", "content": uuid.uuid4().hex}]}  # pyright: ignore[reportAttributeAccessIssue]
@@ -284,7 +284,7 @@ async def test_off_by_default(store):
 
 
 async def test_an_index_that_fails_costs_an_answer_and_nothing_else(store):
-    async with Place(store, RedisAnswerIndex("redis://127.0.0.1:1")) as place:
+    async with Place(store, RedisAnswerIndex(RedisConnections("redis://127.0.0.1:1"))) as place:
         for _ in range(2):
             assert (await place.ask())[0] == 200
         assert place.worker.asked == 2

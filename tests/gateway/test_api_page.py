@@ -49,7 +49,7 @@ def test_every_error_is_on_the_page():
 
 def test_every_route_is_on_the_page():
     from batuta.gateway import create_app
-    from gateway.house import orchestra
+    from gateway.live_server import orchestra
 
     app = create_app(orchestra({"ada": object()}))
     paths = {

@@ -9,16 +9,16 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.openai.client import COMPATIBLE_DIALECT, OpenAIChatClient
 from batuta.clients.secret import Secret
+from batuta.conductors import sequential_chain
 from batuta.core import Audio, File, Message, Pool, Request, Role, Text, Worker, WorkerId
 from batuta.core.cost_bound import bound_call_cost
 from batuta.errors import BadRequestError
 from batuta.gateway import served_models
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
-from batuta.solvers import sequential_chain
 from batuta.store import decode_run, encode_run
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY
-from gateway.house import PRICE, Serving, orchestra, server_state, stored
+from gateway.live_server import PRICE, Serving, orchestra, server_state, stored
 
 pytestmark = pytest.mark.anyio
 

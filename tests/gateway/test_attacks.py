@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
@@ -14,32 +15,39 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.clients.anthropic.stream import parse_message
+from batuta.conductors import sequential_chain
 from batuta.core import (
     Limits,
     Message,
+    Outcome,
     Price,
     Question,
+    Reply,
     Request,
     Role,
     Text,
+    Tool,
     ToolCall,
     ToolResult,
+    WorkerId,
     user_message,
 )
 from batuta.core.cost_bound import bound_call_cost
+from batuta.engine import conduct
 from batuta.gateway.access.caller import Authenticator, CallerRole
 from batuta.gateway.errors import APIError
+from batuta.gateway.http.body import check_keys
 from batuta.gateway.http.connections import ConnectionTable, Wait
-from batuta.gateway.http.json_body import check_keys
-from batuta.gateway.http.middleware import BodyMemory
+from batuta.gateway.http.request_slots import BodyMemory
 from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.serving.cost_bound import bound_first_calls
+from batuta.gateway.serving.tenant_memory import ReasoningMemory
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store.key_hasher import KeyHasher
 from batuta.usage import ASSUMED_PRICE, hour_cache_surcharge
-from gateway.house import HI, Serving, orchestra, pool_of
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, Serving, orchestra, pool_of
 
 pytestmark = pytest.mark.anyio
 LATE = 2.0
@@ -54,19 +62,19 @@ SECRET = "AKIA" + "ABCD1234" * 2
 @pytest.mark.parametrize("path", ["/v1/models", "/healthz", "/ui/"])
 @pytest.mark.parametrize("value", ["\\" * 60_000, "\\a" * 30_000, "\\0" * 30_000])
 async def test_a_cookie_of_backslashes_is_read_in_little_time(store, path, value):
-    async with Town(store) as town:
+    async with KeyedServer(store) as keyed:
         headers = {"cookie": f'batuta_session="{value}"; theme="{value}"'[:63_000]}
         began = time.thread_time()
-        async with town.serving.http.get(path, headers=headers, allow_redirects=False) as answer:
+        async with keyed.serving.http.get(path, headers=headers, allow_redirects=False) as answer:
             assert answer.status < 500
         assert time.thread_time() - began < LATE
 
 
 @pytest.mark.parametrize("name", ["admin", "x"])
 async def test_a_session_without_end_is_nobodys(store, name):
-    async with Town(store) as town:
+    async with KeyedServer(store) as keyed:
         cookie = {"cookie": f"batuta_session={name}.{'9' * 5000}.x"}
-        async with town.serving.http.get("/v1/models", headers=cookie) as answer:
+        async with keyed.serving.http.get("/v1/models", headers=cookie) as answer:
             assert answer.status == 401
 
 
@@ -88,6 +96,51 @@ def test_what_a_text_can_cost_is_known_in_little_time(text):
     question = Question(messages=(user_message(text),))
     bound_first_calls(question, pool, Limits(), direct=False, conductor_worker=pool.workers[0])
     assert time.thread_time() - began < LATE / 5
+
+
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def thinking(arguments):
+    call = ToolCall(id="c1", name="look", arguments=arguments)
+    return ScriptedClient(lambda _: Reply(text="", tool_calls=(call,), reasoning="I must look."))
+
+
+async def test_what_was_thought_before_deeply_nested_arguments_is_remembered(store):
+    deep = f'{{"a": {"[" * 300}{"]" * 300}}}'
+    async with KeyedServer(store, ada=thinking(deep)) as keyed:
+        key = await keyed.key()
+        status, headers, said = await keyed.chat(key, tools=[LOOK])
+        assert status == 200, said
+        call = said["choices"][0]["message"]["tool_calls"][0]
+        turns = [*HI, {"role": "assistant", "tool_calls": [call]}]
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "There."}
+        status, _, said = await keyed.chat(key, tools=[LOOK], messages=[*turns, result])
+        assert status == 200, said
+        assert await store.get(headers["x-batuta-run-id"]) is not None, "it was paid for"
+
+
+async def test_many_calls_after_a_long_question_are_looked_up_in_little_time():
+    memory, pool = ReasoningMemory(), pool_of("ada")
+    call = ToolCall(id="c1", name="look", arguments="{}")
+    said = Reply(text="", tool_calls=(call,), reasoning="I must look.")
+    clients = {WorkerId("ada"): ScriptedClient(lambda _: said)}
+    asked = Question(messages=(user_message("hi"),), tools=(Tool(name="look"),))
+    run = await conduct(asked, sequential_chain(["Look."], ["ada"]), pool, clients)
+    memory.note_run(run, "acme", pool)
+    assert run.outcome is Outcome.WAITING
+    calls = tuple(replace(call, id=f"c{number}") for number in range(500))
+    results = tuple(ToolResult(call_id=each.id, content="") for each in calls)
+    question = Question(
+        messages=(
+            user_message("a" * 2_000_000),
+            Message(role=Role.ASSISTANT, parts=calls),
+            Message(role=Role.TOOL, parts=results),
+        )
+    )
+    began = time.thread_time()
+    memory.fill_in(question, "acme")
+    assert time.thread_time() - began < 1, "the question is digested once, and not for each call"
 
 
 # -- what many hold together ------------------------------------------------------------------

@@ -8,21 +8,21 @@ import openai
 import orjson
 import pytest
 
-from batuta.baselines import fit_cascade
-from batuta.baselines.registry import BASELINES
 from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome
 from batuta.errors import ConfigError
-from batuta.evals import Subject, find_system
 from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import (
     BASELINE_PREFIX,
     baseline_models,
     unavailable_baselines,
 )
-from batuta.solvers.history import read_history
-from batuta.solvers.selector import SelectorRecipe
-from gateway.house import HI, PRICE, Halting, Serving, pool_of, server_state, stored
+from batuta.lab.baselines import fit_cascade
+from batuta.lab.baselines.registry import BASELINES
+from batuta.lab.baselines.served import ServedBaselines
+from batuta.lab.evals import Subject, find_system
+from batuta.lab.learners.history import read_history
+from gateway.live_server import HI, PRICE, Halting, Serving, pool_of, server_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -49,12 +49,13 @@ def speaker(name):
 def house(*, history=None, clients=None, cascade=None, checker=None, **options):
     clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
     pool = pool_of(*clients)
+    learned = ServedBaselines(pool=pool, history=history, cascade=cascade, checker=checker)
     served = (
         *served_models(pool),
-        *baseline_models(pool, LIMITS, history=history, cascade=cascade, checker=checker),
+        *baseline_models(pool, LIMITS, learned),
     )
     return server_state(
-        pool, clients, served, unavailable_models=unavailable_baselines(history, cascade), **options
+        pool, clients, served, unavailable_models=unavailable_baselines(learned), **options
     )
 
 
@@ -280,7 +281,7 @@ class TestLearned:
     async def test_a_trained_cascade_is_served_without_a_history_and_with_a_checker(
         self, outcomes, store
     ):
-        cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
+        cascade = fit_cascade(outcomes(count=240, answered=True))
         belief = cascade.strange  # one that always goes on
         always = np.zeros_like(belief.onward_kg)
         always[:, 0] = 1
@@ -307,13 +308,11 @@ class TestLearned:
         assert (row.model, row.calls) == ("baseline/cascade", asked)
 
     def test_a_cascade_of_strangers_and_an_unknown_checker_are_refused(self, outcomes):
-        cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
+        cascade = fit_cascade(outcomes(count=240, answered=True))
         with pytest.raises(ConfigError, match="knows no worker of this pool, only ada, bob, eve"):
-            baseline_models(pool_of("max", "moritz"), LIMITS, None, cascade)
+            ServedBaselines(pool=pool_of("max", "moritz"), cascade=cascade)
         with pytest.raises(ConfigError, match="no worker 'max' to check"):
-            baseline_models(
-                pool_of("ada", "bob"), LIMITS, history=None, cascade=cascade, checker="max"
-            )
+            ServedBaselines(pool=pool_of("ada", "bob"), cascade=cascade, checker="max")
 
     @pytest.mark.parametrize(("name", "score"), [("routellm-mf", 1.0), ("knn", None)])
     async def test_a_history_that_teaches_nothing_leaves_the_best_worker(
@@ -333,10 +332,10 @@ class TestLearned:
 
     def test_a_history_of_other_workers_is_refused(self, outcomes):
         with pytest.raises(ConfigError, match="knows 0 workers of this pool"):
-            baseline_models(pool_of("dan", "fay", "gil"), LIMITS, outcomes())
+            ServedBaselines(pool=pool_of("dan", "fay", "gil"), history=outcomes())
 
 
 def test_a_served_name_has_a_conductor_or_a_solver():
     (first, *_) = baseline_models(pool_of("ada"), LIMITS)
     with pytest.raises(ValueError, match="not both"):
-        replace(first, conductor=None, solver=None)
+        replace(first, conductor=None, solver=None, load=None)

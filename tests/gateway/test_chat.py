@@ -12,7 +12,7 @@ from batuta.errors import (
     ProviderOverloadedError,
     RateLimitError,
 )
-from gateway.house import HI, PRICE, Breaking, Buggy, Halting, Serving, orchestra, stored
+from gateway.live_server import HI, PRICE, Breaking, Buggy, Halting, Serving, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 

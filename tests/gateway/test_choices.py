@@ -10,6 +10,7 @@ from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.openai.client import DEEPSEEK_DIALECT, OpenAIChatClient
 from batuta.clients.scripted_client import split_reply
 from batuta.clients.secret import Secret
+from batuta.conductors import single_worker
 from batuta.core import (
     Client,
     Limits,
@@ -35,11 +36,10 @@ from batuta.errors import BadRequestError
 from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import baseline_models
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
-from batuta.solvers import single_worker
 from batuta.store import decode_run, encode_run
 from fakes import FakeOpenAI
 from fakes.server import KEY
-from gateway.house import HI, PRICE, Serving, orchestra, server_state, stored
+from gateway.live_server import HI, PRICE, Serving, orchestra, server_state, stored
 from gateway.test_complete_answers import Told
 from gateway.test_forms import FORM, LOOK
 from gateway.test_live_steps import fragments
@@ -186,10 +186,8 @@ async def test_of_several_workers_one_that_can_answers_the_last_step():
 
 async def test_what_cannot_be_honoured_is_refused_by_name():
     house = orchestra({"ada": ScriptedClient(lambda _: "x"), "bob": ScriptedClient(lambda _: "x")})
-    methods = baseline_models(
-        house.catalogue.pool, Limits(), history=None, cascade=None, checker=None
-    )
-    solver = next(model for model in methods if model.solver is not None)
+    methods = baseline_models(house.catalogue.pool, Limits())
+    solver = next(model for model in methods if model.name == "baseline/moa")
     served = (*served_models(house.catalogue.pool), solver)
     async with Serving(
         server_state(house.catalogue.pool, house.catalogue.clients, served)

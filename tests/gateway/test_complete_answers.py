@@ -8,7 +8,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, Usage
 from batuta.errors import BadRequestError, ProviderOverloadedError
 from batuta.store import Store
-from gateway.house import HI, Halting, Serving, orchestra
+from gateway.live_server import HI, Halting, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 

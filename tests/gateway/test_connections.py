@@ -17,7 +17,7 @@ from batuta.gateway import run_server
 from batuta.gateway.http.connections import ConnectionTable
 from batuta.gateway.http.server_limits import ConnectionLimits
 
-from .house import HI, Halting, orchestra
+from .live_server import HI, Halting, orchestra
 
 ASK = {"model": "worker/ada", "messages": HI}
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -235,7 +235,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 import anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.house import orchestra
+from gateway.live_server import orchestra
 
 async def main():
     ada = ScriptedClient(lambda _: "Served.")

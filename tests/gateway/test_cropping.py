@@ -3,12 +3,12 @@
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors.llm_conductor import LLMConductor
 from batuta.core import Message, Question, Role, Text, Worker, WorkerId
 from batuta.gateway.ui.run_view import describe_decision
 from batuta.language.conversation import MAX_CHARACTERS, crop_conversation, question_text
-from batuta.solvers.llm_conductor import LLMConductor
 from batuta.store import decode_run, encode_run
-from gateway.house import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 DRAFT = "model_id = [0]\nsubtasks = ['Answer.']\naccess_list = [[]]"

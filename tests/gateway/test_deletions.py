@@ -1,7 +1,5 @@
 """What is deleted is nowhere any more: not in a table, not in a file's free pages, not later."""
 
-import sqlite3
-import sys
 from contextlib import asynccontextmanager
 
 import anyio
@@ -13,17 +11,15 @@ from batuta.core import Reply, Role, ToolCall
 from batuta.gateway.access.caller import Authenticator
 from batuta.jobs import MemoryJobs
 from batuta.jobs.durable import DurableJobs
-from batuta.jobs.factory import is_sqlite_too_old
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
-from gateway.house import HI, PRICE, Halting, Serving, orchestra
-from gateway.town import ADMIN
+from gateway.keyed_server import ADMIN
+from gateway.live_server import HI, PRICE, Halting, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 CANARY = "kanarienvogel"
 SAYS = f"The {CANARY} sang."
 ASK = {"messages": [{"role": "user", "content": f"Where is the {CANARY}?"}]}
-OLD = is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info)
 
 
 @asynccontextmanager
@@ -31,7 +27,7 @@ async def house(folder, ada=None, *, durable=True, authenticator=None):
     """A server whose runs and jobs are in files of that folder."""
     async with Store(folder / "runs.db") as store:
         url = URL.create("sqlite", database=str(folder / "jobs.db"))
-        kept = DurableJobs(url) if durable and not OLD else None
+        kept = DurableJobs(url) if durable else None
         async with anyio.create_task_group() as tasks:
             jobs = await kept.__aenter__() if kept else MemoryJobs()
             try:
@@ -103,7 +99,7 @@ async def test_a_response_is_forgotten_with_its_run_and_its_job(tmp_path, backgr
         await ended(server, name)
         await store.flush()
         assert "runs.db-wal" in seen(tmp_path) or "runs.db" in seen(tmp_path)
-        if background and not OLD:
+        if background:
             assert seen(tmp_path) & {"jobs.db", "jobs.db-wal"}
         assert (await delete(server, f"/v1/responses/{name}"))[0] == 200
         assert seen(tmp_path) == set()

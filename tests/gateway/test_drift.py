@@ -9,7 +9,7 @@ from batuta.core import Pool, Skill
 from batuta.gateway import served_models
 from batuta.gateway.serving import drift as serving_drift
 
-from .house import HI, Serving, pool_of, server_state
+from .live_server import HI, Serving, pool_of, server_state
 from .test_watching import samples, value
 
 pytestmark = pytest.mark.anyio

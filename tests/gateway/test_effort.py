@@ -7,6 +7,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.clients.resilience import BreakerPolicy, WorkerHealth
+from batuta.conductors import sequential_chain, single_worker
 from batuta.core import (
     MAX_ROUNDS,
     MAX_STEPS,
@@ -22,7 +23,6 @@ from batuta.core import (
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
-from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.effort import (
     EFFORTS,
     cheapest_workers,
@@ -30,10 +30,19 @@ from batuta.gateway.serving.effort import (
     limits_for_effort,
     model_for_effort,
 )
+from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
-from batuta.solvers import sequential_chain, single_worker
-from gateway.house import HI, Breaking, Halting, Serving, orchestra, pool_of, server_state, stored
+from gateway.live_server import (
+    HI,
+    Breaking,
+    Halting,
+    Serving,
+    orchestra,
+    pool_of,
+    server_state,
+    stored,
+)
 
 pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -307,9 +316,8 @@ async def test_waiting_in_memory_is_bounded_and_ends(store):
             )
             room.add(await store.get(headers["x-batuta-run-id"]), "t")
     assert len(room) == 2
+    assert all("zebra" not in str(run) for run in room._runs.values())  # no conversation is held
     now[0] = 4000.0
-    assert all("zebra" not in str(run) for _, run in room._runs.values())  # no conversation is held
-    room._drop_expired()
     assert len(room) == 0
 
 

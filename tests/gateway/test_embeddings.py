@@ -21,7 +21,7 @@ from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.spend_report import report_spending
-from gateway.house import HI, Serving, pool_of, server_state
+from gateway.live_server import HI, Serving, pool_of, server_state
 
 pytestmark = pytest.mark.anyio
 PRICE = Price(input=Decimal(1000), output=Decimal(0))  # a thousandth of a dollar a token

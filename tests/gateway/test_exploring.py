@@ -19,7 +19,7 @@ from batuta.store.exploration import MEMORY, count_arm
 from batuta.store.ledger import Bucket, usd_cap_to_nano
 from batuta.store.models import EXPLORED_ARMS, SPENDING
 
-from .house import PRICE, Reply, Serving, pool_of, server_state
+from .live_server import PRICE, Reply, Serving, pool_of, server_state
 from .test_watching import samples, value
 
 pytestmark = pytest.mark.anyio

@@ -6,12 +6,12 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.config.load import rehearsal_config
 from batuta.core import Delta, Finish, Limits, Reply, ToolCall
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import baseline_models
-from gateway.house import HI, Serving, orchestra, server_state
+from batuta.lab.worlds.simulated import rehearsal_config
+from gateway.live_server import HI, Serving, orchestra, server_state
 from gateway.test_complete_answers import PATHS, Told, each
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ PROSE = "It holds a cat."
 def embedded():
     found = rehearsal_config(time_scale=0.0)
     served = served_models(found.pool, found.conductor)
-    more = baseline_models(found.pool, Limits(seconds=60), history=None, cascade=None, checker=None)
+    more = baseline_models(found.pool, Limits(seconds=60))
     return server_state(found.pool, found.clients, (*served, *more))
 
 
@@ -147,9 +147,7 @@ async def test_a_method_that_chooses_among_replies_keeps_the_form(wanted):
     house = orchestra({"ada": ada})
     served = (
         *served_models(house.catalogue.pool),
-        *baseline_models(
-            house.catalogue.pool, Limits(seconds=60), history=None, cascade=None, checker=None
-        ),
+        *baseline_models(house.catalogue.pool, Limits(seconds=60)),
     )
     async with Serving(
         server_state(house.catalogue.pool, house.catalogue.clients, served)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from batuta.baselines.registry import BASELINES
 from batuta.clients import ScriptedClient
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
-from gateway.house import Serving
+from batuta.lab.baselines.registry import BASELINES
+from gateway.live_server import Serving
 from gateway.test_baselines import house
 from gateway.test_strict_requests import SECRET
 

@@ -24,11 +24,11 @@ from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome, Question, RunFinished, RunHeader, RunId, user_message
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_body import MAX_VALUES, check_value_count
+from batuta.gateway.http.body import MAX_VALUES, check_value_count
 from batuta.gateway.serving.error_mapping import error_of_run
-from gateway.house import HI, Serving, pool_of
-from gateway.hunting import Prey, attacks, hold, watched_steps
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, Serving, pool_of
+from gateway.loop_steps import Prey, attacks, hold, watched_steps
 from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
@@ -104,24 +104,24 @@ async def test_a_check_without_end_is_a_400_and_others_are_served_meanwhile():
 
 async def test_a_schema_is_looked_at_after_the_key_its_rates_and_its_money(store):
     path, body = chat({"type": "no such type"})
-    async with Town(store) as town:
-        assert (await town.ask(None, path, json=body))[0] == 401
-        narrow = await town.key(models=("worker/bob",))
-        assert (await town.ask(narrow, path, json=body))[2]["error"]["code"] == "model_not_allowed"
-        slow = await town.key(rpm=1)
-        assert (await town.ask(slow, path, json=body))[2]["error"]["code"] == "invalid_value"
-        assert (await town.ask(slow, path, json=body))[0] == 429
-        poor = await town.key(per_day=Decimal("0.000001"))
-        assert (await town.ask(poor, path, json=body))[2]["error"]["code"] == "budget_exceeded"
+    async with KeyedServer(store) as keyed:
+        assert (await keyed.ask(None, path, json=body))[0] == 401
+        narrow = await keyed.key(models=("worker/bob",))
+        assert (await keyed.ask(narrow, path, json=body))[2]["error"]["code"] == "model_not_allowed"
+        slow = await keyed.key(rpm=1)
+        assert (await keyed.ask(slow, path, json=body))[2]["error"]["code"] == "invalid_value"
+        assert (await keyed.ask(slow, path, json=body))[0] == 429
+        poor = await keyed.key(per_day=Decimal("0.000001"))
+        assert (await keyed.ask(poor, path, json=body))[2]["error"]["code"] == "budget_exceeded"
 
 
 async def test_a_refused_schema_gives_back_what_was_set_apart(store):
     path, body = chat({"type": "no such type"})
-    async with Town(store) as town:
-        key = await town.key(concurrency=1, per_day=Decimal("0.1"))
+    async with KeyedServer(store) as keyed:
+        key = await keyed.key(concurrency=1, per_day=Decimal("0.1"))
         for _ in range(5):
-            assert (await town.ask(key, path, json=body))[0] == 400
-        assert (await town.chat(key, max_tokens=500))[0] == 200
+            assert (await keyed.ask(key, path, json=body))[0] == 400
+        assert (await keyed.chat(key, max_tokens=500))[0] == 200
 
 
 @pytest.mark.parametrize("levels", [65, 240, 500, 900])
@@ -134,18 +134,30 @@ async def test_deep_tool_schemas_are_refused_or_passed_on(levels):
     assert status == 400 and "levels" in said["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", ["tool_use", "mcp_tool_use"])
+@pytest.mark.parametrize("levels", [100, 300, 900, 960, 985, 2000])
+async def test_deep_arguments_are_refused_or_passed_on(kind, levels):
+    deep = f'{{"a":{"[" * levels}{"]" * levels}}}'
+    call = f'{{"type":"{kind}","id":"c1","name":"f","server_name":"s","input":{deep}}}'
+    turn = f'{{"role":"assistant","content":[{call}]}}'
+    body = f'{{"model":"worker/ada","max_tokens":9,"messages":[{json.dumps(HI[0])},{turn}]}}'
+    async with Serving() as server:
+        status, _, said = await server.post("/v1/messages", body=body)
+    assert status in ({200} if levels <= 900 else {200, 400}), said
+
+
 async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
     path, body = response(branching(6), background=True)
-    async with Town(
+    async with KeyedServer(
         store, ada=ScriptedClient(lambda _: towers()), bob=ScriptedClient(lambda _: "b")
-    ) as town:
-        key = await town.key()
-        status, _, made = await town.ask(key, path, json=body)
+    ) as keyed:
+        key = await keyed.key()
+        status, _, made = await keyed.ask(key, path, json=body)
         assert (status, made["status"]) == (200, "queued"), made
         place = f"{path}/{made['id']}"
         with anyio.fail_after(30):
-            while (said := (await town.ask(key, place, "GET"))[2])["status"] != "failed":
-                other = await town.ask(key, json={"model": "worker/bob", "messages": HI})
+            while (said := (await keyed.ask(key, place, "GET"))[2])["status"] != "failed":
+                other = await keyed.ask(key, json={"model": "worker/bob", "messages": HI})
                 assert other[0] == 200
                 await anyio.sleep(0.05)
     assert said["error"]["code"] and "too long" in said["error"]["message"], said
@@ -219,7 +231,7 @@ HELD = """
 import sys, time, anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.house import orchestra
+from gateway.live_server import orchestra
 
 def hold(_):
     print("held", flush=True)

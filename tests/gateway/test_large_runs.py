@@ -12,9 +12,9 @@ from batuta.clients import ScriptedClient
 from batuta.core import Message, Question, Role, Text
 from batuta.gateway.ui.playground import MOST_PARTS
 from batuta.store import decode_run, encode_run
-from gateway.house import Serving, orchestra
-from gateway.hunting import watched_steps
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import Serving, orchestra
+from gateway.loop_steps import watched_steps
 from store.strategies import make_run
 
 pytestmark = pytest.mark.anyio
@@ -28,15 +28,15 @@ def run_of(parts):
 
 async def test_its_trace_is_given_as_it_is_stored(store):
     run = run_of(3)
-    async with Town(store) as town:
-        key = await town.key()
+    async with KeyedServer(store) as keyed:
+        key = await keyed.key()
         await store.append(run, "acme")
         for _ in range(2):  # from the memory of what is being written, and from the database
-            _, _, body = await town.ask(key, f"/v1/runs/{run.header.id}", "GET")
+            _, _, body = await keyed.ask(key, f"/v1/runs/{run.header.id}", "GET")
             assert body["trace"] == json.loads(encode_run(run))
             await store.flush()
-        other = await town.key("other")
-        assert (await town.ask(other, f"/v1/runs/{run.header.id}", "GET"))[0] == 404
+        other = await keyed.key("other")
+        assert (await keyed.ask(other, f"/v1/runs/{run.header.id}", "GET"))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/{}", "/ui/runs/{}", "/ui/runs/{}/export.json", "/ui/?again={}", "/ui/compare?a={}"])  # fmt: skip

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import FixedConductor, RecursiveConductor, best_single_worker
 from batuta.core import (
     AcceptedAnswer,
     Delta,
@@ -24,8 +25,7 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import StreamInterruptedError
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
-from batuta.solvers import FixedConductor, RecursiveConductor, best_single_worker
-from gateway.house import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, orchestra, stored
 from gateway.test_complete_answers import PATHS, Told
 from gateway.test_forms import FORM, LOOK
 

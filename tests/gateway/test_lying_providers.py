@@ -19,9 +19,9 @@ from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import Bucket, usd_to_nano, utc_day
 from fakes.server import KEY
-from gateway.house import HI, Serving, orchestra, pool_of
-from gateway.hunting import watched_steps
-from gateway.town import ADMIN
+from gateway.keyed_server import ADMIN
+from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.loop_steps import watched_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -72,8 +72,16 @@ def events(*parts, kind="text/event-stream"):
 class Liar:
     """A provider that sends bytes as they are given, whatever it is asked."""
 
-    def __init__(self, answer, then=None):
-        self.answer, self.then, self.asked, self.gone = answer, then, 0, asyncio.Event()
+    def __init__(self, answer, then=None, end=b"", moment=0.1):
+        """Send `answer`, a moment later `end`, and `then` again and again."""
+        self.moment = moment
+        self.answer, self.end, self.then, self.asked, self.gone = (
+            answer,
+            end,
+            then,
+            0,
+            asyncio.Event(),
+        )
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -91,6 +99,10 @@ class Liar:
             self.asked += 1
             writer.write(self.answer)
             await writer.drain()
+            if self.end:
+                await asyncio.sleep(self.moment)
+                writer.write(self.end)
+                await writer.drain()
             while self.then is not None:
                 writer.write(self.then)
                 await writer.drain()
@@ -153,6 +165,34 @@ async def test_a_wrong_usage_is_estimated_and_empties_no_budget(store, usage, st
             told = await response.text()
         assert response.status == 200 and "Fine." in told, told
         assert 0 < await billed(store, bucket) < usd_to_nano(Decimal("0.001"))
+
+
+EXCESSIVE_USAGES = [
+    {"prompt_tokens": 20, "completion_tokens": 100_000_000},
+    {"prompt_tokens": 100_000_000, "completion_tokens": 10},
+    {"prompt_tokens": 20, "completion_tokens": 10, "cost": 9999},
+]
+
+
+@pytest.mark.parametrize("usage", EXCESSIVE_USAGES, ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_usage_beyond_what_was_sent_and_allowed_empties_no_budget(
+    store, usage, stream, caplog
+):
+    text = chunk("Fine.") + chunk(finish="stop", usage=usage) + DONE
+    async with (
+        Liar(events(text) if stream else http(whole(usage))) as liar,
+        lied_to(store, liar) as (server, bucket),
+    ):
+        for _ in range(2):
+            async with server.http.post(
+                "/v1/chat/completions",
+                json={"model": "worker/ada", "messages": HI, "stream": stream},
+            ) as response:
+                told = await response.text()
+            assert response.status == 200 and "Fine." in told, told
+        assert 0 < await billed(store, bucket) < usd_to_nano(CAP / 2)
+    assert sum("worker ada: its provider states" in one for one in caplog.messages) == 2
 
 
 def bomb(size):
@@ -264,6 +304,40 @@ async def test_a_stream_without_end_ends_with_the_deadline(store, then):
         assert '"error"' in frames[-1], frames[-1]
         async with asyncio.timeout(30):
             await liar.gone.wait()
+        assert 0 < await billed(store, bucket) < usd_to_nano(Decimal("0.01"))
+
+
+CHUNKS = {
+    "text": b"zz\r\nx\r\n0\r\n\r\n",
+    "text behind the end of one": b"\r\nzz\r\nx\r\n0\r\n\r\n",
+    "huge": b"ffffffffffffffff7\r\nx\r\n0\r\n\r\n",
+    "no end": b"1\r\nxy\r\n0\r\n\r\n",
+    "line feeds": b"1\nx\n0\n\n",
+    "a long extension": b"1;" + b"x" * 100_000 + b"\r\nx\r\n0\r\n\r\n",
+    "a long trailer": b"0\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("end", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("moment", [0.1, 0])
+async def test_chunks_that_are_no_http_end_the_answer_at_once(store, end, stream, moment):
+    begun = chunk("Fine.") if stream else b'{"choices": '
+    kind = "text/event-stream" if stream else "application/json"
+    framed = b"%x\r\n%b\r\n" % (len(begun), begun)
+    framed = framed.removesuffix(b"\r\n") if end.startswith(b"\r\n") else framed
+    liar = Liar(
+        http(framed, kind, "transfer-encoding: chunked", length=False), end=end, moment=moment
+    )
+    async with liar, lied_to(store, liar) as (server, bucket), asyncio.timeout(20):
+        if stream:
+            [*_, last] = await server.frames(model="worker/ada")
+            error = json.loads(last.removeprefix("data: "))["error"]
+        else:
+            status, _, body = await server.post(json={"model": "worker/ada", "messages": HI})
+            assert status == 502, body
+            error = body["error"]
+        assert error["code"] == "upstream_error", error
         assert 0 < await billed(store, bucket) < usd_to_nano(Decimal("0.01"))
 
 

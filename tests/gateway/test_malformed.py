@@ -10,7 +10,7 @@ from batuta.core import Limits, Pool, Question
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import Fields
-from gateway.house import HI, Serving, pool_of
+from gateway.live_server import HI, Serving, pool_of
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,6 @@ CASES = [
     ({**MODEL, "messages": []}, V, "messages"),
     ({**MODEL, "messages": "hi"}, T, "messages"),
     ({**MODEL, "messages": ["hi"]}, T, "messages[0]"),
-    ({**MODEL, "messages": HI * 501}, V, "messages"),
     (turn(content="hi"), M, "messages[0].role"),
     (turn(role="king", content="hi"), V, "messages[0].role"),
     (turn(role=1, content="hi"), T, "messages[0].role"),
@@ -60,7 +59,7 @@ CASES = [
     (said({"type": "file", "file": {}}), M, "messages[0].content[0].file.file_data"),
     (said({"type": "input_audio"}), M, "messages[0].content[0].input_audio"),
     (said({"type": "image_url"}), M, "messages[0].content[0].image_url"),
-    (said({"type": "image_url", "image_url": "x"}), T, "messages[0].content[0].image_url"),
+    (said({"type": "image_url", "image_url": 7}), T, "messages[0].content[0].image_url"),
     (
         said({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
         V,

@@ -8,7 +8,15 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import RateLimitError
-from gateway.house import HI, Breaking, Halting, Serving, StreamTimeouts, orchestra, server_state
+from gateway.live_server import (
+    HI,
+    Breaking,
+    Halting,
+    Serving,
+    StreamTimeouts,
+    orchestra,
+    server_state,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +136,7 @@ async def test_what_a_worker_is_asked():
     assert (spoken.text, spoken.reasoning) == ("I look.", "mine")
     assert spoken.parts[1].arguments == '{"in":"Rome"}'  # pyright: ignore[reportAttributeAccessIssue]
     assert [m.parts[0].content for m in asked.messages[3:5]] == ["sunny", "Error: no"]  # pyright: ignore[reportAttributeAccessIssue]
-    assert asked.messages[5].images[0].url == "data:image/png;base64,AA"
+    assert asked.messages[5].images[0].url == "data:image/png;base64,AA=="
     assert asked.messages[5].text.endswith("And?")
     assert (asked.tool_choice, asked.parallel_tool_calls) == ("required", False)
     sampling = asked.sampling
@@ -141,7 +149,7 @@ def seeing(clients):
 
     from batuta.core import Pool
     from batuta.gateway import served_models
-    from gateway.house import pool_of
+    from gateway.live_server import pool_of
 
     pool = Pool(tuple(replace(worker, tags=("vision",)) for worker in pool_of(*clients)))
     return server_state(pool, clients, served_models(pool))

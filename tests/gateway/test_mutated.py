@@ -22,10 +22,10 @@ from batuta.errors import (
 )
 from batuta.gateway.serving.models import embedding_models
 from batuta.store import Store
+from gateway.keyed_server import ADMIN, HELLO, KeyedServer
 from gateway.mutations import ROLES, Sent, good, requests
 from gateway.test_embeddings import VEC
 from gateway.test_moderation import Judge
-from gateway.town import ADMIN, HELLO, Town
 
 pytestmark = pytest.mark.anyio
 
@@ -68,8 +68,8 @@ class Answer:
     body: bytes
 
 
-class Village(Town):
-    """A town with two tenants, each with something of its own, and a worker that always fails."""
+class Village(KeyedServer):
+    """A keyed with two tenants, each with something of its own, and a worker that always fails."""
 
     def __init__(self, store: Store) -> None:
         def say(request):

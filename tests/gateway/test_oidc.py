@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import pytest
 from aiohttp import web
 
@@ -22,10 +23,11 @@ from batuta.clients.secret import Secret
 from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
+from batuta.gateway.ui.own_keys import MAX_OWN_KEYS
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.house import HI, Serving, orchestra
-from gateway.town import HELLO
+from gateway.keyed_server import HELLO
+from gateway.live_server import HI, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 RIGHT, OTHER = RSAKey.generate_key(2048, {"kid": "one"}), RSAKey.generate_key(2048, {"kid": "one"})
@@ -314,11 +316,13 @@ class Visitor:
         async with self.door.serving.http.post(
             path, data={"token": token, **form}, headers=headers, allow_redirects=False
         ) as answer:
+            self.cookies |= {name: each.value for name, each in answer.cookies.items()}
             return answer.status, await answer.text()
 
     async def make_key(self, name="ci"):
         status, text = await self.post("/ui/own-keys", name=name)
-        assert status == 200, text
+        assert status == 303, text
+        _, _, text = await self.door.get("/ui/own-keys", self.cookies)
         return text.partition("<code data-secret>")[2].partition("<")[0]
 
     async def ask(self, key):
@@ -341,6 +345,34 @@ async def test_a_users_keys_share_the_users_limits(provider, store):
 
         [spent] = await report_spending(store.database, ("key",))
         assert spent.group == (entry.id,)
+
+
+async def test_many_keys_made_at_once_are_no_more_than_a_user_may_have(provider, store):
+    async with door_of(provider, store) as door:
+        eve = Visitor(door, (await door.sign_in(**EVE))[1])
+        _, _, text = await door.get("/ui/own-keys", eve.cookies)
+        token = text.partition('name="token" value="')[2].partition('"')[0]
+        statuses = []
+
+        async def make():
+            statuses.append((await eve.post("/ui/own-keys", token=token, name="n"))[0])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(MAX_OWN_KEYS + 20):
+                tasks.start_soon(make)
+        assert sorted(statuses) == [303] * MAX_OWN_KEYS + [400] * 20
+        assert len([key for key in await store.keys.list() if key.user]) == MAX_OWN_KEYS
+
+
+@pytest.mark.parametrize("told", [{"email_verified": False}, {"email_verified": "true"}, {}])
+async def test_an_address_that_is_not_verified_is_no_name_and_no_right(provider, store, told):
+    boss = frozenset({"boss@example.com"})
+    async with door_of(provider, store, role_claim="email", admins=boss, users=boss) as door:
+        assert (await door.sign_in(email="boss@example.com", **told))[:2] == (403, None)
+    async with door_of(provider, store) as door:
+        assert (await door.sign_in(sub="17", email="boss@example.com", **told))[0] == 200
+        [entry] = await store.keys.list()
+        assert (entry.name, entry.role) == ("17", "user")
 
 
 async def test_a_users_keys_end_with_the_user(provider, store):

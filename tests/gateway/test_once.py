@@ -1,12 +1,17 @@
 """Idempotency-Key: run once, answered twice; a tenant's own."""
 
+import hashlib
+import json
+
 import anyio
 import pytest
-from tests.gateway.house import HI, Halting, Serving, orchestra
-from tests.gateway.test_tenants import Town
+from sqlalchemy import select, update
+from tests.gateway.live_server import HI, Halting, Serving, orchestra
+from tests.gateway.test_tenants import KeyedServer
 
 from batuta.clients import ScriptedClient
 from batuta.errors import ProviderOverloadedError
+from batuta.store.models import IDEMPOTENT
 
 pytestmark = pytest.mark.anyio
 
@@ -20,9 +25,9 @@ BODIES = [
 ]
 
 
-async def post(town, path, body, name="k1", **headers):
+async def post(keyed, path, body, name="k1", **headers):
     headers = {"idempotency-key": name, **headers}
-    async with town.serving.http.post(path, json=body, headers=headers) as response:
+    async with keyed.serving.http.post(path, json=body, headers=headers) as response:
         return response.status, response.headers, await response.text()
 
 
@@ -40,42 +45,42 @@ class Counting:
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_the_same_request_is_run_once(store, path, body):
     say = Counting()
-    async with Town(store, ada=ScriptedClient(say)) as town:
-        bearer = {"authorization": f"Bearer {await town.key()}"}
-        other = {"authorization": f"Bearer {await town.key('other')}"}
-        first = await post(town, path, body, **bearer)
-        again = await post(town, path, body, **bearer)
+    async with KeyedServer(store, ada=ScriptedClient(say)) as keyed:
+        bearer = {"authorization": f"Bearer {await keyed.key()}"}
+        other = {"authorization": f"Bearer {await keyed.key('other')}"}
+        first = await post(keyed, path, body, **bearer)
+        again = await post(keyed, path, body, **bearer)
         assert first[0] == again[0] == 200
         assert first[2] == again[2]
         assert say.calls == 1
         assert again[1]["idempotent-replayed"] == "true"
         assert again[1]["x-batuta-run-id"] == first[1]["x-batuta-run-id"]
         assert again[1]["x-request-id"] != first[1]["x-request-id"]
-        status, _, text = await post(town, path, {**body, "temperature": 1}, **bearer)
+        status, _, text = await post(keyed, path, {**body, "temperature": 1}, **bearer)
         assert status == 409
         assert "another request" in text
-        assert (await post(town, path, body, **other))[0] == 200
-        assert (await post(town, path, body, "k2", **bearer))[0] == 200
+        assert (await post(keyed, path, body, **other))[0] == 200
+        assert (await post(keyed, path, body, "k2", **bearer))[0] == 200
         assert say.calls == 3
 
 
 async def test_one_that_is_run_and_one_that_broke_off(store):
     ada = Halting(("so",))
     house = orchestra({"ada": ada}, store=store)
-    town = type("Town", (), {"serving": Serving(house)})
-    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
+    keyed = type("KeyedServer", (), {"serving": Serving(house)})
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(post, town, path, body)
+            tasks.start_soon(post, keyed, path, body)
             await ada.started.wait()
-            status, headers, _ = await post(town, path, body)
+            status, headers, _ = await post(keyed, path, body)
             assert (status, headers["retry-after"]) == (409, "1")
             tasks.cancel_scope.cancel()
         ada.started = anyio.Event()
         with anyio.fail_after(30):  # a moment after its reader went away the key is free again
             while not ada.started.is_set():
                 with anyio.move_on_after(0.2):
-                    await post(town, path, body)
+                    await post(keyed, path, body)
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
@@ -89,42 +94,91 @@ async def test_a_failure_is_not_kept(store, path, body):
             raise ProviderOverloadedError("busy")
         return "well"
 
-    town = type(
-        "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
+    keyed = type(
+        "KeyedServer",
+        (),
+        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
     )
-    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
-        await post(town, path, body)
-        status, headers, text = await post(town, path, body)
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
+        await post(keyed, path, body)
+        status, headers, text = await post(keyed, path, body)
         assert (status, "well" in text) == (200, True)
         assert "idempotent-replayed" not in headers
 
 
 async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
     say = Counting()
-    town = type(
-        "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
+    keyed = type(
+        "KeyedServer",
+        (),
+        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
     )
-    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
         body = {**body, "store": False}
-        assert (await post(town, path, body))[0] == 200
-        status, headers, text = await post(town, path, body)
+        assert (await post(keyed, path, body))[0] == 200
+        status, headers, text = await post(keyed, path, body)
         assert (status, headers["x-should-retry"]) == (409, "false")
         assert "not kept" in text
         assert say.calls == 1
         for odd in ("x" * 256, "a b", ""):
-            assert (await post(town, path, body, odd))[0] == 400
+            assert (await post(keyed, path, body, odd))[0] == 400
 
 
 async def test_a_key_that_may_ask_for_less_is_not_told_what_another_one_was_answered(store):
     say = Counting()
-    async with Town(store, ada=ScriptedClient(say), bob=ScriptedClient(say)) as town:
+    async with KeyedServer(store, ada=ScriptedClient(say), bob=ScriptedClient(say)) as keyed:
         path, body = "/v1/chat/completions", {"model": "worker/bob", "messages": HI}
-        whole, same = await town.key(), await town.key()
-        assert (await post(town, path, body, authorization=f"Bearer {whole}"))[0] == 200
+        whole, same = await keyed.key(), await keyed.key()
+        assert (await post(keyed, path, body, authorization=f"Bearer {whole}"))[0] == 200
         for limits in ({"models": ("worker/ada",)}, {"workers_deny": ("bob",)}, {"workers_allow": ("ada",)}):  # fmt: skip
-            narrow = await town.key(**limits)  # pyright: ignore[reportArgumentType]
-            status, _, text = await post(town, path, body, authorization=f"Bearer {narrow}")
+            narrow = await keyed.key(**limits)  # pyright: ignore[reportArgumentType]
+            status, _, text = await post(keyed, path, body, authorization=f"Bearer {narrow}")
             assert status == 409 and "call 1" not in text
-        again = await post(town, path, body, authorization=f"Bearer {same}")
+        again = await post(keyed, path, body, authorization=f"Bearer {same}")
         assert again[1]["idempotent-replayed"] == "true" and say.calls == 1
+
+
+async def digest_of(store):
+    [row] = await store.database.fetch_rows(select(IDEMPOTENT.c.digest))
+    return row["digest"]
+
+
+async def test_what_is_remembered_of_a_request_is_the_same_in_every_version(store):
+    """These bytes may not change: what was answered before an upgrade is answered again after it."""
+    say = Counting()
+    async with KeyedServer(store, ada=ScriptedClient(say)) as keyed:
+        bearer = {"authorization": f"Bearer {await keyed.key(models=('worker/b', 'worker/ada'))}"}
+        body = b'{"model": "worker/ada", "messages": [{"role": "user", "content": "hi"}]}'
+        headers = {"idempotency-key": "k1", "content-type": "application/json", **bearer}
+        path = "/v1/chat/completions"
+        async with keyed.serving.http.post(path, data=body, headers=headers) as response:
+            assert response.status == 200
+        sent = hashlib.sha256(path.encode() + b"\0" + body).digest()
+        rights = hashlib.sha256(b'[["worker/ada","worker/b"],[],[]]').digest()
+        assert await digest_of(store) == sent + rights
+
+
+async def test_a_request_that_an_earlier_version_answered_is_not_run_again(store):
+    say = Counting()
+    async with KeyedServer(store, ada=ScriptedClient(say)) as keyed:
+        bearer = {"authorization": f"Bearer {await keyed.key()}"}
+        path, body = BODIES[0]
+        first = await post(keyed, path, body, **bearer)
+        sent = json.dumps(body).encode()
+        earlier = hashlib.sha256(b"\0".join((path.encode(), b"((), (), ())", sent))).digest()
+        await store.database.execute(update(IDEMPOTENT).values(digest=earlier))
+        assert (await post(keyed, path, body, **bearer))[2] == first[2]
+        assert (await post(keyed, path, {**body, "n": 2}, **bearer))[0] == 409
+        narrow = {"authorization": f"Bearer {await keyed.key(models=('worker/ada',))}"}
+        assert (await post(keyed, path, body, **narrow))[0] == 409
+        assert say.calls == 1
+
+
+async def test_a_key_whose_rights_have_changed_is_told_so(store):
+    async with KeyedServer(store, ada=ScriptedClient(Counting())) as keyed:
+        path, body = BODIES[0]
+        first, narrow = await keyed.key(), await keyed.key(models=("worker/ada",))
+        assert (await post(keyed, path, body, authorization=f"Bearer {first}"))[0] == 200
+        status, _, text = await post(keyed, path, body, authorization=f"Bearer {narrow}")
+        assert status == 409 and "other rights" in text and "another request" not in text

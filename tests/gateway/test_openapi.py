@@ -12,7 +12,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.openapi.document import OPERATIONS, build_document, described_routes
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.store.key_hasher import KeyHasher
-from gateway.house import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, orchestra
 from gateway.test_malformed import GOOD
 
 pytestmark = pytest.mark.anyio

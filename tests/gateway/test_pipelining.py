@@ -11,7 +11,7 @@ from batuta.core import Reply
 from batuta.core.conductor import NULL_LISTENER
 from batuta.usage import Usage
 
-from .house import HI, Halting
+from .live_server import HI, Halting
 from .test_connections import ends, guarded
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -16,6 +16,7 @@ from batuta.clients.openai.client import (
 )
 from batuta.clients.replay import request_fingerprint
 from batuta.clients.secret import Secret
+from batuta.conductors import sequential_chain
 from batuta.core import (
     Message,
     Plan,
@@ -39,11 +40,10 @@ from batuta.core.decision import Draft
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import served_models
 from batuta.gateway.access.caller import Caller
-from batuta.gateway.serving.conversations import tenant_key
+from batuta.gateway.serving.tenant_memory import tenant_key
 from batuta.language import worker_messages
-from batuta.solvers import sequential_chain
 from fakes.caching import CachingAnthropic, dollars
-from gateway.house import HI, Serving, orchestra, server_state
+from gateway.live_server import HI, Serving, orchestra, server_state
 
 pytestmark = pytest.mark.anyio
 MARK = {"type": "ephemeral"}

@@ -1,21 +1,25 @@
 """More requests than one server takes on, and a server that stops while some are served."""
 
+import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import read_body
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
-from .house import HI, Halting, Serving, orchestra
+from .live_server import HI, Halting, Serving, orchestra
 
 ASK = {"model": "worker/ada", "messages": HI}
 
@@ -58,6 +62,52 @@ async def test_who_waits_is_served_when_a_place_comes_free():
         for name in "abc":
             tasks.start_soon(visit, name)
     assert order == ["a", "b", "c"] and (limiter.running, limiter.waiting) == (0, 0)
+
+
+async def test_tenants_are_let_in_by_turns_and_none_fills_the_queue():
+    limits = ConcurrencyLimits(max_running=1, max_waiting=4)
+    limiter, order, refused = ConcurrencyLimiter(limits), [], []
+
+    async def visit(tenant):
+        try:
+            async with limiter.slot(tenant):
+                order.append(tenant)
+                await anyio.sleep(0)
+        except APIError:
+            refused.append(tenant)
+
+    async with anyio.create_task_group() as tasks:
+        for tenant in "aaaaaaa" + "bc" + "aa":
+            tasks.start_soon(visit, tenant)
+    assert order == ["a", "a", "b", "c", "a"]
+    assert refused == ["a"] * 6 and (limiter.running, limiter.waiting) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_places_and_turns_are_counted_whatever_happens(visits):
+    """However visits come, end and are given up, no more run than may, and none is left over."""
+
+    async def tried():
+        limiter = ConcurrencyLimiter(ConcurrencyLimits(max_running=2, max_waiting=3))
+
+        async def visit(tenant, ticks, gives_up):
+            with anyio.CancelScope() as scope:
+                if gives_up:
+                    asyncio.get_running_loop().call_soon(scope.cancel)
+                with suppress(APIError):
+                    async with limiter.slot(tenant):
+                        assert limiter.running <= 2 and limiter.waiting <= 3
+                        for _ in range(ticks):
+                            await anyio.sleep(0)
+
+        async with anyio.create_task_group() as tasks:
+            for each in visits:
+                tasks.start_soon(visit, *each)
+                await anyio.sleep(0)
+        assert (limiter.running, limiter.waiting, limiter._queues) == (0, 0, {})
+
+    anyio.run(tried)
 
 
 async def test_nobody_waits_longer_than_is_allowed():
@@ -104,7 +154,7 @@ import sys
 import anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.house import orchestra
+from gateway.live_server import orchestra
 
 async def main():
     ada = ScriptedClient(lambda _: "Served to the end.", latency=1.5)

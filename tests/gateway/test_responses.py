@@ -13,7 +13,7 @@ from batuta.gateway.http.body import Fields
 from batuta.gateway.responses.items import parse_items
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.house import Breaking, Halting, Serving, StreamTimeouts, orchestra, stored
+from gateway.live_server import Breaking, Halting, Serving, StreamTimeouts, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +182,7 @@ async def test_what_a_worker_is_asked():
 
 def test_pictures_that_tools_return_follow_their_results():
     call = {"type": "function_call", "name": "look", "arguments": "{}"}
-    seen = [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+    seen = [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}]
     items = [
         {**call, "call_id": "a"},
         {**call, "call_id": "b"},
@@ -193,7 +193,7 @@ def test_pictures_that_tools_return_follow_their_results():
         turns = parse_items([Fields(item) for item in (*items, *then)])
         assert [m.role.value for m in turns[:4]] == ["assistant", "tool", "tool", "user"]
         assert turns[3].text == "What the tool call a returned:"
-        assert [image.url for image in turns[3].images] == ["data:image/png;base64,AA"]
+        assert [image.url for image in turns[3].images] == ["data:image/png;base64,AA=="]
         assert len(turns) == 4 + len(then)
 
 
@@ -210,8 +210,8 @@ async def test_what_is_left_out_is_told():
         status, headers, got = await server.post("/v1/responses", json=body)
     assert status == 200
     told = headers["x-batuta-ignored"]
-    assert told == "top_k, client_metadata, tools.namespace, tools.mcp, input.web_search_call"
-    assert [tool["type"] for tool in got["tools"]] == ["function"]
+    assert told == "top_k, client_metadata, tools.mcp, input.web_search_call"
+    assert [tool["type"] for tool in got["tools"]] == ["function", "namespace"]
 
 
 async def test_the_events_of_a_workflow():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -16,10 +17,10 @@ from batuta.clients import ScriptedClient
 from batuta.core import Outcome
 from batuta.errors import ConfigError
 from batuta.gateway import Catalogue, run_server, served_models
-from batuta.gateway.http.middleware import MAX_BODY
+from batuta.gateway.http.request_slots import MAX_BODY
 from batuta.store import Store
-from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
-from gateway.town import ADMIN, Town
+from gateway.keyed_server import ADMIN, KeyedServer
+from gateway.live_server import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +76,9 @@ async def test_runs_are_listed_read_and_judged(store):
         ("/v1/runs?after=x", "after"),
         ("/v1/runs?after=nan_", "after"),
         ("/v1/runs?outcome=x", "outcome"),
+        ("/v1/runs?since=2026-01-01", "since"),
+        ("/v1/runs?limit=2&sort=cost", "sort"),
+        ("/v1/runs/run_x?trace=1", "trace"),
     ],
 )
 async def test_bad_questions_about_runs(store, path, param):
@@ -105,6 +109,50 @@ async def test_health(store):
     async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         assert await server.get("/healthz") == (200, {"status": "ok"})
         assert await server.get("/readyz") == (200, {"status": "ok", "store": True})
+
+
+async def test_a_store_that_others_have_locked_is_not_ready(store):
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+        other = sqlite3.connect(store.url.database, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with anyio.fail_after(10):
+            status, body = await server.get("/readyz")
+            assert (status, body["status"], body["store"]) == (503, "unavailable", False)
+            assert body["message"].startswith("The store cannot be read and written now")
+            assert (await server.get("/healthz"))[0] == 200
+            other.execute("ROLLBACK")
+            while (await server.get("/readyz"))[0] != 200:
+                await anyio.sleep(0.1)
+        other.close()
+
+
+async def test_a_store_whose_file_is_damaged_is_not_ready(store):
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+        assert (await server.get("/readyz"))[0] == 200
+        await store.database.checkpoint()
+        file = Path(store.url.database)
+        file.write_bytes(b"x" * file.stat().st_size)
+        with anyio.fail_after(10):
+            while (await server.get("/readyz"))[0] != 503:
+                await anyio.sleep(0.1)
+
+
+async def test_many_who_ask_whether_it_is_ready_ask_the_store_once(tmp_path):
+    asked = []
+
+    class Asked(Store):
+        async def is_ready(self):
+            asked.append(1)
+            await anyio.sleep(0.2)
+            return await super().is_ready()
+
+    async with Asked(tmp_path / "runs.db") as store:
+        async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(50):
+                    tasks.start_soon(server.get, "/readyz")
+            assert await server.get("/readyz") == (200, {"status": "ok", "store": True})
+    assert len(asked) == 1
 
 
 async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path):
@@ -146,8 +194,8 @@ async def test_what_is_not_there(store, method, path, status, code):
     ],
 )
 async def test_a_method_that_is_not_there_is_told_all_that_are(store, path, allowed):
-    async with Town(store) as town:
-        status, headers, body = await town.ask(ADMIN, path, "OPTIONS")
+    async with KeyedServer(store) as keyed:
+        status, headers, body = await keyed.ask(ADMIN, path, "OPTIONS")
     assert (status, headers["allow"]) == (405, allowed)
     assert body["error"]["message"].endswith(f"must be {allowed}.")
 
@@ -237,7 +285,7 @@ SCRIPT = """
 import sys, anyio
 from batuta.gateway import LOOP_OPTIONS, run_server
 from batuta.store import Store
-from gateway.house import Halting, orchestra
+from gateway.live_server import Halting, orchestra
 
 async def main():
     ada = Halting()

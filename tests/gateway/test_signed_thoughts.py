@@ -14,7 +14,7 @@ from batuta.gateway import served_models
 from fakes.anthropic import FakeAnthropic
 from fakes.openai import FakeOpenAI
 from fakes.server import Said
-from gateway.house import HI, Serving, server_state
+from gateway.live_server import HI, Serving, server_state
 
 pytestmark = pytest.mark.anyio
 MODEL = "claude-sonnet-4-5"

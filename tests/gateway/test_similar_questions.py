@@ -20,8 +20,8 @@ from batuta.gateway.serving.similar_questions import (
     question_core,
 )
 from encoder.test_sentence_encoder import needs_encoder
+from gateway.keyed_server import ADMIN
 from gateway.test_answer_cache import CHAT, Place, said
-from gateway.town import ADMIN
 
 pytestmark = pytest.mark.anyio
 

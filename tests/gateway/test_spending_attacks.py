@@ -21,8 +21,8 @@ from batuta.store import Store
 from batuta.store.ledger import Bucket, utc_day
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY, Said
-from gateway.house import HI, PRICE, pool_of
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, PRICE, pool_of
 
 pytestmark = pytest.mark.anyio
 BUDGET = Decimal("0.05")
@@ -67,10 +67,10 @@ def clients_of(dear, http, *ids):
 class Rush:
     """A server with a key, its provider, and many requests at once."""
 
-    def __init__(self, store, *ids):
+    def __init__(self, store, *ids, dear=None):
         self.store, self.dear, self.http, self.ids = (
             store,
-            Dear(),
+            dear or Dear(),
             HttpTransport(),
             ids or ("ada", "bob"),
         )
@@ -78,20 +78,20 @@ class Rush:
 
     async def __aenter__(self):
         await self.dear.__aenter__()
-        self.town = await Town(
+        self.keyed = await KeyedServer(
             self.store,
             **clients_of(self.dear, self.http, *self.ids),  # pyright: ignore[reportArgumentType]
         ).__aenter__()
         return self
 
     async def __aexit__(self, *error):
-        await self.town.__aexit__(*error)
+        await self.keyed.__aexit__(*error)
         await self.http.close()
         await self.dear.__aexit__(*error)
 
     async def ask(self, key, path, body):
         headers = {"authorization": f"Bearer {key}"}
-        async with self.town.serving.http.post(path, json=body, headers=headers) as response:
+        async with self.keyed.serving.http.post(path, json=body, headers=headers) as response:
             answer = await response.read()
             self.statuses.append(response.status)
         if body.get("background") and response.status == 200:
@@ -100,7 +100,7 @@ class Rush:
     async def _ended(self, name, headers):
         with anyio.fail_after(30):
             while True:
-                async with self.town.serving.http.get(
+                async with self.keyed.serving.http.get(
                     f"/v1/responses/{name}", headers=headers
                 ) as r:
                     if (await r.json())["status"] not in {"queued", "in_progress"}:
@@ -124,7 +124,7 @@ async def test_a_low_limit_of_ones_own_opens_no_budget(store, way):
     """The first attack: many at once who say that they want to spend nothing."""
     path, body = WAYS[way]
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=BUDGET)
+        key = await rush.keyed.key(per_day=BUDGET)
         orchestration = {"orchestration": {"max_cost_usd": 1e-9}}
         await rush.flood(40, key, path, {"model": "worker/ada", **body, **orchestration})
         assert rush.dear.bill == 0
@@ -136,7 +136,7 @@ async def test_a_low_limit_of_ones_own_opens_no_budget(store, way):
 async def test_a_crowd_spends_what_there_is_and_no_more(store, way, model):
     path, body = WAYS[way]
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=BUDGET)
+        key = await rush.keyed.key(per_day=BUDGET)
         await rush.flood(20, key, path, {"model": model, **body})
         assert BUDGET / 2 < rush.dear.bill <= BUDGET
         full = await rush.full(key)
@@ -150,7 +150,7 @@ async def test_workflows_by_hand_pass_no_budget(store, way):
     steps = [{"worker": name, "subtask": "x"} for name in ("ada", "bob", "ada", "bob", "ada")]
     orchestration = {"orchestration": {"workflow": {"steps": steps}, "max_cost_usd": 0.004}}
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=Decimal("0.005"))
+        key = await rush.keyed.key(per_day=Decimal("0.005"))
         await rush.flood(8, key, path, {"model": "batuta-ultra", **body, **orchestration})
         assert 0 < rush.dear.bill <= Decimal("0.005")
         assert (await rush.full(key)).reserved == 0
@@ -163,7 +163,7 @@ async def test_one_request_keeps_to_its_own_limit(store, way):
     async with Rush(store) as rush:
         for limits in ({"per_day": Decimal(1)}, {"max_cost": Decimal("0.0012")}):
             rush.dear.bill = Decimal(0)
-            key = await rush.town.key(**limits)  # pyright: ignore[reportArgumentType]
+            key = await rush.keyed.key(**limits)  # pyright: ignore[reportArgumentType]
             asked = {"model": "worker/ada", **body}
             if "max_cost" not in limits:
                 asked["orchestration"] = {"max_cost_usd": 0.0012}
@@ -173,8 +173,8 @@ async def test_one_request_keeps_to_its_own_limit(store, way):
 
 async def test_the_cap_is_sent_and_the_run_says_so(store):
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=Decimal("0.003"))
-        status, _, body = await rush.town.chat(key, orchestration={"trace": True})
+        key = await rush.keyed.key(per_day=Decimal("0.003"))
+        status, _, body = await rush.keyed.chat(key, orchestration={"trace": True})
         assert status == 200
         [sent] = rush.dear.requests
         assert 256 <= sent.body["max_tokens"] < 4096
@@ -183,7 +183,7 @@ async def test_the_cap_is_sent_and_the_run_says_so(store):
 
 async def test_a_request_in_chinese_is_no_cheaper_than_it_is(store):
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=Decimal("0.02"))
+        key = await rush.keyed.key(per_day=Decimal("0.02"))
         text = "\u4f60\u597d\u4e16\u754c" * 1500  # 6,000 characters, 18,000 bytes
         body = {"model": "worker/ada", "messages": [{"role": "user", "content": text}]}
         await rush.flood(4, key, "/v1/chat/completions", body)
@@ -193,7 +193,7 @@ async def test_a_request_in_chinese_is_no_cheaper_than_it_is(store):
 
 async def test_two_replicas_share_a_budget_to_the_last_call(store, tmp_path):
     async with Store(tmp_path / "runs.db") as other, Rush(store) as one, Rush(other) as two:
-        key = await one.town.key(per_day=BUDGET, per_month=Decimal("0.04"))
+        key = await one.keyed.key(per_day=BUDGET, per_month=Decimal("0.04"))
         body = {"model": "batuta-ultra", "messages": HI}
         async with anyio.create_task_group() as tasks:
             for rush in (one, two):
@@ -207,7 +207,7 @@ async def test_two_replicas_share_a_budget_to_the_last_call(store, tmp_path):
 
 async def test_a_tenants_budget_binds_all_its_keys(store):
     async with Rush(store) as rush:
-        keys = [await rush.town.key() for _ in range(3)]
+        keys = [await rush.keyed.key() for _ in range(3)]
         await store.keys.set_tenant_budget("acme", Decimal("0.02"), None)
         await anyio.sleep(0.01)
         async with anyio.create_task_group() as tasks:
@@ -222,10 +222,51 @@ async def test_a_plain_call_is_reserved_once(store, way, caplog):
     """Of one worker and one call the run's reservation is the call's: nothing grows."""
     path, body = WAYS[way]
     async with Rush(store) as rush:
-        key = await rush.town.key(per_day=Decimal(1), per_month=Decimal(1))
+        key = await rush.keyed.key(per_day=Decimal(1), per_month=Decimal(1))
         caplog.set_level("DEBUG", "batuta.gateway.serving.reserved_budget")
         await rush.ask(key, path, {"model": "worker/ada", **body})
         assert rush.dear.bill > 0
         assert "more is reserved" not in caplog.text
         await rush.ask(key, path, {"model": "batuta-ultra", **body})
         assert "more is reserved" in caplog.text
+
+
+class Slow(Dear):
+    """Bills all it can as soon as it is asked, and says it to nobody who will not wait."""
+
+    async def _answer(self, request, received):
+        self.costly(received.body)
+        self.started.set()
+        await anyio.sleep(20)
+        return await super()._answer(request, received)
+
+
+async def ask_and_hang_up(rush, key, path, body):
+    with anyio.move_on_after(0.3):
+        await rush.ask(key, path, body)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "background"])
+@pytest.mark.parametrize("cut", ["deadline", "hanging up"])
+async def test_calls_that_are_cut_off_pass_no_budget(store, way, cut):
+    """The fourth attack: whoever does not wait for the answer is not told what it costs."""
+    path, body = WAYS[way]
+    asked = {"model": "worker/ada", **body}
+    if cut == "deadline":
+        asked["orchestration"] = {"deadline_s": 0.1}
+    async with Rush(store, dear=Slow()) as rush:
+        key = await rush.keyed.key(per_day=BUDGET)
+        for _ in range(8):  # the budget has room for about six calls
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(ask_and_hang_up, rush, key, path, asked)
+        await settled(rush, key)
+        assert BUDGET / 2 < rush.dear.bill <= BUDGET
+        full = await rush.full(key)
+        assert full.spent >= int(rush.dear.bill * 10**9)
+
+
+async def settled(rush, key):
+    with anyio.fail_after(30):
+        while (await rush.full(key)).reserved:
+            await anyio.sleep(0.05)

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import RecursiveConductor, best_single_worker
 from batuta.core import (
     Finish,
     Limits,
@@ -17,8 +18,16 @@ from batuta.core import (
     Usage,
     Workflow,
 )
-from batuta.solvers import RecursiveConductor, best_single_worker
-from gateway.house import HI, Breaking, Buggy, Halting, Serving, StreamTimeouts, orchestra, stored
+from gateway.live_server import (
+    HI,
+    Breaking,
+    Buggy,
+    Halting,
+    Serving,
+    StreamTimeouts,
+    orchestra,
+    stored,
+)
 
 pytestmark = pytest.mark.anyio
 

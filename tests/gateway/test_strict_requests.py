@@ -4,6 +4,7 @@ import logging
 import stat
 import sys
 import time
+from contextlib import suppress
 
 import anyio
 import orjson
@@ -14,14 +15,15 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_body import check_keys
+from batuta.gateway.http.body import check_keys
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
-from gateway.house import HI, Serving, orchestra
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, Serving, orchestra
+from gateway.test_connections import guarded as connected
 
 pytestmark = pytest.mark.anyio
 SECRET = "AKIA" + "ABCD1234" * 2
@@ -314,11 +316,11 @@ async def test_a_prefill_goes_to_the_last_step_alone():
 
 
 async def test_a_model_that_a_key_may_not_use_does_not_exist_for_it(store):
-    async with Town(store) as town:
-        key = await town.key(models=("worker/ada",))
-        assert (await town.ask(key, "/v1/models/worker/ada", "GET"))[0] == 200
+    async with KeyedServer(store) as keyed:
+        key = await keyed.key(models=("worker/ada",))
+        assert (await keyed.ask(key, "/v1/models/worker/ada", "GET"))[0] == 200
         for name in ("worker/bob", "batuta-ultra", "nobody"):
-            status, _, said = await town.ask(key, f"/v1/models/{name}", "GET")
+            status, _, said = await keyed.ask(key, f"/v1/models/{name}", "GET")
             assert (status, said["error"]["code"]) == (404, "model_not_found")
 
 
@@ -349,3 +351,55 @@ async def test_nothing_is_logged_of_what_was_refused(caplog):
         async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, guardrails=guarded())) as server:  # fmt: skip
             await server.post(json=ask(**BESIDE["subtask"]))
     assert SECRET not in caplog.text
+
+
+async def say_raw(port, head, body=b""):
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(b"\r\n".join((*head, b"Connection: close", b"", body)))
+        said = b""
+        with anyio.fail_after(30), suppress(anyio.EndOfStream):
+            while True:
+                said += await stream.receive()
+        return said
+
+
+TWICE = {
+    "host": (b"Host: localhost", b"Host: 127.0.0.1"),
+    "the same host": (b"Host: localhost", b"Host: localhost"),
+    "authorization": (b"Host: localhost", b"Authorization: Bearer a", b"Authorization: Bearer b"),
+    "x-api-key": (b"Host: localhost", b"x-api-key: a", b"x-api-key: b"),
+    "idempotency-key": (b"Host: localhost", b"Idempotency-Key: a", b"Idempotency-Key: b"),
+    "content-type": (b"Host: localhost", b"Content-Type: text/plain", b"Content-Type: application/json"),
+    "content-encoding": (b"Host: localhost", b"Content-Encoding: gzip", b"Content-Encoding: identity"),
+    "content-length": (b"Host: localhost", b"Content-Length: 2", b"Content-Length: 2"),
+    "other lengths": (b"Host: localhost", b"Content-Length: 2", b"Content-Length: 30"),
+    "length and chunks": (b"Host: localhost", b"Content-Length: 2", b"Transfer-Encoding: chunked"),
+    "origin": (b"Host: localhost", b"Origin: http://localhost", b"Origin: http://evil.example"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWICE)
+async def test_a_header_that_decides_and_came_twice_is_refused(name):
+    async with connected() as port:
+        said = await say_raw(port, (b"POST /v1/chat/completions HTTP/1.1", *TWICE[name]), b"{}")
+        assert said.startswith(b"HTTP/1.1 400 "), said
+        assert said.count(b"HTTP/1.1 ") == 1
+        # How long the body is decides the parser, before anything of ours.
+        assert b"came more than once" in said or b"Invalid HTTP request" in said, said
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost/healthz", b"localhost", 200),
+        (b"http://evil.example/healthz", b"localhost", 400),
+        (b"http://localhost:81/healthz", b"localhost", 400),
+        (b"http://localhost/healthz", b"evil.example", 400),
+        (b"http://evil.example/healthz", b"evil.example", 403),
+        (b"/healthz?at=http://evil.example/", b"localhost", 200),
+    ],
+)
+async def test_a_target_of_another_host_is_refused(target, host, status):
+    async with connected() as port:
+        said = await say_raw(port, (b"GET %s HTTP/1.1" % target, b"Host: " + host))
+        assert said.startswith(b"HTTP/1.1 %d " % status), said

@@ -8,8 +8,8 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.errors import ProviderOverloadedError
-from gateway.house import Halting, Serving, orchestra, stored
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import Halting, Serving, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/completions"
@@ -111,12 +111,12 @@ async def test_an_error_after_the_200_has_no_clean_end():
 
 
 async def test_keys_budgets_and_places_bind_it_too(store):
-    async with Town(store) as town:
-        narrow = await town.key(models=("worker/bob",))
-        assert (await town.ask(narrow, PATH, json=ASK))[0] == 403
-        slow = await town.key(rpm=1)
-        assert [(await town.ask(slow, PATH, json=ASK))[0] for _ in range(2)] == [200, 429]
-        assert (await town.ask(None, PATH, json=ASK))[0] == 401
+    async with KeyedServer(store) as keyed:
+        narrow = await keyed.key(models=("worker/bob",))
+        assert (await keyed.ask(narrow, PATH, json=ASK))[0] == 403
+        slow = await keyed.key(rpm=1)
+        assert [(await keyed.ask(slow, PATH, json=ASK))[0] for _ in range(2)] == [200, 429]
+        assert (await keyed.ask(None, PATH, json=ASK))[0] == 401
         assert len(await stored(store)) == 1
 
 

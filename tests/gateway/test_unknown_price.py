@@ -4,16 +4,16 @@ from decimal import Decimal
 
 import pytest
 
-from batuta.cli.reload import ServeOptions
 from batuta.clients import HttpTransport
 from batuta.core import Price
 from batuta.gateway import ServerState
+from batuta.gateway.assemble import ServeOptions
 from batuta.store.spend_report import report_spending
 from batuta.usage import ASSUMED_PRICE
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
-from gateway.house import HI, Serving
-from gateway.town import Town
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, Serving
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +56,14 @@ async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, st
     answered = {}
     async with FakeOpenAI(strict_openai=False) as provider, HttpTransport() as http:
         for name, more in (("usual", ""), ("cheap", CHEAP)):
-            town, casting = Town(store), cast(tmp_path, provider, more)
+            keyed, casting = KeyedServer(store), cast(tmp_path, provider, more)
             catalogue = casting.build_catalogue(await casting.load_config(http))
-            town.serving = Serving(
-                ServerState(catalogue=catalogue, store=store, authenticator=town.gate)
+            keyed.serving = Serving(
+                ServerState(catalogue=catalogue, store=store, authenticator=keyed.gate)
             )
-            async with town:
-                key = await town.key(per_day=Decimal("0.02"))
-                answered[name] = await town.chat(key, model="batuta-mini", messages=HI)
+            async with keyed:
+                key = await keyed.key(per_day=Decimal("0.02"))
+                answered[name] = await keyed.chat(key, model="batuta-mini", messages=HI)
     assert answered["usual"][2]["error"]["code"] == "budget_exceeded"
     status, headers, body = answered["cheap"]
     assert (status, headers["x-batuta-unpriced-calls"]) == (200, "1")

@@ -20,7 +20,7 @@ from batuta.gateway.telemetry.otlp import RunSpanExporter, open_span_exporter
 from batuta.gateway.telemetry.spans import parse_parent_span, spans_of
 from store.strategies import make_run
 
-from .house import HI, PRICE, Serving, orchestra
+from .live_server import HI, PRICE, Serving, orchestra
 
 SECRET = "the-secret-question"
 ASK = {"model": "batuta-ultra", "messages": [{"role": "user", "content": SECRET}]}

@@ -1,7 +1,5 @@
 """Fixtures of the jobs tests."""
 
-import sqlite3
-import sys
 from contextlib import asynccontextmanager
 
 import anyio
@@ -10,13 +8,6 @@ from sqlalchemy import URL
 
 from batuta.jobs import MemoryJobs
 from batuta.jobs.durable import DurableJobs
-from batuta.jobs.factory import is_sqlite_too_old
-
-
-@pytest.fixture(autouse=True)
-def _new_enough():
-    if is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info):
-        pytest.skip(f"SQLite {sqlite3.sqlite_version} is too old to keep jobs")
 
 
 @asynccontextmanager
@@ -43,8 +34,8 @@ def durable():
 
 
 @asynccontextmanager
-async def working(jobs, perform):
+async def working(jobs, perform, *gate):
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jobs.work, perform)
+        tasks.start_soon(jobs.work, perform, *gate)
         yield jobs
         tasks.cancel_scope.cancel()

@@ -16,11 +16,11 @@ import anyio
 from sqlalchemy import URL, make_url
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec, open_clients
+from batuta.conductors import FixedConductor
 from batuta.core import Pool, Question, RunId, Step, Worker, WorkerId, Workflow, user_message
-from batuta.engine import conduct
+from batuta.engine import RunHooks, conduct
 from batuta.jobs import Job, JobEnding, JobState
 from batuta.jobs.durable import DurableJobs
-from batuta.solvers import FixedConductor
 
 IDS = ("ada", "bob", "cyd", "dan")
 POOL = Pool(tuple(Worker(id=WorkerId(name), model=f"m-{name}") for name in IDS))
@@ -42,8 +42,7 @@ def perform_over(clients):
             checkpoint.wrap_conductor(FixedConductor("hand", lambda _: Workflow(STEPS))),
             POOL,
             checkpoint.wrap_clients(clients),
-            emit=checkpoint.wrap_emit(hear),
-            run_id=RunId(job.id),
+            hooks=RunHooks(emit=checkpoint.wrap_emit(hear), run_id=RunId(job.id)),
         )
         steps = {step.index: step.result.text for step in run.steps}  # pyright: ignore[reportAttributeAccessIssue]
         return JobEnding(JobState.COMPLETED, {"answer": run.answer, "steps": [steps[i] for i in range(4)], "calls": run.usage.calls})  # fmt: skip

@@ -109,8 +109,8 @@ async def finish(folder, provider, *job_ids):
         with anyio.fail_after(30):
             while True:
                 with sqlite3.connect(folder / "jobs.db") as db:
-                    found = dict(db.execute("SELECT workflow_uuid, status FROM workflow_status"))
-                if all(found.get(job_id) == "SUCCESS" for job_id in job_ids):
+                    found = dict(db.execute("SELECT id, state FROM jobs"))
+                if all(found.get(job_id) == "completed" for job_id in job_ids):
                     break
                 await anyio.sleep(0.05)
         await process.kill()

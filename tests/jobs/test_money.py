@@ -108,7 +108,9 @@ async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(comma
             await server.end(signal.SIGTERM)
     lines = await books.lines()
     assert lines["worker"][0] >= CALL * provider.served, "and a guess for what was cut off"
-    assert await books.budget() == (usd_to_nano(lines["worker"][0]), 0)
+    spent, held = await books.budget()
+    assert spent > usd_to_nano(lines["worker"][0]), "budgets count all that the cut call may cost"
+    assert held == 0
 
 
 async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
@@ -120,13 +122,17 @@ async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
         held = await store.budgets.reserve(RunId("run_1"), 60, (bucket,), for_job=True)
         await store.budgets.reserve(RunId("run_2"), 30, (bucket,))
     async with Store(path) as store:
-        assert await store.budgets.find_job_reservation(RunId("run_1"), (bucket,)) == held
-        assert await store.budgets.find_job_reservation(RunId("run_2"), (bucket,)) is None
-        assert await store.budgets.reap(time.time() + 100) == 1
+        caps = {"key:k": (100, None)}
+        found = await store.budgets.find_job_reservation(RunId("run_1"), caps)
+        assert found is not None and found[0] == held
+        assert await store.budgets.find_job_reservation(RunId("run_2"), caps) is None
+        now = time.monotonic()
+        assert await store.budgets.reap(now) == 0, "its process may live"
+        assert await store.budgets.reap(now + 100) == 1
         [full] = await store.budgets.budget_status([bucket])
         assert full.reserved == 60
         await store.budgets.renew(time.time())
-        assert await store.budgets.reap(time.time() + 25 * 3600) == 1
+        assert await store.budgets.reap(now + 100, time.time() + 25 * 3600) == 1
         assert not await store.budgets.is_settled(RunId("run_1")), (
             "a lost run can still be executed"
         )

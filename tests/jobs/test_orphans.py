@@ -1,7 +1,7 @@
 """What a job holds of a budget is settled before the job has ended, or given back after it."""
 
 from decimal import Decimal
-from time import time
+from time import monotonic, time
 
 import anyio
 import pytest
@@ -13,9 +13,9 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter
 from batuta.gateway.errors import APIError
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.store import ResponseStore
-from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.jobs import JobState, JobStatus, MemoryJobs
 from batuta.store import Store
@@ -24,8 +24,8 @@ from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import Bucket
 from batuta.store.responses import response_id
 from batuta.store.spend_report import report_spending
-from gateway.house import Serving, orchestra
-from gateway.town import ADMIN, HELLO
+from gateway.keyed_server import ADMIN, HELLO
+from gateway.live_server import Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 
@@ -43,14 +43,14 @@ class Kept:
     def __getattr__(self, name):
         return getattr(self.jobs, name)
 
-    async def work(self, perform):
+    async def work(self, perform, gate):
         async def noting(job, checkpoint):
             ending = await perform(job, checkpoint)
             self.unwritten.append(self.store.pending_count)
             self.held.append(len(await self.store.budgets.job_reservations()))
             return ending
 
-        await self.jobs.work(noting)
+        await self.jobs.work(noting, gate)
 
     async def status(self, job_id, tenant):
         if job_id in self.states:
@@ -146,7 +146,9 @@ async def test_what_is_held_for_jobs_that_are_over_is_given_back(store):
     assert full.reserved == 20
     [lost] = await report_spending(store.database, ("kind",))
     assert (lost.group[0], lost.cost.unpriced_calls) == ("lost", 2)
-    assert await store.budgets.reap(time() + 100) == 0, "the others still wait for their jobs"
+    assert await store.budgets.reap(monotonic(), time() + 100) == 0, (
+        "the others still wait for their jobs"
+    )
 
 
 async def test_orphans_are_ended_at_the_second_look(store):

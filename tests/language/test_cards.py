@@ -179,6 +179,6 @@ def test_earlier_replies_are_cropped_to_4096_tokens():
     before = Round(decision=Plan(flow), workflow=flow, steps=(step,))
     context = PlanningContext(question=Question.of("q"), pool=Pool((FULL,)), previous=(before,))
     text = conductor_request(context, PromptOptions(), Sampling()).messages[0].text
-    shown = text.partition("Response of step 0:\n")[2].partition("\n\nThe workflow above")[0]
+    shown = text.partition('step="0">\n')[2].partition("\n</agent_response>")[0]
     assert shown.startswith("BEGIN") and shown.endswith("THE END") and "left out" in shown
     assert 4_000 < estimate_tokens(shown) < 4_150

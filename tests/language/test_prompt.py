@@ -26,7 +26,7 @@ from batuta.core import (
     user_message,
 )  # fmt: skip
 from batuta.language import PromptOptions, conductor_request, worker_messages
-from batuta.language.prompt import escape_tags
+from batuta.language.material import escape_tags
 
 A, B = WorkerId("a"), WorkerId("b")
 POOL = Pool(
@@ -193,7 +193,10 @@ def test_a_later_round_shows_the_workflow_and_its_responses():
     )
     text = conductor_request(context, PromptOptions(), Sampling()).messages[0].text
     assert "PREVIOUS WORKFLOW\nmodel_id = [0, 1, 0]" in text
-    assert "Response of step 2:\nTHE ANSWER" in text and "three empty lists" in text
+    assert (
+        '<agent_response step="2">\nTHE ANSWER\n</agent_response>' in text
+        and "three empty lists" in text
+    )
 
 
 COMPACT = PromptOptions(descriptions=False, compact=True)

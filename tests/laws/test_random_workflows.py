@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import AcceptedAnswer, Plan, PlanningContext, Pool, Question, Worker, WorkerId
-from batuta.language import parse_workflow
-from batuta.solvers.random_workflows import (
+from batuta.lab.learners.random_workflows import (
     SOLUTION,
     SUBTASK_TEMPLATES,
     RandomConductor,
     random_workflow,
 )
+from batuta.language import parse_workflow
 
 POOL = Pool(tuple(Worker(id=WorkerId(name), model=name) for name in ("ann", "bob", "cyd")))
 

@@ -246,3 +246,31 @@ def test_hostile_text_costs_what_its_length_costs(number):
 
     plain = cost(lambda: sum(n * n for n in range(100_000)))
     assert cost(read) < 8 * plain * max(1, len(text) / 10_000)
+
+
+def test_bare_words_keep_their_blanks():
+    text = "model_id = [0, 1]\nsubtasks = [solve the question, check it 2 times]\naccess_list = [none, all]"
+    found = parse_workflow(text, POOL)
+    assert isinstance(found, Workflow)
+    assert [step.subtask for step in found.steps] == ["solve the question", "check it 2 times"]
+    assert [step.access for step in found.steps] == [(), (0,)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model_id = [int('0')]\nsubtasks = ['a']\naccess_list = [[]]",
+        "model_id = [0 + 0]\nsubtasks = ['a']\naccess_list = [[]]",
+        "model_id = [0]\nsubtasks = [__import__('os').system('touch ran')]\naccess_list = [[]]",
+        "model_id = [0]\nsubtasks = ['a' * 9]\naccess_list = [[]]",
+        'model_id = [0]\nsubtasks = [f\'{open("ran", "w")}\'.x]\naccess_list = [[]]',
+        "model_id = [0 for _ in [0]]\nsubtasks = ['a']\naccess_list = [[]]",
+        "model_id = [0]\nsubtasks = ['a']\naccess_list = [[] or []]",
+    ],
+)
+def test_an_expression_is_no_workflow(text, tmp_path, monkeypatch):
+    """Nothing is evaluated: what is no literal is refused."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkflowError):
+        parse_workflow(text, POOL)
+    assert not list(tmp_path.iterdir())

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 
 import anyio
 import pytest
 
 from batuta.offload import ProcessDiedError, ProcessPool, ProcessTimeoutError
-from batuta.offload.child import _answer_call
 from batuta.schemas.checker import find_text_fault_json
 from schemas.hostile import nested
 
@@ -24,20 +25,36 @@ def pool():
     pool.close()
 
 
+def is_alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def until_dead(process):
+    with anyio.fail_after(10):
+        while is_alive(process):
+            await anyio.sleep(0.01)
+
+
 async def test_it_starts_with_the_first_call_and_is_used_again(pool):
-    assert not pool._idle
+    assert not pool.process_ids
     assert await pool.call(find_text_fault_json, *ASKED) is None
-    first = pool._idle[0]
+    first = pool.process_ids
+    assert len(first) == 1
     assert "string" in await pool.call(find_text_fault_json, {"type": "string"}, "1", 0)
-    assert pool._idle == [first] and first.calls == 2
+    assert pool.process_ids == first
 
 
 async def test_the_clock_and_the_kernel_end_a_call(pool):
+    began = time.monotonic()
     with pytest.raises(ProcessTimeoutError):
         await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=0.5, cpu_seconds=60)
+    assert time.monotonic() - began < 2
     with pytest.raises(ProcessTimeoutError):
         await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=0.1)
-    assert not pool._idle
+    assert not pool.process_ids
     assert await pool.call(find_text_fault_json, *ASKED) is None
 
 
@@ -45,52 +62,101 @@ async def test_a_cancelled_call_takes_its_process_with_it(pool):
     with anyio.move_on_after(1):
         await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=60)
     with anyio.fail_after(10):
-        while pool._limiter_here().borrowed_tokens:
+        while pool.process_ids:
             await anyio.sleep(0.01)
-    assert not pool._idle
     assert await pool.call(find_text_fault_json, *ASKED) is None
 
 
 async def test_a_process_that_was_killed_while_idle_is_replaced(pool):
     await pool.call(find_text_fault_json, *ASKED)
-    await pool.call(find_text_fault_json, *ASKED)
-    os.kill(pool._idle[0]._process.pid, signal.SIGKILL)
-    pool._idle[0]._process.wait()
+    (process,) = pool.process_ids
+    os.kill(process, signal.SIGKILL)
+    await until_dead(process)
+    assert await pool.call(find_text_fault_json, *ASKED) is None
+    assert process not in pool.process_ids
+
+
+async def test_a_process_that_nobody_asks_ends_and_is_replaced():
+    pool = ProcessPool(1, idle_seconds=0.2)
+    try:
+        assert await pool.call(find_text_fault_json, *ASKED) is None
+        (process,) = pool.process_ids
+        await until_dead(process)
+        assert await pool.call(find_text_fault_json, *ASKED) is None
+    finally:
+        pool.close()
+
+
+async def test_a_process_that_dies_at_work_is_told_and_replaced(pool):
+    async def kill():
+        with anyio.fail_after(10):
+            while not pool.process_ids:
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.5)
+        for process in pool.process_ids:
+            os.kill(process, signal.SIGKILL)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill)
+        with pytest.raises(ProcessDiedError):
+            await pool.call(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=60)
     assert await pool.call(find_text_fault_json, *ASKED) is None
 
 
 async def test_what_it_raises_is_named_and_ends_no_process(pool):
     with pytest.raises(ProcessDiedError, match="TypeError"):
         await pool.call(find_text_fault_json, 1)
-    assert len(pool._idle) == 1
+    first = pool.process_ids
+    assert await pool.call(find_text_fault_json, *ASKED) is None
+    assert pool.process_ids == first
 
 
 async def test_many_calls_wait_their_turn(pool):
-    found = []
+    found, processes = [], set()
 
     async def one():
         found.append(await pool.call(find_text_fault_json, *ASKED))
+        processes.update(pool.process_ids)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(40):
             tasks.start_soon(one)
-    assert found == [None] * 40 and len(pool._idle) <= 2
+    assert found == [None] * 40 and 1 <= len(processes) <= 2
 
 
-def test_only_this_package_is_called():
-    asked = {"module": "os", "function": "getpid", "arguments": [], "cpu_seconds": 1}
-    assert _answer_call(asked) == {"error": "ImportError"}
+async def test_only_this_package_is_called(pool):
+    with pytest.raises(ProcessDiedError, match="ImportError"):
+        await pool.call(os.getpid)
 
 
 async def test_a_process_knows_no_secret(pool):
     os.environ["BATUTA_TEST_KEY"] = "secret"
     try:
         await pool.call(find_text_fault_json, *ASKED)
-        environment = Path(f"/proc/{pool._idle[0]._process.pid}/environ")
-        assert b"secret" not in environment.read_bytes()
+        (process,) = pool.process_ids
+        assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
     finally:
         del os.environ["BATUTA_TEST_KEY"]
 
 
 def test_a_thread_may_wait_for_it(pool):
     assert pool.call_now(find_text_fault_json, *ASKED) is None
+
+
+def test_closing_ends_the_calls_that_are_being_made(pool):
+    raised = []
+
+    def ask():
+        try:
+            pool.call_now(find_text_fault_json, *ENDLESS, wall_seconds=60, cpu_seconds=60)
+        except ProcessDiedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not pool.process_ids:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    pool.close()
+    thread.join(10)
+    assert raised and not pool.process_ids

@@ -25,7 +25,8 @@ NOWHERE = {
 async def run_example(name, folder, **environ):
     """What the example prints on stdout."""
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
-    env = {**clean, **NOWHERE, **environ, "BATUTA_HOME": str(folder)}
+    own = {"BATUTA_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}  # where nothing was pulled
+    env = {**clean, **NOWHERE, **environ, **own}
     with anyio.fail_after(100):
         done = await anyio.run_process(
             [sys.executable, str(EXAMPLES / name)], env=env, cwd=folder, check=False

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from decimal import Decimal, localcontext
 
@@ -173,10 +174,12 @@ async def test_what_a_dead_process_held_is_given_back_and_written_down_as_lost(t
         lost = await dying.budgets.reserve(RunId("run_9"), 800, (bucket(1000),), tenant="acme")
         mine = await living.budgets.reserve(RunId("run_1"), 100, (bucket(1000),), tenant="acme")
         assert isinstance(lost, Reservation)
-        later = 10**10
-        await living.budgets.renew(later)
-        assert await living.budgets.reap(later) == 1
-        assert await living.budgets.reap(later) == 0
+        await dying.budgets.close()  # it renews nothing any more
+        now = time.monotonic()
+        assert await living.budgets.reap(now) == 0
+        await living.budgets.renew(10**10)
+        assert await living.budgets.reap(now + 100) == 1
+        assert await living.budgets.reap(now + 200) == 0
         [full] = await living.budgets.budget_status([bucket(1000)])
         assert full.reserved == 100
         [found] = await report_spending(living.database, ("kind",))
@@ -198,6 +201,7 @@ async def test_a_reservation_that_nobody_waits_for_is_given_back(target):
                 tasks.start_soon(store.budgets.reserve, RunId(f"run_{number}"), 10, cap)
             await anyio.sleep(0)
             tasks.cancel_scope.cancel()
+        await store.budgets.give_back_leases()
         [full] = await store.budgets.budget_status(cap)
         rows = await store.database.fetch_rows(text("SELECT nano FROM reservations"))
         assert full.reserved == sum(row["nano"] for row in rows)

@@ -10,6 +10,7 @@ from sqlalchemy import delete, insert, update
 
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
 from batuta.store.models import KEYS, LEDGER
 from batuta.store.spend_report import report_spending
 
@@ -114,3 +115,28 @@ def test_spending_is_added_up_to_the_last_digit(target):
         assert {each.group[0] for each in found} == {line[0] for line in lines}
 
     law()
+
+
+async def test_many_who_make_keys_at_once_pass_no_limit_of_their_user(target):
+    hasher, most, refused = KeyHasher(b"x" * 32), 5, []
+    async with Store(target) as one, Store(target) as two:
+        user = await one.keys.enter_user(
+            hasher, "eve", "eve", tenant="t", is_admin=False, permissions=KeyPermissions()
+        )
+
+        async def make(store):
+            try:
+                await store.keys.create(hasher, "t", "n", user=user.id, most_of_user=most)
+            except ValueError as error:
+                refused.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(24):
+                tasks.start_soon(make, (one, two)[number % 2])
+        made = await one.keys.list_of_user(user.id, 100)
+        assert (len(made), len(refused)) == (most, 24 - most)
+        assert set(refused) == {"you have 5 keys: revoke one first"}
+        await one.keys.revoke(made[0].id)
+        await make(two)
+        await make(one)
+        assert len(refused) == 25 - most

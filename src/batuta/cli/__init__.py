@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, ClassVar, final
@@ -9,13 +10,15 @@ from typing import Annotated, ClassVar, final
 import typer
 from typer.exceptions import TyperException
 
-from batuta.cli.help_text import format_example
-from batuta.cli.lazy_group import CommandSource, LazyGroup
+from batuta.cli.lazy_group import CommandSource, LazyGroup, PluginCommand
+from batuta.cli.options import format_example
 from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
+from batuta.plugins import plugin_names
+from batuta.rendering.terminal import escape_logs, write_error, write_output
 
 PROGRAM = "batuta"
-"""What the command is called, however it was started."""
+"""The name of the command, however it was started."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -24,7 +27,7 @@ INTERRUPTED = "interrupted; every call was cancelled"
 
 @final
 class BatutaCommands(LazyGroup):
-    """Every command and every group of them."""
+    """Every command and every group of them: those below, and those that plugins bring."""
 
     sources: ClassVar = {
         "init": CommandSource("init", "command", format_example("batuta init --out batuta.toml")),
@@ -38,23 +41,16 @@ class BatutaCommands(LazyGroup):
             "serve_command",
             format_example("batuta serve --pool batuta.toml --port 8765"),
         ),
-        "eval": CommandSource(
-            "evaluate",
-            "eval_command",
-            format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
-        ),
-        "tune": CommandSource(
-            "tune",
-            "command",
-            format_example("batuta tune --tasks mine.jsonl --budget 5 --check"),
-        ),
-        "tasks": CommandSource("tasks"),
-        "train": CommandSource("train"),
         "runs": CommandSource("runs"),
         "pool": CommandSource("pool"),
+        "local": CommandSource("local"),
         "keys": CommandSource("keys"),
         "store": CommandSource("store"),
     }
+
+    def find_plugins(self) -> dict[str, PluginCommand]:
+        """Find the commands of the laboratory and of other packages."""
+        return dict.fromkeys(plugin_names("command"), PluginCommand())
 
 
 app = typer.Typer(
@@ -70,7 +66,7 @@ def _show_version(value: bool) -> None:
     if value:
         from batuta.distribution import package_version  # noqa: PLC0415 - rarely needed
 
-        typer.echo(f"batuta {package_version()}")
+        write_output(f"batuta {package_version()}\n")
         raise typer.Exit
 
 
@@ -81,11 +77,12 @@ def _accept_options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Nothing; it carries the options of the whole."""
+    """Read the options of the whole command."""
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    escape_logs()
     try:
         code = int(app(prog_name=PROGRAM, standalone_mode=False) or 0)
         sentence = INTERRUPTED if code == EXIT_INTERRUPTED else ""
@@ -98,7 +95,7 @@ def main() -> None:
             raise
         code, sentence = told
     if sentence:
-        sys.stderr.write(f"batuta: {sentence}\n")
+        write_error(f"batuta: {sentence}\n")
     sys.exit(code)
 
 
@@ -110,6 +107,8 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
         return EXIT_USAGE, str(error)
     if isinstance(error, TyperException):
         return EXIT_USAGE, explain_usage_error(error)
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return EXIT_USAGE, f"{error.filename} is too long for the name of a file"
     return None
 
 

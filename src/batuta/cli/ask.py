@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import anyio
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 
 from batuta.cli import json_output
-from batuta.cli.help_text import LIMITS_PANEL, OUTPUT_PANEL, POOL_PANEL
-from batuta.cli.options import JsonOutput
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import LIMITS_PANEL, OUTPUT_PANEL, JsonOutput, PoolOptions
 from batuta.cli.run_display import (
     RunDisplay,
     describe_access,
@@ -24,10 +23,14 @@ from batuta.cli.run_display import (
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config, store_target
+from batuta.config.loaded import rounds_notes
+from batuta.config.served_systems import ServedSystem, ultra_of
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
 from batuta.core.formatting import format_cost, format_count
-from batuta.engine import conduct
+from batuta.engine import RunHooks
 from batuta.errors import ConfigError, StoreError
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_output
 
 EXIT_CODES = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
 EXIT_LIMIT = 4
@@ -36,77 +39,77 @@ STORE_SECONDS = 5.0
 REFRESH_RATE = 12
 """Pictures a second."""
 
-PoolOption = Annotated[
-    str | None,
-    typer.Option(
-        help="rehearsal, discover (keys and local servers), or a TOML file.",
-        rich_help_panel=POOL_PANEL,
-    ),
-]
-ConductorOption = Annotated[
-    str | None,
-    typer.Option(
-        help="A worker's id, best, vote, plan-solve-verify, single/<id>, or chain/<id>><id>.",
-        rich_help_panel=POOL_PANEL,
-    ),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """The limits of a run; None: as the settings say."""
+
+    panel: ClassVar = LIMITS_PANEL
+
+    max_cost: Annotated[float | None, typer.Option(min=0, help="Dollars at most.")] = None
+    max_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds at most.")] = None
+    max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None
+    max_steps: Annotated[int | None, typer.Option(min=1, max=MAX_STEPS, help="Steps at most.")] = (
+        None
+    )
+    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds at most.")] = (
+        None
+    )
+
+    def change(self, limits: Limits) -> Limits:
+        """Return the limits with those in their places that were given."""
+        given = {
+            "steps": self.max_steps,
+            "rounds": self.rounds,
+            "tokens": self.max_tokens,
+            "usd": self.max_cost,
+            "seconds": self.max_seconds,
+        }
+        return replace(limits, **{name: one for name, one in given.items() if one is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskCommandOptions:
-    """What the options of `batuta ask` say."""
+class AskOutput:
+    """Options of how the answer is shown and whether the run is stored."""
 
-    question: str
-    plan: bool
-    json: bool
-    pool: str | None
-    conductor: str | None
-    limits: Limits
-    seed: int | None
-    store: bool
-    raw: bool
+    panel: ClassVar = OUTPUT_PANEL
 
-
-def ask_command(
-    question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing: stdin.")
-    ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
-    ] = False,
-    json: JsonOutput = False,
-    pool: PoolOption = None,
-    *,
-    conductor: ConductorOption = None,
-    max_cost: Annotated[
-        float | None, typer.Option(min=0, help="Dollars at most.", rich_help_panel=LIMITS_PANEL)
-    ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Seconds at most.", rich_help_panel=LIMITS_PANEL)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=0, help="Tokens at most.", rich_help_panel=LIMITS_PANEL)
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_STEPS, help="Steps at most.", rich_help_panel=LIMITS_PANEL),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_ROUNDS, help="Rounds at most.", rich_help_panel=LIMITS_PANEL),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    no_store: Annotated[
-        bool, typer.Option("--no-store", help="Do not store the run.", rich_help_panel=OUTPUT_PANEL)
-    ] = False,
+    json: JsonOutput = False
+    no_store: Annotated[bool, typer.Option("--no-store", help="Do not store the run.")] = False
     raw: Annotated[
         bool,
         typer.Option(
             "--raw",
             help="Print the answer as it was written; on a terminal its Markdown is rendered.",
-            rich_help_panel=OUTPUT_PANEL,
         ),
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCommandOptions:
+    """The options of `batuta ask`."""
+
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
+    ] = False
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None
+    output: AskOutput
+    pool: PoolOptions
+    limits: LimitOptions
+
+    @property
+    def stores(self) -> bool:
+        """True if the run is stored."""
+        return not (self.output.no_store or self.plan)
+
+
+@with_option_groups
+def ask_command(
+    question: Annotated[
+        str | None, typer.Argument(help="The question; - or nothing: stdin.")
+    ] = None,
+    *,
+    options: AskCommandOptions,
 ) -> None:
     """Answer one question and draw the workflow as it is run.
 
@@ -114,26 +117,8 @@ def ask_command(
     4 a limit was reached before there was an answer; 130 interrupted.
     """
     text = _read_question(question)
-    limits = Limits(
-        steps=max_steps or MAX_STEPS,
-        rounds=rounds or 1,
-        tokens=max_tokens,
-        usd=max_cost,
-        seconds=max_seconds,
-    )
-    wanted = AskCommandOptions(
-        question=text,
-        plan=plan,
-        json=json,
-        pool=pool,
-        conductor=conductor,
-        limits=limits,
-        seed=seed,
-        store=not (no_store or plan),
-        raw=raw,
-    )
-    given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
-    code = anyio.run(_answer_question, wanted, {**given, "seconds": max_seconds})
+    options.pool.pull_missing()
+    code = anyio.run(_answer_question, text, options)
     if code:
         raise typer.Exit(code)
 
@@ -153,88 +138,89 @@ def _read_question(question: str | None) -> str:
     return question.strip()
 
 
-async def _answer_question(
-    options: AskCommandOptions, given_limits: dict[str, float | int | None]
-) -> int:
+async def _answer_question(text: str, options: AskCommandOptions) -> int:
     async with HttpTransport() as http:
-        loaded = await load_config(http, pool=options.pool, conductor=options.conductor)
-        set_here = {name: value for name, value in given_limits.items() if value is not None}
-        limits = replace(loaded.limits, **set_here)
-        options = replace(options, limits=limits)
-        sys.stderr.writelines(f"{note}\n" for note in loaded.notes)
+        pool = options.pool
+        config = await load_config(http, pool=pool.pool, conductor=pool.conductor)
+        ultra = ultra_of(config)
+        system = replace(ultra, limits=options.limits.change(ultra.limits))
+        notes = list(config.notes)
+        if options.limits.rounds is not None:
+            notes += rounds_notes(config.conductor, system.limits.rounds, "--rounds")
+        write_error("".join(f"{note}\n" for note in dict.fromkeys(notes)))
+        asked = _AskedQuestion(text=text, options=options, config=config, system=system)
         if options.plan:
-            return await _print_plan(options, loaded)
-        run = await _run_question(options, loaded)
-    _print_answer(options, run)
-    if options.store:
+            return await _print_plan(asked)
+        run = await _run_question(asked)
+    _print_answer(options.output, run)
+    if options.stores:
         await _store_run(run)
     if run.outcome is Outcome.LIMITED:
         return EXIT_LIMIT if run.reply is None else 0
     return EXIT_CODES.get(run.outcome, 0)
 
 
-async def _run_question(options: AskCommandOptions, config: LoadedConfig) -> Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AskedQuestion:
+    """A question and the system that answers it."""
+
+    text: str
+    options: AskCommandOptions
+    config: LoadedConfig
+    system: ServedSystem
+
+    async def conduct(self, display: RunDisplay) -> Run:
+        """Return the run; one that is interrupted is stored before the interruption goes on."""
+        try:
+            return await self.system.answer(
+                Question.of(self.text),
+                self.config.clients,
+                seed=self.options.seed,
+                dry_run=self.options.plan,
+                hooks=RunHooks(emit=display.emit),
+            )
+        except anyio.get_cancelled_exc_class():
+            if self.options.stores and display.recorder.ended is not None:
+                with anyio.move_on_after(STORE_SECONDS, shield=True):
+                    await _store_run(display.recorder.run())
+            raise
+
+
+async def _run_question(asked: _AskedQuestion) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
-    console = Console(stderr=True)
-    stand = RunDisplay(f"{config.source} · conductor {config.conductor.name}")
-    if options.json:
-        return await _conduct_question(options, config, stand)
+    console, config = open_console(stderr=True), asked.config
+    display = RunDisplay(f"{config.source} · conductor {config.conductor.name}")
+    if asked.options.output.json:
+        return await asked.conduct(display)
     if console.is_terminal:
-        with Live(stand, console=console, refresh_per_second=REFRESH_RATE):
-            run = await _conduct_question(options, config, stand)
+        with Live(display, console=console, refresh_per_second=REFRESH_RATE):
+            run = await asked.conduct(display)
     else:
-        run = await _conduct_question(options, config, stand)
-        console.print(stand)
+        run = await asked.conduct(display)
+        console.print(display)
     console.print(run_summary(run))
     return run
 
 
-async def _conduct_question(
-    options: AskCommandOptions, config: LoadedConfig, display: RunDisplay
-) -> Run:
-    """The run; one that is interrupted is stored before the interruption goes on."""
-    try:
-        return await conduct(
-            Question.of(options.question),
-            config.conductor,
-            config.pool,
-            config.clients,
-            limits=options.limits,
-            seed=options.seed,
-            emit=display.emit,
-            model="batuta-ultra",
-            timeouts=config.timeouts,
-            guardrails=config.guardrails,
-            dry_run=options.plan,
-        )
-    except anyio.get_cancelled_exc_class():
-        if options.store and display.recorder.ended is not None:
-            with anyio.move_on_after(STORE_SECONDS, shield=True):
-                await _store_run(display.recorder.run())
-        raise
-
-
-def _print_answer(options: AskCommandOptions, run: Run) -> None:
+def _print_answer(options: AskOutput, run: Run) -> None:
     """The answer on stdout, or why there is none on stderr."""
     if options.json:
         json_output.print_json(json_output.run_json(run))
     elif run.answer:
-        sys.stderr.write("\n")
-        sys.stderr.flush()
+        write_error("\n")
         _print_text(run.answer.rstrip(), rendered=sys.stdout.isatty() and not options.raw)
     elif run.answer is not None:
-        sys.stderr.write("batuta: the worker answered with an empty text\n")
+        write_error("batuta: the worker answered with an empty text\n")
     if run.answer is None:
-        sys.stderr.write(f"batuta: {run.error}\n")
+        write_error(f"batuta: {run.error}\n")
 
 
 def _print_text(text: str, *, rendered: bool) -> None:
     """The text on stdout; on a terminal its Markdown is rendered."""
     if rendered:
-        Console().print(Markdown(text))
+        open_console().print(Markdown(text, hyperlinks=False))
     else:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        write_output(text + "\n")
 
 
 async def _store_run(run: Run) -> None:
@@ -245,23 +231,24 @@ async def _store_run(run: Run) -> None:
         async with Store.open(store_target()) as store:
             await store.append(run)
     except StoreError as error:
-        sys.stderr.write(f"batuta: the run was not stored: {error}\n")
+        write_error(f"batuta: the run was not stored: {error}\n")
 
 
-async def _print_plan(options: AskCommandOptions, config: LoadedConfig) -> int:
+async def _print_plan(asked: _AskedQuestion) -> int:
     """A dry run: what the conductor wrote, and what it is expected to take."""
-    run = await _conduct_question(options, config, RunDisplay(config.source))
+    config = asked.config
+    run = await asked.conduct(RunDisplay(config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:
-        sys.stderr.write(f"batuta: no workflow: {run.error}\n")
+        write_error(f"batuta: no workflow: {run.error}\n")
         return EXIT_LIMIT if run.outcome is Outcome.LIMITED else 1
-    if options.json:
+    if asked.options.output.json:
         json_output.print_json(json_output.plan_json(run))
         return 0
     if isinstance(planned.decision, MalformedPlan):
-        sys.stderr.write(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
+        write_error(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
     flow = planned.workflow
-    console = Console()
+    console = open_console()
     console.print(f"[dim]{config.source} · conductor {config.conductor.name}[/dim]")
     table = workflow_table()
     for index, step in enumerate(flow.steps):

@@ -13,21 +13,21 @@ import anyio
 import typer
 from rich.table import Table
 
-from batuta.cli.console import open_console
 from batuta.clients import (
     HttpTransport,
     WorkerCheck,
     WorkerSpec,
     check_worker,
     find_provider,
-    open_client,
 )
-from batuta.clients.discovery import Discovery, discover_pool
-from batuta.clients.resilience import RetryPolicy
-from batuta.config.load import DEFAULT_FILE, NO_MODELS
+from batuta.clients.discovery import Discovery
+from batuta.config.load import DEFAULT_FILE, NO_MODELS, find_workers
+from batuta.config.workers import open_worker_client
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_percent, format_seconds
 from batuta.errors import ConfigError
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error
 
 CHECK_SECONDS = 30.0
 """How long a worker may take to say one word; a local model may have to be loaded first."""
@@ -137,14 +137,14 @@ def _quote_toml(text: str) -> str:
 async def _look_around(
     environ: Mapping[str, str], checked: bool
 ) -> tuple[Discovery, dict[WorkerId, WorkerCheck]]:
-    """What is there, and what it says when it is asked for a word.
+    """Find models, and ask each for one word.
 
     Raises:
         ConfigError: there is nothing.
     """
     checks: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport(idle=CHECK_SECONDS) as http:
-        found = await discover_pool(environ, http)
+        found = await find_workers(environ, http)
         if not found.specs:
             silent = " and ".join(found.silent)
             raise ConfigError(
@@ -154,7 +154,7 @@ async def _look_around(
             )
 
         async def ask_one(spec: WorkerSpec) -> None:
-            client = open_client(spec, http, policy=RetryPolicy(attempts=1))
+            client = open_worker_client(spec, http, environ=environ, attempts=1)
             checks[spec.worker.id] = await check_worker(client)
 
         async with anyio.create_task_group() as group:
@@ -164,7 +164,7 @@ async def _look_around(
 
 
 def _describe_failures(checks: Mapping[WorkerId, WorkerCheck]) -> str:
-    """Why nobody answers, in a sentence."""
+    """Say why nobody answers, in a sentence."""
     errors = {str(result.error) for result in checks.values()}
     reason = errors.pop() if len(errors) == 1 else "see the table for the reason of each"
     return f"no worker answers, so nothing was written: {reason}"
@@ -205,7 +205,7 @@ def _print_next(out: Path, specs: list[WorkerSpec]) -> None:
     }
     width = max(map(len, commands))
     lines = "".join(f"  {command:<{width}}   {about}\n" for command, about in commands.items())
-    sys.stderr.write(
+    write_error(
         f"\n{out} has {_worker_count_text(specs)}. {best} writes the workflows and is "
         f"batuta-mini: change it under [conductor] and [mini].\n\nNext:\n{lines}"
     )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import orjson
 
 from batuta.core import Cost, Failure, Pool, Run, StepRun, Usage, Workflow
+from batuta.rendering.terminal import write_json
 
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str)
-    sys.stdout.write(text.decode() + "\n")
+    write_json(text.decode())
 
 
 def run_json(run: Run) -> dict[str, Any]:
-    """What a program wants to know of a run; `batuta runs show --json` has the whole trace."""
+    """Return a run as a program wants it; `batuta runs show --json` has the whole trace."""
     return {
         "id": run.id,
         "outcome": run.outcome.value,
@@ -60,7 +60,7 @@ def plan_json(run: Run) -> dict[str, Any]:
 
 
 def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
-    """Its steps."""
+    """Return a workflow's steps as JSON."""
     return [
         {
             "worker": step.worker,

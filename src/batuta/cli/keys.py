@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from decimal import Decimal
-from functools import wraps
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -17,13 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.console import open_console
-from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
-from batuta.cli.options import Json
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, Json, format_example
+from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
-from batuta.errors import ConfigError
+from batuta.errors import BatutaError, ConfigError
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -39,34 +39,6 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _T = TypeVar("_T")
 
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        help="A model it may use, such as batuta-mini or worker/*; repeat.",
-        rich_help_panel=ACCESS_PANEL,
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        help="A worker that may receive its requests: an id, or tag:region:eu; repeat.",
-        rich_help_panel=ACCESS_PANEL,
-    ),
-]
-Deny = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--deny",
-        help="A worker that may not receive them: an id or a tag; repeat.",
-        rich_help_panel=ACCESS_PANEL,
-    ),
-]
-Dollars = Annotated[
-    str | None,
-    typer.Option(metavar="DOLLARS", help="A run may cost this much.", rich_help_panel=BUDGET_PANEL),
-]
 PerDay = Annotated[
     str | None,
     typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.", rich_help_panel=BUDGET_PANEL),
@@ -75,67 +47,79 @@ PerMonth = Annotated[
     str | None,
     typer.Option(metavar="DOLLARS", help="Dollars a month.", rich_help_panel=BUDGET_PANEL),
 ]
-Rpm = Annotated[
-    int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
-]
-Tpm = Annotated[
-    int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
-]
-Concurrency = Annotated[
-    int | None, typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL)
-]
 Expires = Annotated[
     str | None,
     typer.Option(
         help="When it expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
     ),
 ]
+ServedPool = Annotated[
+    str | None,
+    typer.Option(
+        "--pool",
+        help="The pool that is served, for the names of models and workers; as for batuta serve.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
+]
 
 
-KeyLimits = dict[str, Any]
-"""The limits that were named, as `read_permissions` takes them."""
-_LIMIT_OPTIONS: dict[str, tuple[str, Any]] = {
-    "model": ("models", Models),
-    "max_cost": ("max_cost", Dollars),
-    "rpm": ("rpm", Rpm),
-    "tpm": ("tpm", Tpm),
-    "concurrency": ("concurrency", Concurrency),
-    "per_day": ("per_day", PerDay),
-    "per_month": ("per_month", PerMonth),
-    "allow": ("workers_allow", Allow),
-    "deny": ("workers_deny", Deny),
-}
-"""The parameter of each limit, the permission it sets, and how it is given."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """Options of a key's permissions: every field is named as the permission that it sets."""
 
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="A model it may use, such as batuta-mini or worker/*; repeat.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOLLARS", help="A run may cost this much.", rich_help_panel=BUDGET_PANEL
+        ),
+    ] = None
+    rpm: Annotated[
+        int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
+    ] = None
+    tpm: Annotated[
+        int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL),
+    ] = None
+    per_day: PerDay = None
+    per_month: PerMonth = None
+    workers_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            help="A worker that may receive its requests: an id, or tag:region:eu; repeat.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
+    workers_deny: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--deny",
+            help="A worker that may not receive them: an id or a tag; repeat.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
 
-def with_limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each limit in place of its parameter `limits`."""
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        named = {field: given.pop(name) for name, (field, _) in _LIMIT_OPTIONS.items()}
-        limits = {field: value for field, value in named.items() if value is not None}
-        command(**given, limits=limits)
-
-    plain = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for parameter in plain.parameters.values():
-        if parameter.name != "limits":
-            parameters.append(parameter)
-            continue
-        parameters += (
-            inspect.Parameter(name, parameter.kind, default=None, annotation=option)
-            for name, (_, option) in _LIMIT_OPTIONS.items()
-        )
-    run.__signature__ = plain.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
-    return run
+    def named(self) -> dict[str, Any]:
+        """Return the limits that were given, as `read_permissions` takes them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @app.command(
     "create",
     epilog=format_example("batuta keys create laptop --model batuta-mini --per-day 5"),
 )
-@with_limit_options
+@with_option_groups
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
@@ -144,10 +128,12 @@ def create_key(
     *,
     limits: KeyLimits,
     expires: Expires = None,
+    pool: ServedPool = None,
     json: Json = False,
 ) -> None:
     """Create a key; it is shown once."""
-    policy, until = _read_permissions(limits), _expiry_time(expires)
+    policy, until = _read_permissions(limits.named()), _expiry_time(expires)
+    check_named(policy, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         return await store.keys.create(hasher, tenant, name, policy, expires=until)
@@ -181,19 +167,22 @@ def list_keys(
 
 
 @app.command("limit", epilog=format_example("batuta keys limit 3fa9c1 --per-day 10"))
-@with_limit_options
+@with_option_groups
 def change_limits(
     key_id: Id,
     *,
     limits: KeyLimits,
     expires: Expires = None,
+    pool: ServedPool = None,
     json: Json = False,
 ) -> None:
     """Change a key's limits; those not given stay. A running server follows in 10 s."""
+    known = _require_key(_with_store(lambda store: store.keys.find(key_id)), key_id)
+    check_named(_read_permissions(limits.named()), pool, known.policy)
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        policy = _read_permissions(permissions_json(key.policy) | limits)
+        policy = _read_permissions(permissions_json(key.policy) | limits.named())
         return _require_key(
             await store.keys.change(key_id, policy, expires=_expiry_time(expires)), key_id
         )
@@ -202,7 +191,7 @@ def change_limits(
     if json:
         json_output.print_json(key_json(key))
     else:
-        sys.stderr.write(
+        write_error(
             f"the key {key.id} has now: {describe_permissions(key.policy) or 'no limits'}\n"
         )
 
@@ -211,7 +200,7 @@ def change_limits(
 def revoke_key(key_id: Id) -> None:
     """Revoke a key for good. A running server follows in 10 s; its admin's route at once."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
-    sys.stderr.write(f"the key {key_id} is revoked\n")
+    write_error(f"the key {key_id} is revoked\n")
 
 
 @app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
@@ -249,7 +238,7 @@ def set_budget(
     if json:
         json_output.print_json(tenant_json(found))
     else:
-        sys.stderr.write(
+        write_error(
             f"{found.name} may spend {_format_amount(day)} a day, {_format_amount(month)} a month\n"
         )
 
@@ -307,8 +296,8 @@ def _show_issued(key: ApiKey, issued: IssuedKey, *, json: bool) -> None:
     if json:
         json_output.print_json({**key_json(key), "key": issued.text})
         return
-    sys.stderr.write(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
-    sys.stdout.write(f"{issued.text}\n")
+    write_error(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
+    write_output(f"{issued.text}\n")
 
 
 def _require_key(value: _T | None, key_id: str) -> _T:
@@ -360,3 +349,49 @@ def _parse_seconds(text: str) -> float:
 
 def _expiry_time(text: str | None) -> float | None:
     return None if text is None else time.time() + _parse_seconds(text)
+
+
+def check_named(
+    permissions: KeyPermissions, pool: str | None, before: KeyPermissions | None = None
+) -> None:
+    """Raise ConfigError if the limits name a model or worker that is not served.
+
+    Args:
+        permissions: what a key shall be allowed.
+        pool: as for `batuta serve`; None: what it would take by itself.
+        before: what the key was allowed; what that names may stay.
+
+    Raises:
+        ConfigError: a name is not served; the sentence suggests the one that was meant.
+    """
+    if not (permissions.models or permissions.workers_allow or permissions.workers_deny):
+        return
+    # A server is loaded only if names are to be looked up: loading takes most of the start-up time.
+    from batuta.gateway.assemble import ServeOptions  # noqa: PLC0415
+
+    options = ServeOptions(
+        pool=pool, conductor=None, history=None, cascade=None, checker=None, folders=()
+    )
+
+    async def read_names() -> None:
+        async with HttpTransport() as http:
+            config = await options.load_config(http)
+            names = options.build_catalogue(config).known_names
+        try:
+            names.check_permissions(permissions, before)
+        except ValueError as error:
+            hint = "" if pool else "; name the pool that is served with --pool"
+            raise _UnknownNameError(f"{error}, in {config.source}{hint}") from None
+
+    try:
+        anyio.run(read_names)
+    except _UnknownNameError:
+        raise
+    except BatutaError as error:
+        if pool is not None:
+            raise
+        write_error(f"the names of models and workers are not checked: {error}\n")
+
+
+class _UnknownNameError(ConfigError):
+    """A name that the pool does not know."""

@@ -11,6 +11,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from batuta.errors import ConfigError
+from batuta.plugins import open_plugin
+
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """Where a command is found."""
+    """The place of a command in the code."""
 
     module: str
-    """Of `batuta.cli`."""
+    """A module of `batuta.cli`."""
     attribute: str = "app"
-    """Its function, or the `typer.Typer` of a group."""
+    """The function's name, or that of the `typer.Typer` of a group."""
     example: str = ""
-    """What stands under the help of a function: a line that shows its use."""
+    """The line under the help of a function that shows its use."""
 
     def load(self, name: str) -> Command:
         """The command of that name; imports its module."""
@@ -40,10 +43,38 @@ class CommandSource:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class PluginCommand:
+    """A command that another package brings: a `typer.Typer` of one command or of several."""
+
+    def load(self, name: str) -> Command:
+        """Import the plugin; one that cannot be loaded says so when it is called."""
+        try:
+            command = open_plugin("command", name, get_command)
+        except ConfigError as error:
+            command = _broken_command(error)
+        command.name = name
+        return command
+
+
+def _broken_command(error: ConfigError) -> Command:
+    """Return a command that raises the error, whatever it is called with."""
+    alone = typer.Typer(add_completion=False)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+    @alone.command(help=f"{error}.", context_settings=anything)
+    def _(_context: typer.Context) -> None:
+        raise error
+
+    return get_command(alone)
+
+
+@final
 class LazyCommands(MutableMapping[str, "Command"]):
     """Commands by name; each is imported when it is first asked for."""
 
-    def __init__(self, sources: dict[str, CommandSource]) -> None:
+    def __init__(self, sources: dict[str, CommandSource | PluginCommand]) -> None:
         self._sources = sources
         self._loaded: dict[str, Command] = {}
 
@@ -66,13 +97,17 @@ class LazyCommands(MutableMapping[str, "Command"]):
 
 
 class LazyGroup(TyperGroup):
-    """A group of `sources`, in their order."""
+    """A group of `sources`, in their order, and of the plugins after them."""
 
     sources: ClassVar[dict[str, CommandSource]] = {}
 
+    def find_plugins(self) -> dict[str, PluginCommand]:
+        """Find the commands that plugins add to this group; by default none."""
+        return {}
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = LazyCommands(dict(self.sources))
+        self.commands = LazyCommands({**self.sources, **self.find_plugins()})
 
     def list_commands(self, ctx: Context) -> list[str]:
         """The names; nothing is imported for them."""

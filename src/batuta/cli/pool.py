@@ -10,20 +10,21 @@ from rich.progress import Progress
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.console import open_console
-from batuta.cli.help_text import format_example
-from batuta.cli.options import Json
+from batuta.cli.options import Json, format_example
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import Worker, WorkerId
 from batuta.core.formatting import format_seconds
 from batuta.errors import ClientError
+from batuta.rendering.console import open_console
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
 
 PoolOption = Annotated[
     str | None,
-    typer.Option("--pool", help="rehearsal, discover (keys and local servers), or a TOML file."),
+    typer.Option(
+        "--pool", help="rehearsal, local, discover (keys and local servers), or a TOML file."
+    ),
 ]
 
 

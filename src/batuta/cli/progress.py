@@ -15,14 +15,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from batuta.cli.console import open_console
+from batuta.rendering.console import open_console
 
 
 class ProgressBars(Progress):
     """Bars; where they cannot be drawn, in a log, a line at every tenth of the way."""
 
     def update(self, task_id: TaskID, **said: Any) -> None:
-        """As rich has it."""
+        """Update a task as rich does."""
         (task,) = (one for one in self.tasks if one.id == task_id)
         before = _completed_tenths(task)
         super().update(task_id, **said)

@@ -44,7 +44,7 @@ class RunDisplay:
         self.running: dict[tuple[int, int], int] = {}
         """Characters heard so far from each step that is being run."""
         self.draft = ""
-        """What the last step has written so far; empty once the run has ended."""
+        """The text that the last step has written so far; empty once the run has ended."""
         self.spinner = Spinner("dots")
 
     async def emit(self, event: Event) -> None:
@@ -86,7 +86,7 @@ class LastLines:
     """The end of a Markdown text, as much of it as fits below the workflow."""
 
     def __init__(self, text: str) -> None:
-        self._markdown = Markdown(text)
+        self._markdown = Markdown(text, hyperlinks=False)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._markdown, options.update(height=None), pad=False)
@@ -139,7 +139,7 @@ def workflow_table() -> Table:
 
 
 def describe_access(workflow: Workflow, index: int) -> str:
-    """Which steps a step reads, counted from 1."""
+    """Say which steps a step reads, counted from 1."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
     if step.previous:
@@ -207,7 +207,7 @@ def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
 
 
 def _step_notes(round_: Round) -> list[RenderableType]:
-    """What went wrong at a step, in words."""
+    """Describe what went wrong at a step."""
     notes: list[RenderableType] = []
     for step in sorted(round_.steps, key=lambda step: step.index):
         for attempt in step.attempts:

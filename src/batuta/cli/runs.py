@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -14,34 +14,63 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.console import open_console
-from batuta.cli.help_text import format_example
-from batuta.cli.options import Json
+from batuta.cli.options import Json, format_example
 from batuta.cli.run_display import print_run
 from batuta.clients import HttpTransport, RunReplayClient
-from batuta.config.load import load_config, store_target
+from batuta.conductors.replay_conductor import ReplayConductor
+from batuta.config.load import find_plugged_pool, load_config, store_target
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
 from batuta.core.formatting import format_cost, format_seconds
-from batuta.engine import conduct
+from batuta.engine import RunHooks, conduct
 from batuta.errors import ConfigError
-from batuta.rehearsal.pools import WORLD_PROFILES
-from batuta.solvers.replay_conductor import ReplayConductor
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
 
+_ID_SHOWN = 12
+"""Characters of an id in a list, including `run_`; `runs show` accepts an id cut to them."""
+_PADDING = 2
+_LEAST_QUESTION = 8
+"""Characters of a question that are always shown."""
+RUNS_FILE = "runs.db"
 AMBIGUOUS_SHOWN = 5
 """Ids that are shown where the beginning of one is not enough."""
 RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique beginning of it.")]
 
 
+StoreOption = Annotated[
+    str | None,
+    typer.Option(help="A store, such as runs.db of an evaluation; default the one used here."),
+]
+
+
+def find_run_store(named: str | None) -> str:
+    """Return the database of the store of that name, or of the one that is used here.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if named is None:
+        return store_target()
+    if "://" in named:
+        return named
+    path = Path(named)
+    found = path / RUNS_FILE if path.is_dir() else path
+    if not found.is_file():
+        raise ConfigError(f"there is no store {found}")
+    return str(found)
+
+
 @app.command("list", epilog=format_example("batuta runs list --limit 5"))
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    store: StoreOption = None,
     json: Json = False,
 ) -> None:
     """The latest runs, newest first."""
-    summaries = anyio.run(_list_summaries, limit)
+    summaries = anyio.run(_list_summaries, limit, find_run_store(store))
     if json:
         json_output.print_json([_summary_json(summary) for summary in summaries])
         return
@@ -49,11 +78,18 @@ def list_runs(
     if not summaries:
         console.print('[dim]no runs yet; start one: batuta ask "…"[/dim]')
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("run", "when", "outcome", "steps", "tokens", "cost", "time", "question"):
-        table.add_column(name, no_wrap=name != "question", overflow="ellipsis")
-    for summary in summaries:
-        table.add_row(*_summary_row(summary))
+    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    length = _id_length(summaries)
+    rows = [_summary_row(summary, length) for summary in summaries]
+    names = ("run", "when", "outcome", "steps", "tokens", "cost", "time")
+    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(names)]
+    for name, width in zip(names, widths, strict=True):
+        table.add_column(name, no_wrap=True, width=width)
+    # One line per run: the question gets the remaining width, else rich would cut every column.
+    room = max(_LEAST_QUESTION, console.width - sum(widths) - _PADDING * len(widths))
+    table.add_column("question", no_wrap=True, overflow="ellipsis", width=room)
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
 
 
@@ -63,12 +99,13 @@ def show_stored_run(
     step: Annotated[
         int | None, typer.Option(min=1, help="Show this step's prompt and reply.")
     ] = None,
+    store: StoreOption = None,
     json: Json = False,
 ) -> None:
     """A run: its workflow, its answer, and with --step the exact prompt of a step."""
-    run = anyio.run(_load_run, run_id)
+    run = anyio.run(_load_run, run_id, find_run_store(store))
     if json:
-        sys.stdout.write(encode_run(run).decode() + "\n")
+        write_json(encode_run(run).decode())
         return
     console = open_console()
     if step is not None:
@@ -78,6 +115,7 @@ def show_stored_run(
     print_run(console, run, f"conductor {run.header.conductor}")
     answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
     console.print(f"\n{escape(answer) if run.answer else answer}")
+    _show_judgement(console, anyio.run(_load_summary, run.header.id, find_run_store(store)))
 
 
 @app.command("replay", epilog=format_example("batuta runs replay run_5f --recorded"))
@@ -95,25 +133,38 @@ def replay_stored_run(
         json_output.print_json(json_output.run_json(run))
     else:
         print_run(open_console(stderr=True), run, f"replay of {run_id}")
-        sys.stdout.write(f"{run.answer}\n" if run.answer else "")
+        write_output(f"{run.answer}\n" if run.answer else "")
     if run.answer is None:
-        sys.stderr.write(f"batuta: {run.error}\n")
+        write_error(f"batuta: {run.error}\n")
     if run.outcome is Outcome.FAILED:
         raise typer.Exit(1)
 
 
-async def _list_summaries(limit: int) -> list[RunSummary]:
-    async with Store.open(store_target()) as store:
+def _show_judgement(console: Console, summary: RunSummary | None) -> None:
+    """Print the score and the comment that the run was given, if it was."""
+    if summary is None or (summary.score is None and not summary.score_comment):
+        return
+    score = "not scored" if summary.score is None else f"score {summary.score:g}"
+    console.print(f"\n[dim]{score}\n{escape(summary.score_comment or '')}[/dim]")
+
+
+async def _load_summary(run_id: str, target: str) -> RunSummary | None:
+    async with Store.open(target) as store:
+        return await store.summary(run_id)
+
+
+async def _list_summaries(limit: int, target: str) -> list[RunSummary]:
+    async with Store.open(target) as store:
         return await store.list(limit=limit)
 
 
-async def _load_run(run_id: str) -> Run:
+async def _load_run(run_id: str, target: str) -> Run:
     """The stored run of that id, or of the only id that begins so.
 
     Raises:
         ConfigError: there is none, or there are several.
     """
-    async with Store.open(store_target()) as store:
+    async with Store.open(target) as store:
         run = await store.get(run_id)
         if run is None:
             begun = await store.find_ids(run_id, AMBIGUOUS_SHOWN)
@@ -126,7 +177,7 @@ async def _load_run(run_id: str) -> Run:
 
 
 async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
-    old = await _load_run(run_id)
+    old = await _load_run(run_id, store_target())
     step_runs = ReplayConductor(old)
     header = old.header
     async with HttpTransport() as http:
@@ -134,7 +185,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
         if recorded:
             clients = {worker.id: RunReplayClient.of([old], worker.id) for worker in header.pool}
         else:
-            loaded = await load_config(http, pool=pool or _rehearsal_source(old))
+            loaded = await load_config(http, pool=pool or find_plugged_pool(header.pool))
             missing = [w for w in step_runs.workers if w not in loaded.clients]
             if missing:
                 raise ConfigError(
@@ -151,30 +202,28 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
             clients,
             limits=header.limits,
             seed=old.header.seed,
-            model=old.header.model,
-            parent=old.id,
+            hooks=RunHooks(model=old.header.model, parent=old.id),
         )
     async with Store.open(store_target()) as store:
         await store.append(run)
     return run
 
 
-def _rehearsal_source(run: Run) -> str | None:
-    """The rehearsal, if its workers answered; else whatever there is now."""
-    if not any("rehearsal" in worker.tags for worker in run.header.pool):
-        return None
-    names = {str(worker.id) for worker in run.header.pool}
-    worlds = (world for world, known in WORLD_PROFILES.items() if names <= {p.name for p in known})
-    return ":".join(("rehearsal", next(worlds, ""))).rstrip(":")
+def _id_length(summaries: list[RunSummary]) -> int:
+    """Characters of an id that tell these runs apart."""
+    for length in range(_ID_SHOWN, max(len(each.id) for each in summaries)):
+        if len({each.id[:length] for each in summaries}) == len(summaries):
+            return length
+    return max(len(each.id) for each in summaries)
 
 
-def _summary_row(summary: RunSummary) -> tuple[str, ...]:
-    when = time.strftime("%m-%d %H:%M:%S", time.localtime(summary.created))
+def _summary_row(summary: RunSummary, id_length: int) -> tuple[str, ...]:
+    when = time.strftime("%m-%d %H:%M", time.localtime(summary.created))
     tokens = f"{summary.input_tokens + summary.output_tokens:,}"
     question = escape(" ".join(summary.question_preview.split()))
     outcome = summary.outcome.value
     return (
-        summary.id,
+        summary.id[:id_length],
         when,
         outcome,
         str(summary.steps),

@@ -9,11 +9,11 @@ import anyio
 import typer
 from rich.table import Table
 
-from batuta.cli.console import open_console
-from batuta.cli.help_text import format_example
 from batuta.cli.json_output import print_json
-from batuta.cli.options import Json
+from batuta.cli.options import Json, format_example
 from batuta.config.load import store_target
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_progress
 
 if TYPE_CHECKING:
     from batuta.store.transfer import TableTransfer
@@ -24,7 +24,7 @@ EXIT_UNEQUAL = 1
 
 @app.callback()
 def _root() -> None:
-    """Nothing; it makes `migrate` a command of its own."""
+    """Make `migrate` a command of its own."""
 
 
 @app.command(epilog=format_example("batuta store migrate postgresql://batuta@db/batuta"))
@@ -44,19 +44,18 @@ def migrate(
 
     found = anyio.run(transfer_store, source or store_target(), target, _show_progress)
     if sys.stderr.isatty():
-        sys.stderr.write("\n")
+        write_error("\n")
     if json:
         print_json([_describe_transfer(one) for one in found])
     else:
         _print_transfers(found)
     if not all(one.equal for one in found):
-        sys.stderr.write("batuta: the source has changed meanwhile: run the same again\n")
+        write_error("batuta: the source has changed meanwhile: run the same again\n")
         raise typer.Exit(EXIT_UNEQUAL)
 
 
 def _show_progress(table: str, rows: int) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{table}: {rows:,} rows")
+    write_progress(f"{table}: {rows:,} rows")
 
 
 def _describe_transfer(one: TableTransfer) -> dict[str, object]:

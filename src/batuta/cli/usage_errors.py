@@ -29,7 +29,10 @@ def explain_usage_error(error: TyperException) -> str:
 
 
 def _explain_value(name: str, cause: BaseException) -> str:
-    """What pydantic found wrong with an option's value; empty: it was not pydantic."""
+    """Say what pydantic found wrong with an option's value.
+
+    An empty text if it was not pydantic.
+    """
     from pydantic import ValidationError  # noqa: PLC0415 - only when a value is wrong
 
     from batuta.config.setting_errors import describe_value_error  # noqa: PLC0415 - same

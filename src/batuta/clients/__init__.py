@@ -14,7 +14,6 @@ from batuta.clients.factory import (
 )
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.limits_shared import RedisConnections
 from batuta.clients.openai.client import ChatDialect, OpenAIChatClient
 from batuta.clients.providers import (
     PROVIDERS,
@@ -24,6 +23,7 @@ from batuta.clients.providers import (
     provider_key,
     provider_url,
 )
+from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.replay import RunReplayClient, request_fingerprint
 from batuta.clients.resilience import (
     BreakerPolicy,

@@ -21,6 +21,7 @@ import anyio.lowlevel
 import orjson
 from pydantic import TypeAdapter
 
+from batuta.clients.identity import Identity, client_identity, identity_digest
 from batuta.clients.replay import request_fingerprint
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Client, Reply, Request
@@ -29,6 +30,7 @@ from batuta.errors import StoreError
 
 BUSY_SECONDS = 30.0
 """Seconds to wait for another process that writes."""
+_CREATE_REACHED = "CREATE TABLE IF NOT EXISTS reached (worker TEXT PRIMARY KEY, identity TEXT)"
 _CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, reply BLOB, PRIMARY KEY (worker, request)) WITHOUT ROWID"  # noqa: E501
 
 
@@ -61,7 +63,7 @@ class CallClaim:
     """The right to make one call, or its reply."""
 
     reply: Reply | None
-    """What was answered before; None: the call is to be made by who holds this."""
+    """The earlier reply; None if the holder is to make the call."""
     keep: Callable[[Reply], Awaitable[Reply]]
     """Writes the reply down; gives back the one that stays, the first."""
 
@@ -76,6 +78,20 @@ class CallJournal(Protocol):
 
     hits: int
     misses: int
+
+    async def name_worker(self, worker: str, identity: str) -> str:
+        """Return the name under which that worker's replies are kept, if it is reached so.
+
+        The plain id for whoever was the first behind it; whoever came after has a name of its own.
+
+        Args:
+            worker: its id.
+            identity: digest of what decides its replies, see `clients.identity`.
+
+        Raises:
+            StoreError: the journal cannot be read or written.
+        """
+        ...
 
     def claim(self, worker: str, request: Request) -> AbstractAsyncContextManager[CallClaim]:
         """The call of that worker with exactly this request, its seed included.
@@ -103,6 +119,7 @@ class CallCache:
         """Calls that were made and written down."""
         self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
         self._file = open_journal_file(path, _CREATE_TABLE, "the call journal")
+        self._execute(_CREATE_REACHED)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +133,7 @@ class CallCache:
         self._file.close()
 
     def read(self, worker: str, request: Request) -> Reply | None:
-        """What the worker answered to exactly this request, its seed included.
+        """Return the worker's earlier reply to exactly this request, its seed included.
 
         Raises:
             StoreError: the file cannot be read.
@@ -141,6 +158,22 @@ class CallCache:
             self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
             raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
+
+    async def name_worker(self, worker: str, identity: str) -> str:
+        """Return the name under which that worker's replies are kept, as `CallJournal` says.
+
+        Raises:
+            StoreError: the file cannot be read or written.
+        """
+        self._execute("INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
+        rows = self._execute("SELECT identity FROM reached WHERE worker = ?", worker)
+        return name_kept(worker, identity, rows[0][0])
+
+    def _execute(self, statement: str, *values: str) -> list[tuple[str, ...]]:
+        try:
+            return self._file.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the call journal {self.path} cannot be used: {error}") from None
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
@@ -167,9 +200,26 @@ class CallCacheClient:
         self._client = client
         self._journal = journal
         self._worker = worker
+        self._name: str | None = None
+        """The name under which its replies are kept; None: it is not known yet."""
 
     def __repr__(self) -> str:
         return f"Journaled({self._client!r})"
+
+    @property
+    def identity(self) -> Identity:
+        """The client's."""
+        return client_identity(self._client)
+
+    async def _kept_name(self) -> str:
+        if self._name is None:
+            found = self.identity
+            self._name = (
+                await self._journal.name_worker(self._worker, identity_digest(found))
+                if found
+                else self._worker
+            )
+        return self._name
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The reply of the journal, else of the client.
@@ -180,7 +230,7 @@ class CallCacheClient:
         """
         if request.sampling.seed is None:
             return await self._client.complete(request, listener)
-        async with self._journal.claim(self._worker, request) as claim:
+        async with self._journal.claim(await self._kept_name(), request) as claim:
             known = claim.reply
             if known is None:
                 reply = await self._client.complete(request, listener)
@@ -192,6 +242,11 @@ class CallCacheClient:
             for delta in split_reply(known, 0):
                 await listener.on_delta(delta)
         return known
+
+
+def name_kept(worker: str, identity: str, first: str) -> str:
+    """Return the worker's id for the first that was behind it, else the id and who it is now."""
+    return worker if identity == first else f"{worker} {identity}"
 
 
 def read_reply(text: bytes) -> Reply:

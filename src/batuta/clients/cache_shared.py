@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 import anyio
 
-from batuta.clients.cache import CallClaim, read_reply, write_reply
+from batuta.clients.cache import CallClaim, name_kept, read_reply, write_reply
 from batuta.clients.replay import request_fingerprint
 from batuta.core import Reply, Request
 from batuta.distribution import install_hint
@@ -33,7 +33,7 @@ FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 OUTAGE_S = 60.0
 """Seconds for which PostgreSQL may be away, such as for a restart."""
 CONNECTIONS = 4
-"""Of each process, at most."""
+"""Most connections of each process."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batuta_calls (
     scope text, worker text, request bytea,
@@ -43,6 +43,8 @@ CREATE TABLE IF NOT EXISTS batuta_calls (
     written timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (scope, worker, request));
 CREATE INDEX IF NOT EXISTS batuta_calls_owner ON batuta_calls (owner) WHERE reply IS NULL;
+CREATE TABLE IF NOT EXISTS batuta_reached (
+    scope text, worker text, identity text NOT NULL, PRIMARY KEY (scope, worker));
 """
 _SCHEMA_LOCK = 0x62617475746A
 _CLAIM = """
@@ -55,6 +57,11 @@ ON CONFLICT (scope, worker, request) DO UPDATE
 RETURNING true
 """
 _READ = "SELECT reply FROM batuta_calls WHERE scope = $1 AND worker = $2 AND request = $3"
+_NAME = """
+INSERT INTO batuta_reached AS known (scope, worker, identity) VALUES ($1, $2, $3)
+ON CONFLICT (scope, worker) DO UPDATE SET identity = known.identity
+RETURNING identity
+"""
 _KEEP = """
 INSERT INTO batuta_calls AS known (scope, worker, request, reply) VALUES ($1, $2, $3, $4)
 ON CONFLICT (scope, worker, request) DO UPDATE
@@ -152,6 +159,15 @@ class SharedJournal:
         )
         self._errors = driver.PostgresError
 
+    async def name_worker(self, worker: str, identity: str) -> str:
+        """Return the name under which that worker's replies are kept, as `CallJournal` says.
+
+        Raises:
+            StoreError: the database is away for longer than a minute, or refuses.
+        """
+        first = await self._ask(lambda pool: pool.fetchval(_NAME, self._scope, worker, identity))
+        return name_kept(worker, identity, first)
+
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
         """The call, claimed among all processes of the scope.
@@ -208,7 +224,7 @@ class SharedJournal:
                     _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
 
     async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
-        """What the database says, asked again while it restarts.
+        """Query the database, and query it again while it restarts.
 
         Raises:
             StoreError: it is away for too long, or refuses.

@@ -9,67 +9,49 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Any, Protocol, final
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, final
 
-from batuta.clients.decoding import need_string
-from batuta.clients.error_mapping import error_from_reply
+import anyio
+
+from batuta.clients.adaptations import MAX_ADAPTATIONS, Adaptations, LearnedAdaptations
+from batuta.clients.decoding import HalfJoiner, SseEvent, need_string, with_joined_halves
+from batuta.clients.error_mapping import decode_body, error_from_reply
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.transport import EventStream, HttpTransport
+from batuta.clients.provider_reply import ErrorReply, ProviderReply
+from batuta.clients.reported_usage import count_reply
+from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.transport import EventStream, HttpTransport, WholeBody
 from batuta.core import (
     CallListener,
-    Cost,
     Delta,
     Finish,
     Reply,
     Request,
     ToolCall,
-    Usage,
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.redaction import address_parts
-from batuta.core.token_estimate import estimate_usage
 from batuta.errors import (
     ClientError,
     InvalidReplyError,
     ProviderTimeoutError,
     StreamInterruptedError,
 )
-from batuta.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 
 MAX_TOOL_CALLS = 1024
 """Tool calls of one reply."""
+MAX_CHOICES = 128
+"""The most replies to one request: OpenAI's own limit."""
 _TURN_EVENTS = 64
 """Events of a stream after which others have their turn: a few milliseconds' work."""
+USAGE_SECONDS = 10.0
+"""Seconds to wait for the usage after a reply has given its finish reason."""
 _BATCH_EVENTS = 8
 """Events for which the reading of what came at once counts."""
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What decoding raises when JSON has not the shape of the dialect."""
-
-
-class ErrorReply(Exception):
-    """An error object in a reply of status 200: an adapter raises, `call_provider` catches it."""
-
-    def __init__(self, payload: Any) -> None:
-        super().__init__("an error object in a reply")
-        self.payload = payload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderReply:
-    """A provider's reply, before it is counted and priced."""
-
-    reply: Reply
-    usage: Usage | None = None
-    """None: the provider told none."""
-    usd: Decimal | None = None
-    """Dollars, where the provider tells them."""
-    hour_cache_write: int = 0
-    """Of the tokens that were written to a cache, those that are kept for an hour."""
-    audio_input: int = 0
-    """Of the tokens of the prompt that no cache gave, those of recordings."""
+"""Errors that decoding raises when JSON has not the dialect's shape."""
 
 
 class StreamAccumulator(Protocol):
@@ -82,7 +64,7 @@ class StreamAccumulator(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Nothing that matters can follow; reading may stop."""
+        """True if nothing that matters can follow; reading may stop."""
         ...
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
@@ -94,7 +76,7 @@ class StreamAccumulator(Protocol):
         ...
 
     def result(self) -> ProviderReply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
         ...
 
 
@@ -136,6 +118,8 @@ class ProviderEndpoint:
     http: HttpTransport
     reply_target: HttpTarget
     stream_target: HttpTarget
+    learned: LearnedAdaptations = field(default_factory=LearnedAdaptations)
+    """Adaptations of its requests that were learned from its server's refusals."""
 
 
 class ProviderClient:
@@ -146,6 +130,11 @@ class ProviderClient:
         self.worker = endpoint.worker
         self._name = name
         self._endpoint = endpoint
+
+    def adapt(self, adaptations: Adaptations) -> Self:
+        """Send this client's requests in that form from the beginning; return the client."""
+        self._endpoint.learned.keep(adaptations)
+        return self
 
     def __repr__(self) -> str:
         return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
@@ -173,73 +162,189 @@ async def call_provider(
     sampling = request.sampling.with_defaults(endpoint.worker.sampling)
     if sampling is not request.sampling:
         request = replace(request, sampling=sampling)
-    body = endpoint.adapter.build_body(request, stream=listener.streaming)
-    if listener.streaming:
-        provider_reply = await _stream_reply(endpoint, request, body, listener)
-    else:
-        provider_reply = await _fetch_reply(endpoint, request, body)
-    return _complete_reply(endpoint, request, provider_reply)
+    adapter, streams = endpoint.adapter, listener.streaming
+    form = _adapt_request(adapter, endpoint.learned.current, request, stream=streams)
+    tried = [form.body]
+    while True:
+        try:
+            if streams:
+                provider_reply = await _stream_reply(endpoint, form.request, form.body, listener)
+            else:
+                provider_reply = await _fetch_reply(endpoint, form.request, form.body)
+        except ClientError as error:
+            other = _other_form(adapter, form, error, tried)
+            if other is None:
+                raise
+        else:
+            endpoint.learned.keep(form.adaptations)
+            return _complete_reply(endpoint, form.request, provider_reply)
+        form = other
+        tried.append(form.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """A request in the form in which it is sent."""
+
+    asked: Request
+    """The request before its adaptations."""
+    adaptations: Adaptations
+    request: Request
+    body: dict[str, Any]
+    stream: bool
+
+
+def _adapt_request(
+    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+) -> _Form:
+    """Write the request in the form that the worker's server is known to take."""
+    request = adaptations.adapt_request(asked)
+    body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
+    return _Form(asked=asked, adaptations=adaptations, request=request, body=body, stream=stream)
+
+
+def _other_form(
+    adapter: ProviderAdapter, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
+) -> _Form | None:
+    """Find another form of the request that may answer its refusal; None if there is none.
+
+    A call that cost something is over: its caller counts it, and says whether there is another.
+    """
+    if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
+        return None
+    for adaptations in form.adaptations.answers(error, form.asked, form.body):
+        other = _adapt_request(adapter, adaptations, form.asked, stream=form.stream)
+        if other.body not in tried:
+            return other
+    return None
 
 
 async def _fetch_reply(
     line: ProviderEndpoint, request: Request, body: dict[str, Any]
 ) -> ProviderReply:
+    fold = line.adapter.new_accumulator()
     try:
-        data = await line.http.post(line.reply_target, body)
-        try:
-            return line.adapter.parse_reply(data)
-        except ErrorReply as error:
-            failure = _map_error_reply(line.reply_target, error)
-        except _DECODING_ERRORS:
-            failure = InvalidReplyError(
-                "the provider answered with JSON that is not in its dialect"
-            )
-        raise with_host(line.reply_target, failure)
+        opened = await line.http.open_reply(line.reply_target, body, streamed=False)
+        if isinstance(opened, WholeBody):
+            return _parse_whole(line, line.reply_target, opened.data)
+        with opened:
+            return await _read_stream(line, fold, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
-        _attach_cost(error, line, request, ProviderReply(reply=Reply(text="")))
+        _attach_cost(error, line, request, fold.result())
         raise
 
 
 async def _stream_reply(
     line: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
 ) -> ProviderReply:
-    fold = line.adapter.new_accumulator()
+    fold, told = line.adapter.new_accumulator(), False
     try:
-        with await line.http.stream(line.stream_target, body) as events:
+        opened = await line.http.open_reply(line.stream_target, body, streamed=True)
+        if isinstance(opened, WholeBody):
+            return await _tell_whole(line, opened, request, listener)
+        with opened as events:
             if line.adapter.supports_prefill and request.prefill:
+                told = True
                 await listener.on_delta(Delta(text=request.prefill))
-            await _read_stream(line, fold, events, listener)
-            await events.drain()
-            return fold.result()
+            return await _read_stream(line, fold, events, listener)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         _attach_cost(error, line, request, fold.result())
         raise
     except ClientError as error:
-        if fold.result().reply.text or fold.result().usage:
-            _attach_cost(error, line, request, fold.result())
+        said = fold.result()
+        if said.reply.text or said.reply.reasoning or said.reply.tool_calls or said.usage:
+            _attach_cost(error, line, request, said)
+        if told:
+            error.words = ""  # deltas that were passed on cannot be sent again in another form
         raise
+
+
+async def _tell_whole(
+    line: ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
+) -> ProviderReply:
+    """Tell at once a reply that came whole where a stream was asked for."""
+    provider_reply = _parse_whole(line, line.stream_target, opened.data)
+    reply = provider_reply.reply
+    prefill = request.prefill if line.adapter.supports_prefill else ""
+    if prefill or reply.text or reply.reasoning:
+        await listener.on_delta(Delta(text=prefill + reply.text, reasoning=reply.reasoning))
+    return provider_reply
+
+
+def _parse_whole(line: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
+    """Read a whole reply, which may be an error of any form."""
+    try:
+        return with_joined_halves(line.adapter.parse_reply(data))
+    except ErrorReply as error:
+        failure = _map_error_reply(target, error)
+    except _DECODING_ERRORS:
+        stated = find_stated_error(data)
+        failure = (
+            InvalidReplyError("the provider answered with JSON that is not in its dialect")
+            if stated is None
+            else _map_error_reply(target, ErrorReply(stated))
+        )
+    raise with_host(target, failure)
 
 
 async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
-) -> None:
+) -> ProviderReply:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
-    turn = _Turn()
+    turn, halves = _Turn(), HalfJoiner()
     while not fold.is_closed:
-        batch = await events.batch()
+        batch = await _next_batch(fold, events)
         if batch is None:
-            if fold.is_finished:
-                return
-            broken = StreamInterruptedError("the provider ended its reply in the middle")
-            raise with_host(events.target, broken)
+            await _read_rest(line, fold, events, listener, halves=halves)
+            break
         for event, data in batch:
             if fold.is_closed:
-                return  # what a server says after its own end belongs to no reply
+                break  # events after the server's own end belong to no reply
             for delta in _parse_event(line, fold, event, data):
-                await listener.on_delta(delta)
+                await listener.on_delta(halves.join(delta))
             await turn.count(1)
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
+    await events.drain()
+    return with_joined_halves(fold.result())
+
+
+async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
+    """Return the next events, or None if a reply is at its end and need not wait for more."""
+    if not fold.is_finished:
+        return await events.batch()
+    with anyio.move_on_after(USAGE_SECONDS):
+        try:
+            return await events.batch()
+        except (ProviderTimeoutError, StreamInterruptedError):
+            pass  # the finish reason has come, so the reply is whole
+    return None
+
+
+async def _read_rest(
+    line: ProviderEndpoint,
+    fold: StreamAccumulator,
+    events: EventStream,
+    listener: CallListener,
+    *,
+    halves: HalfJoiner,
+) -> None:
+    """Take in the event that the end of the connection left.
+
+    Raises:
+        StreamInterruptedError: the reply has not ended.
+        ClientError: the event is an error object.
+    """
+    for event, data in events.rest():
+        try:
+            deltas = _parse_event(line, fold, event, data)
+        except InvalidReplyError:
+            continue  # cut off
+        for delta in deltas:
+            await listener.on_delta(halves.join(delta))
+    if not (fold.is_finished or fold.is_closed):
+        broken = StreamInterruptedError("the provider ended its reply in the middle")
+        raise with_host(events.target, broken)
 
 
 class _Turn:
@@ -270,7 +375,13 @@ def _parse_event(
     except ErrorReply as error:
         failure = _map_error_reply(target, error)
     except _DECODING_ERRORS:
-        failure = InvalidReplyError("the provider streamed an event that is not in its dialect")
+        payload = decode_body(data)
+        stated = {"error": payload} if event == "error" else find_stated_error(payload)
+        failure = (
+            InvalidReplyError("the provider streamed an event that is not in its dialect")
+            if stated is None
+            else _map_error_reply(target, ErrorReply(stated))
+        )
     raise with_host(target, failure)
 
 
@@ -283,28 +394,17 @@ def _complete_reply(
 ) -> Reply:
     """The reply with its prefill, usage and cost."""
     reply = provider_reply.reply
-    usage = provider_reply.usage or estimate_usage(request, reply)
+    partial = provider_reply.usage_is_partial
+    usage, cost = count_reply(line.worker, request, provider_reply, partial=partial)
     text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
-    cost, model = _reply_cost(line, usage, provider_reply), reply.model or line.worker.model
+    model = reply.model or line.worker.model
     return replace(reply, text=text, usage=usage, cost=cost, model=model)
 
 
 def _attach_cost(
     error: ClientError, line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> None:
-    error.usage = provider_reply.usage or estimate_usage(request, provider_reply.reply)
-    error.cost = _reply_cost(line, error.usage, provider_reply)
-
-
-def _reply_cost(line: ProviderEndpoint, usage: Usage, provider_reply: ProviderReply) -> Cost:
-    if provider_reply.usd is not None:
-        return Cost(provider_reply.usd)
-    price = line.worker.price
-    cost = usage_cost(usage, price)
-    if price is None or not (provider_reply.hour_cache_write or provider_reply.audio_input):
-        return cost
-    kept = hour_cache_surcharge(price, provider_reply.hour_cache_write)
-    return cost + Cost(kept + audio_surcharge(price, provider_reply.audio_input))
+    error.usage, error.cost = count_reply(line.worker, request, provider_reply, partial=True)
 
 
 @final
@@ -322,7 +422,7 @@ class ToolCallAccumulator:
         return len(self._ids)
 
     def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
-        """A new call; one without an id is given one.
+        """Begin a call; one without an id, or with that of another, is given one.
 
         Raises:
             TypeError: what a provider sent in place of a string is none.
@@ -332,7 +432,8 @@ class ToolCallAccumulator:
             need_string(value)
         if len(self) >= MAX_TOOL_CALLS:
             raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
-        self._ids.append(call_id or f"call_{secrets.token_hex(8)}")
+        given = bool(call_id) and call_id not in self._ids
+        self._ids.append(call_id if given else f"call_{secrets.token_hex(8)}")
         self._names.append(name)
         self._arguments.append([arguments])
         return Delta(
@@ -352,16 +453,22 @@ class ToolCallAccumulator:
         self._arguments[index].append(arguments)
         return Delta(tool_index=index, tool_arguments=arguments)
 
-    def call_id(self, index: int) -> str:
-        """The id of a call."""
-        return self._ids[index]
-
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far; one without arguments has an empty object."""
         rows = zip(self._ids, self._names, self._arguments, strict=True)
         return tuple(
             ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
         )
+
+
+def check_choices(count: int) -> None:
+    """Refuse a number of replies that nobody asks for.
+
+    Raises:
+        ValueError: they are too many.
+    """
+    if count > MAX_CHOICES:
+        raise ValueError(f"more than {MAX_CHOICES} replies to one request")
 
 
 def min_cap(*caps: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""What is known of well-known models: price, context window, abilities, what is said of them.
+"""Facts about well-known models: price, context window, abilities, published results.
 
 Prices, windows and descriptions are read from the package `genai-prices`, which is loaded when a
 model is looked up for the first time (0.3 s of CPU) and never reaches for the network. A pool
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PROVIDERS = {"gemini": "google", "vertex": "google", "bedrock": "aws"}
 """Names of ours that `genai-prices` spells in another way."""
-_LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python"}
+_LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python", "local"}
 """Servers on one's own machine: what their models cost elsewhere says nothing of them."""
 _ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
@@ -50,15 +50,15 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model."""
+    """Facts about a model."""
 
     price: Price | None = None
-    """Of a prompt of ordinary length; some providers ask more for very long ones."""
+    """Price of a prompt of ordinary length; some providers ask more for very long ones."""
     context_window: int | None = None
     """Tokens."""
     tags: tuple[str, ...] = ()
     description: str = ""
-    """What its maker says of it."""
+    """The maker's description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,13 @@ class ListedModel:
     parameters: float | None = None
     """Billions."""
     tags: tuple[str, ...] | None = None
-    """Its abilities; None: the server does not tell."""
+    """The model's abilities; None if the server does not tell."""
+    thinks: bool | None = None
+    """True if it takes a reasoning effort; None: the server does not tell."""
 
 
 def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFacts | None:
-    """What is known of a model; None: nothing.
+    """Return the facts about a model; None if there are none.
 
     Args:
         provider: a name in `PROVIDERS`.
@@ -110,7 +112,7 @@ def abilities_of(model: str) -> tuple[str, ...]:
 
 
 def _description_elsewhere(model: str) -> str:
-    """What the maker says of a model that another provider offers as `maker/model`."""
+    """Return the maker's description of a model that another provider offers as `maker/model`."""
     maker, _, name = model.rpartition("/")
     info = _model_info(maker, name, "") if maker else None
     return info.description or "" if info else ""
@@ -186,11 +188,11 @@ class Board:
     """A public board, or the published answers behind one."""
 
     title: str
-    """As the conductor sees it, with the year of the results."""
+    """The title that the conductor sees, with the year of the results."""
     family: str
-    """What its questions are about."""
+    """The subject of its questions."""
     source: str
-    """Where the figures were read, and on which day."""
+    """Source of the figures, and the day on which they were read."""
 
 
 MATHARENA = Board(

@@ -131,7 +131,7 @@ class TokenSigner:
 
 
 def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
-    """Who signs for that cloud, with the credentials that are found here.
+    """Open the signer of that cloud, with the credentials that are found here.
 
     Raises:
         ConfigError: the cloud's library is not installed, or there are no credentials.

@@ -1,11 +1,11 @@
-"""What it means that a connection to a provider fails, or carries what it should not."""
+"""Translates errors of a provider's connection."""
 
 from __future__ import annotations
 
 import aiohttp
 
+from batuta.clients.bounded_response import TooManyInterimResponsesError
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.interim_responses import TooManyInterimResponsesError
 from batuta.core.redaction import address_parts, hide_addresses
 from batuta.errors import (
     ClientError,
@@ -18,7 +18,14 @@ from batuta.errors import (
 
 def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
     """The error for a request that got no answer at all."""
-    return with_host(target, _classify_connection_error(error, idle))
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        failure = ProviderUnreachableError("no connection to the proxy could be made")
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        told = f"the proxy refused the connection ({error.status})"
+        failure = ProviderUnreachableError(told)
+    else:
+        failure = _classify_connection_error(error, idle)
+    return with_host(target, failure)
 
 
 def _classify_connection_error(error: Exception, idle: float) -> ClientError:
@@ -54,7 +61,7 @@ def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
 
 def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
     """The error for a reply of another content type."""
-    found = hide_addresses(found[:60], address_parts(target.url))
+    found = hide_addresses(found, address_parts(target.url))[:60]
     return with_host(
         target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
     )

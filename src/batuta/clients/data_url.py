@@ -1,12 +1,36 @@
-"""Pictures given as `data:` URLs."""
+"""Pictures given as `data:` URLs, in the spellings that clients use."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+from urllib.parse import unquote
 
 from batuta.errors import BadRequestError
 
-_DATA = re.compile(r"data:(image/[\w.+-]+);base64,")
+_HEAD = re.compile(r"data:([\w.+-]+/[\w.+*-]+)?((?:;[\w.+-]+(?:=[\w.+\"-]*)?)*),", re.IGNORECASE)
+_PLAIN = re.compile(r"data:(image/[\w.+-]+);base64,")
+_HEAD_CHARACTERS = 256
+"""The most characters that the head of a URL may have."""
+_SPELLINGS = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/jfif": "image/jpeg",
+    "image/x-png": "image/png",
+    "image/x-webp": "image/webp",
+}
+_MARKS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+"""First bytes of a file, and the type that they show."""
+_OF_NO_TYPE = {"", "application/octet-stream", "binary/octet-stream", "image/*"}
+_SPACES = re.compile(r"\s+")
+_URL_SAFE = str.maketrans("-_", "+/")
+_WRONG = "a picture must be an https: URL or a base64 data: URL of an image type"
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
@@ -15,11 +39,72 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     Raises:
         BadRequestError: a `data:` URL that is no base64 image, or a URL that is not `https:`.
     """
-    if url.startswith(("https://", "http://")):
-        return None
-    head = _DATA.match(url)
-    if head is None:
-        raise BadRequestError(
-            "a picture must be an https: URL or a base64 data: URL of an image type"
-        )
-    return head[1], url[head.end() :]
+    plain = plain_picture_url(url)
+    head = _PLAIN.match(plain)
+    return None if head is None else (head[1], plain[head.end() :])
+
+
+def plain_picture_url(url: str) -> str:
+    """Write the URL as every provider reads it.
+
+    Of a `data:` URL the media type is that of the bytes where they tell one, the base64 is of the
+    usual alphabet, padded and without spaces. Base64 alone is taken for a picture too.
+
+    Raises:
+        BadRequestError: it is neither an http(s) URL nor a base64 picture.
+    """
+    stripped = url.strip()
+    start = stripped[:8].lower()
+    if start.startswith(("https://", "http://")):
+        colon = stripped.index("://")
+        return start[:colon] + stripped[colon:]
+    if not start.startswith("data:"):
+        return picture_data_url("", stripped)
+    head = _HEAD.match(stripped, 0, _HEAD_CHARACTERS)
+    if head is None or ";base64" not in head[2].lower():
+        raise BadRequestError(_WRONG)
+    return picture_data_url(head[1] or "", stripped[head.end() :])
+
+
+def picture_data_url(media_type: str, data: str) -> str:
+    """Write the `data:` URL of a picture given as base64, perhaps as such a URL itself.
+
+    Raises:
+        BadRequestError: it is no base64, or no picture.
+    """
+    if data[:5].lower() == "data:":
+        return plain_picture_url(data)
+    text = _plain_base64(data)
+    named = media_type.lower().partition(";")[0].strip()
+    kind = _type_of_bytes(text) or _SPELLINGS.get(named, named)
+    if kind in _OF_NO_TYPE or not kind.startswith("image/"):
+        raise BadRequestError(_WRONG)
+    return f"data:{kind};base64,{text}"
+
+
+def _plain_base64(data: str) -> str:
+    text = unquote(data) if "%" in data else data
+    if any(space in text for space in " \n\r\t"):
+        text = _SPACES.sub("", text)
+    if "-" in text or "_" in text:
+        text = text.translate(_URL_SAFE)
+    text = text.rstrip("=")
+    if not text or len(text) % 4 == 1:
+        raise BadRequestError(_WRONG)
+    return text + "=" * (-len(text) % 4)
+
+
+def _type_of_bytes(text: str) -> str | None:
+    """Return the media type that the first bytes tell, or None if they tell none.
+
+    Raises:
+        BadRequestError: it is no base64.
+    """
+    try:
+        first = base64.b64decode(text[:64], validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequestError(_WRONG) from None
+    for mark, kind in _MARKS:
+        if first.startswith(mark):
+            return kind
+    return "image/webp" if first[:4] == b"RIFF" and first[8:12] == b"WEBP" else None

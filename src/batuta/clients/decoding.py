@@ -1,11 +1,20 @@
-"""What providers send, decoded: server-sent events, and JSON whose values may be of any type.
+"""Decodes what providers send: server-sent events, and JSON whose values may be of any type.
 
-Events are parsed incrementally: bytes in, events out (WHATWG HTML, section 9.2.6).
+Events are parsed incrementally: bytes in, events out (WHATWG HTML, section 9.2.6), and half of a
+surrogate pair waits for its other half.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from typing import Any, final
+
+import orjson
+
+from batuta.clients.provider_reply import ProviderReply
+from batuta.core import Delta, Reply, Thought, ToolCall
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -17,7 +26,7 @@ SseEvent = tuple[str, bytes]
 class SseParser:
     """Parses one stream; chunks may be cut anywhere, lines may end in LF, CR LF or CR.
 
-    Comments, `id` and `retry` are dropped, as is an event that the end of the stream cut off.
+    Comments, `id` and `retry` are dropped.
     """
 
     __slots__ = ("_cr", "_data", "_first", "_name", "_rest")
@@ -44,6 +53,10 @@ class SseParser:
             self._first = False
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         return self._read(lines)
+
+    def close(self) -> list[SseEvent]:
+        """Return the event that the stream's end leaves without a blank line, perhaps cut off."""
+        return self.feed(b"\n\n")
 
     def _unify(self, chunk: bytes) -> bytes:
         """`chunk` with every line end as one LF."""
@@ -76,6 +89,68 @@ class SseParser:
             self._data.append(value)
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+_MOST_LENIENT_BYTES = 1 << 20
+"""The largest text that is read though it is not strict JSON."""
+
+
+def load_json(text: bytes) -> Any:
+    """Read a JSON text; what servers write beside JSON is taken: NaN, half characters, a BOM.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        if len(text) > _MOST_LENIENT_BYTES:
+            raise
+    try:
+        return json.loads(text.decode("utf-8-sig", "replace"))
+    except RecursionError:
+        raise ValueError("a value is nested too deep") from None
+
+
+def join_halves(text: str, *, alone: str = "replace") -> str:
+    """Join the halves of surrogate pairs in a text.
+
+    Args:
+        text: what may have been put together from pieces.
+        alone: what becomes of a half that is alone, in the words of `bytes.decode`.
+    """
+    if text.isascii() or not _HALF.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", alone)
+
+
+def dump_json(value: Any) -> str:
+    """Write a value that a provider sent as JSON; halves of surrogate pairs in it are joined.
+
+    Raises:
+        TypeError: it is nested too deep, or a number is too large.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_join_all_halves(value)).decode()
+
+
+_MAX_DEPTH = 254
+"""The deepest nesting that orjson writes."""
+
+
+def _join_all_halves(value: Any, depth: int = 0) -> Any:
+    if depth > _MAX_DEPTH:
+        raise TypeError("a value is nested too deep")
+    if isinstance(value, str):
+        return join_halves(value)
+    if isinstance(value, list):
+        return [_join_all_halves(one, depth + 1) for one in as_array(value)]
+    if isinstance(value, dict):
+        return {join_halves(k): _join_all_halves(v, depth + 1) for k, v in as_object(value).items()}
+    return value
 
 
 MOST_TOKENS = 100_000_000
@@ -116,5 +191,112 @@ def need_string(value: Any) -> str:
 
 
 def is_wrong_count(value: Any) -> bool:
-    """Whether something was told as a number of tokens that cannot be one."""
+    """Return True if a number of tokens was told that cannot be one."""
     return value is not None and (isinstance(value, bool) or as_count(value) != value)
+
+
+def raise_counts(known: dict[str, Any], told: Any) -> None:
+    """Take what a reply tells of its usage into what it told before; no number is lowered.
+
+    Servers tell a usage several times, and some end with zeros or nulls. A value that can be no
+    count stays only where there is no better one.
+    """
+    for name, value in as_object(told).items():
+        old = known.get(name)
+        if isinstance(value, dict) and isinstance(old, dict):
+            # One level of nesting is enough: no provider's usage has more.
+            old.update((n, _higher_count(old.get(n), v)) for n, v in value.items())  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - of JSON
+        else:
+            known[name] = _higher_count(old, value)
+
+
+def _higher_count(old: Any, new: Any) -> Any:
+    """Return the larger number; what is no number stays only where there is none."""
+    if _is_number(new):
+        return max(old, new) if _is_number(old) else new
+    return new if new and not _is_number(old) else old
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a usage could have that number."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and 0 <= value <= MOST_TOKENS
+
+
+_FIRST_HALVES = ("\ud800", "\udbff")
+
+
+@final
+class HalfJoiner:
+    """Joins halves in the fragments of one stream; holds a first half until the second comes."""
+
+    def __init__(self) -> None:
+        """Begin with no half that waits."""
+        self._waiting: dict[tuple[str, int, int | None], str] = {}
+
+    def join(self, delta: Delta) -> Delta:
+        """Return the fragment with the half that waited for it, without one that must wait."""
+        if not self._waiting and _is_ascii(delta):
+            return delta
+        place = (delta.choice, delta.tool_index)
+        return replace(
+            delta,
+            text=self._joined(delta.text, ("text", *place)),
+            reasoning=self._joined(delta.reasoning, ("reasoning", *place)),
+            tool_arguments=self._joined(delta.tool_arguments, ("arguments", *place)),
+            tool_id=join_halves(delta.tool_id),
+            tool_name=join_halves(delta.tool_name),
+            thought=delta.thought and _join_thought(delta.thought),
+        )
+
+    def _joined(self, text: str, place: tuple[str, int, int | None]) -> str:
+        if not text:
+            return text
+        text = self._waiting.pop(place, "") + text
+        if _FIRST_HALVES[0] <= text[-1] <= _FIRST_HALVES[1]:
+            self._waiting[place] = text[-1]
+            text = text[:-1]
+        return join_halves(text)
+
+
+def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
+    """Return the reply with the halves in its texts joined."""
+    reply = _join_reply(provider_reply.reply)
+    return provider_reply if reply is provider_reply.reply else replace(provider_reply, reply=reply)
+
+
+def _is_ascii(delta: Delta) -> bool:
+    said = (delta.text, delta.reasoning, delta.tool_arguments, delta.tool_id, delta.tool_name)
+    return delta.thought is None and all(map(str.isascii, said))
+
+
+def _join_reply(reply: Reply) -> Reply:
+    joined = replace(
+        reply,
+        text=join_halves(reply.text),
+        reasoning=join_halves(reply.reasoning),
+        tool_calls=tuple(map(_join_call, reply.tool_calls)),
+        model=join_halves(reply.model),
+        stop_sequence=reply.stop_sequence and join_halves(reply.stop_sequence),
+        thoughts=tuple(map(_join_thought, reply.thoughts)),
+        alternatives=tuple(map(_join_reply, reply.alternatives)),
+    )
+    return reply if joined == reply else joined
+
+
+def _join_call(call: ToolCall) -> ToolCall:
+    return replace(
+        call,
+        id=join_halves(call.id),
+        name=join_halves(call.name),
+        arguments=join_halves(call.arguments),
+    )
+
+
+def _join_thought(thought: Thought) -> Thought:
+    return replace(
+        thought,
+        text=join_halves(thought.text),
+        signature=join_halves(thought.signature),
+        redacted=join_halves(thought.redacted),
+    )

@@ -31,7 +31,7 @@ class Deployment:
 
     client: Client
     weight: float = 1.0
-    """Its share of the calls, beside the others'; 0: only when the others fail."""
+    """Share of the calls beside the others'; with 0 it is called only when the others fail."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
@@ -85,7 +85,7 @@ class Deployments:
 
 
 def _conversation_beginning(request: Request) -> str:
-    """What stays the same while a conversation goes on; another for each single question."""
+    """Return the part of a request that stays the same while a conversation goes on."""
     if request.cache is not None and request.cache.key is not None:
         return request.cache.key
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""What can be called from here: keys in the environment and servers on this machine."""
+"""Finds models that can be called from here: by keys in the environment, on local servers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from batuta.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What can be called from here."""
+    """The models that can be called from here."""
 
     specs: tuple[WorkerSpec, ...]
     """Hosted providers first, each provider's models in its own order."""
     silent: tuple[str, ...] = ()
     """Environment variables whose server does not answer."""
     unasked: tuple[WorkerSpec, ...] = ()
-    """Of `specs`, those of local servers that nobody named."""
+    """The workers of `specs` on local servers which nobody named."""
 
 
 async def discover_workers(
@@ -114,7 +114,7 @@ def _list_providers(
 
 
 def _is_findable(provider: Provider) -> bool:
-    """Whether keys and addresses alone tell what the provider has; deployments have own names."""
+    """Return True if keys and addresses alone tell the provider's models."""
     return bool(provider.base_url)
 
 
@@ -147,7 +147,7 @@ def _provider_access(provider: Provider, environ: Mapping[str, str]) -> _Provide
 def _hosted_workers(
     server: _ProviderAccess, listed: tuple[ListedModel, ...]
 ) -> tuple[WorkerSpec, ...]:
-    """Its workers; `listed` is what the key can call, empty where that is not known."""
+    """Return the server's workers; `listed` holds the models that the key can call, if known."""
     name, base_url = server.provider.name, server.base_url if server.has_own_url else ""
     models = choose_models(name, server.provider.models, listed)
     workers = (known_worker(name, model) for model in models)
@@ -176,6 +176,7 @@ async def _probe_server(
             provider=name,
             base_url=server.base_url,
             key=server.key,
+            adapt=("no_effort",) if model.thinks is False else (),
         )
         for model in models
     )

@@ -1,7 +1,8 @@
-"""What a provider's refusal means: HTTP status, headers and body become a ClientError."""
+"""Turns a provider's refusal (HTTP status, headers and body) into a ClientError."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from batuta.clients.decoding import as_array, as_object, as_string
+from batuta.clients.decoding import as_array, as_object, as_string, join_halves
 from batuta.clients.secret import NO_KEY, Secret, redact_secrets
-from batuta.core.redaction import hide_addresses
+from batuta.core.redaction import first_words, hide_addresses
 from batuta.errors import (
     BadRequestError,
     ClientError,
@@ -30,24 +31,39 @@ from batuta.errors import (
 
 MESSAGE_CHARACTERS = 300
 """A provider's message is cut to this length."""
+_READ_CHARACTERS = 4 * MESSAGE_CHARACTERS
+"""Characters of a message that are read; anything beyond them is not reported."""
+WORDS_CHARACTERS = 4_000
+"""Characters of an error body that are searched for what is meant and what is refused."""
+MAX_RETRY_SECONDS = 86_400.0
+"""The longest wait; longer ones are shortened to it."""
 
 MAX_STATUS = 599
 
 _NO_CREDIT = re.compile(
-    r"insufficient_quota|insufficient[_ ](?:balance|credits|funds)"
-    r"|billing_error|billing_(?:hard_)?limit"
-    r"|credit balance is too low",
+    r"insufficient_quota|insufficient[_ ](?:account[_ ])?(?:balance|credits?|funds|quota)"
+    r"|billing_error|billing_(?:hard_)?limit|arrearage|payment required|out of credits?"
+    r"|balance (?:is )?(?:insufficient|not enough|too low)"
+    r"|credit balance is too low|余额不足|欠费",
     re.IGNORECASE,
 )
 _TOO_LONG = re.compile(
-    r"context_length_exceeded|exceed_context_size|context[ _-](?:length|window|size)"
+    r"context_length_exceeded|exceed_context_size|context[ _-](?:length|window|size|limit)"
+    r"|request_too_large|max_prompt_tokens_exceeded|prompt token count|range of input length"
+    r"|prompt(?: is)? too long|prompt exceeds|prompt length|input length|\binput is too large"
+    r"|(?:maximum|max) (?:allowed|prompt|input|model|sequence)[ _](?:prompt )?(?:length|tokens)"
+    r"|longer than the (?:maximum )?model|\btoken limit|reduce the length of"
+    r"|\btokens?\b[^.]{0,60}(?:exceed|more than|greater than|must be (?:<|less)|than max)"
+    r"|must have less than \d{1,9} tokens|context the overflow|超长|长度超|超出.{0,8}长度"
     r"|prompt is too long|input is too long|input token count|too many (?:input )?tokens"
     r"|maximum number of tokens allowed",
     re.IGNORECASE,
 )
+_PAGE = re.compile(r"\s*<[a-z!?]", re.IGNORECASE)
 _BAD_KEY = re.compile(
     r"api_key_invalid|invalid_api_key|api key (?:not valid|not found|expired)", re.IGNORECASE
 )
+_TOO_OFTEN = re.compile(r"rate[ _-]?limit|too many requests|requests per minute", re.IGNORECASE)
 _STATUS_OF_TYPE: Mapping[str, int] = {
     "authentication_error": 401,
     "invalid_api_key": 401,
@@ -68,7 +84,12 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-_CONTEXT_STATUSES = {400, 413, 422}
+_CONTEXT_STATUSES = {400, 413, 422, 500}
+"""Statuses of a context overflow; llama.cpp answers 500."""
+_OF_A_MINUTE = re.compile(
+    r"per (?:minute|second|hour|day)|\btpm\b|rate_limit|rate limit", re.IGNORECASE
+)
+"""Matches a rate limit, which Groq also answers with the status 413."""
 _ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
     401: ProviderAuthError,
     402: InsufficientCreditError,
@@ -109,7 +130,8 @@ def error_from_response(
     """
     codes, message = _error_codes_and_message(payload)
     kind = _error_class(status, " ".join((*codes, message)))
-    short = hide_addresses(redact_secrets(" ".join(message.split()), key), address)
+    said_first = " ".join(join_halves(first_words(message, _READ_CHARACTERS)).split())
+    short = hide_addresses(redact_secrets(said_first, key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
     said = _ERROR_SENTENCES[kind]
@@ -119,7 +141,9 @@ def error_from_response(
     wait = parse_retry_after(headers or {})
     if wait is None and kind in {RateLimitError, ProviderOverloadedError}:
         wait = _retry_delay(payload)
-    return kind(sentence, status=status, retry_after=wait)
+    error = kind(sentence, status=status, retry_after=wait)
+    error.words = _whole_words(payload)
+    return error
 
 
 def error_from_reply(
@@ -127,15 +151,28 @@ def error_from_reply(
 ) -> ClientError:
     """The error for an error object inside a reply of status 200."""
     error = as_object(as_object(payload).get("error"))
-    status = 500
-    for field in ("code", "type", "status"):
+    codes, message = _error_codes_and_message(payload)
+    status = _status_of_words(" ".join((*codes, message)))
+    for field in ("code", "type", "status") if status is None else ():
         value = error.get(field)
         if isinstance(value, str):
-            value = int(value) if value.isdecimal() else _STATUS_OF_TYPE.get(value)
+            short = value[: len(str(MAX_STATUS)) + 1]  # a number with more digits is not a status
+            value = int(short) if value.isdecimal() else _STATUS_OF_TYPE.get(value)
         if isinstance(value, int) and HTTPStatus.BAD_REQUEST <= value <= MAX_STATUS:
             status = value
             break
-    return error_from_response(status, payload, headers=None, key=key, address=address)
+    return error_from_response(status or 500, payload, headers=None, key=key, address=address)
+
+
+def _status_of_words(words: str) -> int | None:
+    """Return the status of an error that says so much, or None if its words do not."""
+    if _NO_CREDIT.search(words):
+        return HTTPStatus.PAYMENT_REQUIRED
+    if _BAD_KEY.search(words):
+        return HTTPStatus.UNAUTHORIZED
+    if _TOO_LONG.search(words):
+        return HTTPStatus.BAD_REQUEST
+    return HTTPStatus.TOO_MANY_REQUESTS if _TOO_OFTEN.search(words) else None
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
@@ -160,8 +197,10 @@ def decode_body(body: bytes) -> Any:
 
 def _error_class(status: int, words: str) -> type[ClientError]:
     refused = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if refused and _NO_CREDIT.search(words):
+    if status >= HTTPStatus.BAD_REQUEST and _NO_CREDIT.search(words):
         return InsufficientCreditError
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and _OF_A_MINUTE.search(words):
+        return RateLimitError
     if status in _CONTEXT_STATUSES and _TOO_LONG.search(words):
         return ContextLengthError
     if status == HTTPStatus.BAD_REQUEST and _BAD_KEY.search(words):
@@ -172,10 +211,22 @@ def _error_class(status: int, words: str) -> type[ClientError]:
 
 
 def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
-    """The codes and the message of an error body, in any of the providers' forms."""
+    """Return the codes and the message of an error body, in any of the providers' forms.
+
+    A long message loses its middle: a provider may repeat a whole request in it, and a dozen
+    patterns look for what is meant.
+    """
+    codes, message = _stated_codes_and_message(payload)
+    if len(message) > WORDS_CHARACTERS:
+        half = WORDS_CHARACTERS // 2
+        message = f"{message[:half]} … {message[-half:]}"
+    return tuple(code[:MESSAGE_CHARACTERS] for code in codes), message
+
+
+def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     if isinstance(payload, str):
         # A proxy's HTML page tells nobody anything.
-        return (), "" if payload.lstrip().startswith("<") else payload
+        return (), "" if _PAGE.match(payload) else payload
     top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     error = top.get("error")
     if isinstance(error, str):
@@ -190,22 +241,31 @@ def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     return tuple(as_string(f) for f in fields if f), f"{message}: {raw}" if raw else message
 
 
+def _whole_words(payload: Any) -> str:
+    """Return all that an error body says, as a text; one that is nested too deep says nothing."""
+    try:
+        said = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+    except RecursionError:
+        return ""
+    return said[:WORDS_CHARACTERS]
+
+
 def _parse_seconds(text: str | None) -> float | None:
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
         return None
-    return max(value, 0.0) if math.isfinite(value) else None
+    return min(max(value, 0.0), MAX_RETRY_SECONDS) if math.isfinite(value) else None
 
 
 def _seconds_until(date: str) -> float | None:
     try:
         moment = parsedate_to_datetime(date)
-    except ValueError:
+    except (OverflowError, ValueError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), MAX_RETRY_SECONDS)
 
 
 def _retry_delay(payload: Any) -> float | None:

@@ -1,23 +1,27 @@
-"""From a worker's spec to a client that can be called."""
+"""Makes a client from a worker's spec."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from batuta.clients.adaptations import Adaptations
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
+from batuta.clients.identity import spec_identity
 from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.limits_shared import ProviderCaps, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
-from batuta.clients.openai.models import needs_responses
 from batuta.clients.openai.responses import OpenAIResponsesClient
-from batuta.clients.providers import Provider, WorkerSpec, find_provider
+from batuta.clients.openai.responses_or_chat import ResponsesOrChatClient
+from batuta.clients.providers import Provider, WorkerSpec, asks_by_responses, find_provider
+from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.resilience import (
     BreakerPolicy,
     CircuitBreakerClient,
@@ -25,6 +29,7 @@ from batuta.clients.resilience import (
     RetryPolicy,
     WorkerHealth,
 )
+from batuta.clients.think_tags import ThinkTagClient
 from batuta.clients.transport import HttpTransport
 from batuta.core import Client, Request, Sampling, WorkerId, user_message
 from batuta.core.worker import EMBEDDINGS
@@ -66,7 +71,7 @@ def open_client(
         client = _create_deployments_client(spec, client, http, shared)
     if health is not None:
         client = CircuitBreakerClient(client, health, spec.worker.id)
-    return RetryClient(client, policy)
+    return RetryClient(client, policy, identity=spec_identity(spec))
 
 
 def _create_limited_client(
@@ -100,7 +105,7 @@ def _create_deployments_client(
 
 
 def _shared_turns(spec: WorkerSpec, shared: RedisConnections) -> RedisTurns:
-    """Of all processes that call the same model under the same worker's name."""
+    """Return the turns of all processes that call the same model under the same worker's name."""
     host = url_host(spec.base_url or find_provider(spec.provider).base_url)
     account = f"{spec.worker.id}/{spec.worker.model}@{host}"
     return RedisTurns(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))
@@ -145,14 +150,32 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
         raise ConfigError(f"worker {spec.worker.id}: extra_body is for {asks} only")
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
+    adaptations = Adaptations(kinds=frozenset(spec.adapt), fields=spec.field_names)
     if provider.api == "anthropic":
-        return AnthropicClient(spec.worker, http, base_url=base_url, key=spec.key)
+        client = AnthropicClient(spec.worker, http, base_url=base_url, key=spec.key)
+        return client.adapt(adaptations)
     if provider.api == "gemini":
-        return GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
+        client = GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
+        return client.adapt(adaptations)
+    return _open_openai_client(spec, provider, base_url, http)
+
+
+def _open_openai_client(
+    spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
+) -> Client:
+    """Open the client of a worker that speaks one of OpenAI's APIs."""
     dialect = replace(provider.dialect, extra={**provider.dialect.extra, **spec.extra_body})
-    by_responses = dialect.responses and needs_responses(spec.worker.model)
-    client = OpenAIResponsesClient if by_responses else OpenAIChatClient
-    return client(spec.worker, http, base_url=base_url, key=spec.key, dialect=dialect)
+    adaptations = Adaptations(
+        kinds=frozenset((*dialect.adapt, *spec.adapt)), fields=spec.field_names
+    )
+    common: dict[str, Any] = {"base_url": base_url, "key": spec.key, "dialect": dialect}
+    chat = OpenAIChatClient(spec.worker, http, **common).adapt(adaptations)
+    if not asks_by_responses(spec):
+        tags = spec.think_tags
+        return chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+    responses = OpenAIResponsesClient(spec.worker, http, **common).adapt(adaptations)
+    own = spec.openai_api is None and base_url != provider.base_url
+    return ResponsesOrChatClient(responses, chat) if own else responses
 
 
 def _signed_transport(

@@ -63,7 +63,7 @@ def _listed_model(row: dict[str, Any]) -> ListedModel:
 def choose_models(
     provider: str, names: Sequence[str], listed: Iterable[ListedModel]
 ) -> tuple[ListedModel, ...]:
-    """Of each name's family the newest model that is listed, one of known price before others.
+    """Return the newest listed model of each name's family, one of known price before others.
 
     Args:
         provider: a name in `PROVIDERS`.

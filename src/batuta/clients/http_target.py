@@ -1,4 +1,4 @@
-"""Where a provider is asked."""
+"""The address and headers of a provider's endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batuta.errors import ClientError, ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTarget:
-    """Where a request goes and what it carries besides its body."""
+    """The address of a request, and what it carries besides its body."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])

@@ -8,9 +8,8 @@ from batuta.clients.anthropic.client import AnthropicAdapter
 from batuta.clients.call import ProviderAdapter
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import OpenAIChatAdapter
-from batuta.clients.openai.models import needs_responses
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
-from batuta.clients.providers import WorkerSpec, find_provider
+from batuta.clients.providers import WorkerSpec, asks_by_responses, find_provider
 from batuta.core import Request, Sampling, user_message
 from batuta.core.worker import EMBEDDINGS
 from batuta.errors import UnsupportedFieldError
@@ -52,12 +51,12 @@ def _request_of(sampling: Sampling) -> Request:
 
 
 def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
-    """What writes requests to that provider's models."""
+    """Return the adapter that writes requests to that provider's models."""
     provider, model = find_provider(spec.provider), spec.worker.model
     if provider.api == "anthropic":
         return AnthropicAdapter(model)
     if provider.api == "gemini":
         return GeminiAdapter(model.removeprefix("models/"))
-    if provider.dialect.responses and needs_responses(model):
+    if asks_by_responses(spec):
         return OpenAIResponsesAdapter(model, provider.dialect)
     return OpenAIChatAdapter(model, provider.dialect)

@@ -1,9 +1,10 @@
 """A client that waits its turn: within limits, and as fast as its provider wants to be called.
 
 A provider that asks to slow down (429) works: it only says that this key sends too much. So calls
-pause for as long as it asks, and then pass through a token bucket of one token, filled at half the
-rate at which it was called before. Every answer fills it a little faster, until it no longer holds
-anybody back.
+pause for a moment, and then pass through a token bucket of one token, filled at half the rate at
+which it was called before. Every answer fills it a little faster, until it no longer delays any
+call. The refusal may concern that one request only, and the provider may name a time of days: so
+the pause of all other calls is short at first, doubles with each refusal in a row, and is bounded.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class _Grant:
 
 
 class _Window:
-    """At most `limit` in any minute, granted in the order asked for."""
+    """A window that grants at most `limit` in any minute, in the order asked for."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -173,11 +174,15 @@ class CallLimiter:
         return wait > SHORT_WAIT_SECONDS
 
     async def _sleep_until_turn(self) -> None:
-        if self.throttle.is_slowed and (wait := self.throttle.wait()) > MAX_WAIT_SECONDS:
-            raise self._rate_limit_error(wait)
-        wait = self.throttle.next_turn()
-        if wait > 0:
-            await self._sleep(wait)
+        throttle = self.throttle
+        while True:
+            if throttle.is_slowed and (wait := throttle.wait()) > MAX_WAIT_SECONDS:
+                raise self._rate_limit_error(wait)
+            refusals, wait = throttle.refusals, throttle.next_turn()
+            if wait > 0:
+                await self._sleep(wait)
+            if refusals == throttle.refusals:  # else a call ahead was refused meanwhile
+                return
 
     def _rate_limit_error(self, wait: float) -> RateLimitError:
         message = "the provider has asked to slow down; nothing was sent"
@@ -230,8 +235,9 @@ _RATE_WINDOW_SECONDS = 10.0
 """Seconds over which the rate of calls is seen."""
 _MIN_RATE = 2.0
 """Calls a second that are let through after any pause: what is slower still, its pauses tell."""
-_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
-"""Seconds of the pause where the provider names none; each in a row is twice as long."""
+_UNNAMED_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 2.0, 30.0
+"""Seconds of the first pause if the provider names none, the most for the first one if it does, and
+the most for any: each refusal in a row doubles the pause. Then one call tries for an answer."""
 _RATE_INCREASE = 1.1
 """Factor of the rate for each answer."""
 
@@ -249,6 +255,8 @@ class Throttle:
         self._next = 0.0
         self._slowed = -inf
         self._row = 0
+        self.refusals = 0
+        """The number of times that the pause was extended."""
 
     @property
     def rate(self) -> float:
@@ -289,11 +297,12 @@ class Throttle:
                 self._usual = max(self._recent_rate(now), 2 * _MIN_RATE)
             self._rate = max(_MIN_RATE, min(self._rate, self._usual) / 2)
             self._slowed = now
-        if retry_after is None:
-            retry_after = min(
-                _FIRST_PAUSE_SECONDS * 2.0 ** min(self._row - 1, 10), _MAX_PAUSE_SECONDS
-            )
-        self._next = max(self._next, now + retry_after)
+        first = _UNNAMED_PAUSE_SECONDS if retry_after is None else _FIRST_PAUSE_SECONDS
+        longest = min(first * 2.0 ** min(self._row - 1, 10), _MAX_PAUSE_SECONDS)
+        until = now + (longest if retry_after is None else min(retry_after, longest))
+        if until > self._next:
+            self._next = until
+            self.refusals += 1
 
     def _recent_rate(self, now: float) -> float:
         """Calls a second of late."""

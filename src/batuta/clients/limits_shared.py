@@ -9,31 +9,20 @@ for calls at the same time.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import random
-import time
-import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, final
+from typing import Protocol, final
 from uuid import uuid4
 
 import anyio
 
+from batuta.clients.redis_connections import RedisConnections
 from batuta.core import Reply
-from batuta.distribution import install_hint
-from batuta.errors import ConfigError
 
 LEASE_S = 30.0
 """Seconds that a place lasts unless it is renewed."""
 RENEWAL_S = 10.0
-REST_S = 5.0
-"""Seconds for which Redis is skipped after it failed."""
-TIMEOUT_S = 2.0
-"""Seconds that Redis may take."""
-CONNECTIONS = 32
-"""Of each process; who finds none free waits for one."""
 POLL_S = 0.05
 """Seconds to wait for a place, about: nobody tells when one gets free."""
 _TAKE = """
@@ -101,12 +90,11 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return redis.call('ZADD', KEYS[1], 'XX', now + ARGV[2], ARGV[1])
 """
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderCaps:
-    """What a provider allows one account."""
+    """The limits that a provider sets to one account."""
 
     concurrency: int
     rpm: int | None = None
@@ -126,83 +114,6 @@ class SharedTurns(Protocol):
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
         """The call's reply, made in its turn; None: nobody can be asked for turns now."""
         ...
-
-
-@final
-class RedisConnections:
-    """Redis as the processes of one deployment share it: a connection pool for each event loop."""
-
-    def __init__(self, url: str, processes: int = 1) -> None:
-        """Connects on first use.
-
-        Args:
-            url: redis://host:6379.
-            processes: how many share it.
-
-        Raises:
-            ConfigError: the extra is missing, or the URL is none of Redis.
-        """
-        try:
-            from redis import asyncio as redis  # noqa: PLC0415 - an extra
-            from redis.exceptions import RedisError  # noqa: PLC0415
-        except ImportError:
-            raise ConfigError(f"limits in Redis need an extra: {install_hint('redis')}") from None
-        if not url.startswith(("redis://", "rediss://")):
-            raise ConfigError("the setting server.redis must be a URL like redis://host:6379")
-        self.processes = max(1, processes)
-        self.errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
-        self._url = url
-        self._module = cast("Any", redis)
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._down_until = float("-inf")
-        self.down = False
-        """Whether each process counts for itself at the moment."""
-
-    def client(self) -> Any:
-        """This event loop's."""
-        loop = asyncio.get_running_loop()
-        found = self._clients.get(loop)
-        if found is None:
-            pool = self._module.BlockingConnectionPool.from_url(
-                self._url,
-                max_connections=CONNECTIONS,
-                timeout=TIMEOUT_S,
-                socket_timeout=TIMEOUT_S,
-                socket_connect_timeout=TIMEOUT_S,
-            )
-            found = self._module.Redis(connection_pool=pool)
-            self._clients[loop] = found
-        return found
-
-    def may_ask(self) -> bool:
-        """Whether it answered lately, or was skipped for long enough."""
-        return time.monotonic() >= self._down_until
-
-    def note_failure(self, error: Exception) -> None:
-        """It did not answer; said once until it does."""
-        self._down_until = time.monotonic() + REST_S
-        if not self.down:
-            _LOG.warning(
-                "Redis cannot be used (%s): this process lets 1/%d of each provider limit through",
-                type(error).__name__,
-                self.processes,
-            )
-        self.down = True
-
-    def note_answer(self) -> None:
-        """It answers."""
-        if self.down:
-            _LOG.warning("Redis can be used again")
-        self.down = False
-
-    async def close(self) -> None:
-        """Closes this event loop's connections."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
-            await client.connection_pool.disconnect()
 
 
 @final
@@ -262,39 +173,29 @@ class RedisTurns:
 
     async def _take(self, owner: str, tokens: int) -> bool:
         """Wait for a turn; False: Redis cannot be asked."""
-        caps, shared = self._caps, self._connections
+        caps = self._caps
         arguments = (caps.concurrency, caps.rpm or 0, caps.tpm or 0, tokens, int(1000 * LEASE_S))
-        while shared.may_ask():
-            try:
-                wait = await shared.client().eval(_TAKE, 4, *self._keys, owner, *arguments)
-            except shared.errors as error:
-                shared.note_failure(error)
-                break
-            shared.note_answer()
-            if wait < 0:
-                return True
+        while True:
+            wait = await self._connections.ask(
+                lambda redis: redis.eval(_TAKE, 4, *self._keys, owner, *arguments)
+            )
+            if wait is None or wait < 0:
+                return wait is not None
             longest = wait / 1000 if wait else POLL_S * random.uniform(0.5, 1.5)
             await anyio.sleep(longest)
-        return False
 
     async def _renew(self, owner: str) -> None:
         """Keep the place, again and again; what fails is tried again next time."""
-        shared = self._connections
+        lease = int(1000 * LEASE_S)
         while True:
             await anyio.sleep(RENEWAL_S)
-            try:
-                lease = int(1000 * LEASE_S)
-                await shared.client().eval(_RENEW, 1, self._keys[0], owner, lease)
-            except shared.errors as error:
-                shared.note_failure(error)
+            await self._connections.ask(
+                lambda redis: redis.eval(_RENEW, 1, self._keys[0], owner, lease)
+            )
 
     async def _end(self, owner: str, tokens: int, used: int) -> None:
         """Free the place and write what was really used."""
-        shared = self._connections
-        if not shared.may_ask():
-            return
-        with anyio.move_on_after(TIMEOUT_S, shield=True):
-            try:
-                await shared.client().eval(_END, 4, *self._keys, owner, tokens, used)
-            except shared.errors as error:
-                shared.note_failure(error)
+        with anyio.CancelScope(shield=True):
+            await self._connections.ask(
+                lambda redis: redis.eval(_END, 4, *self._keys, owner, tokens, used)
+            )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from batuta.clients.adaptations import Kind
 from batuta.clients.cloud_credentials import Cloud
 from batuta.clients.openai.client import (
     AZURE,
@@ -16,7 +17,9 @@ from batuta.clients.openai.client import (
     PREFILL_DIALECT,
     ChatDialect,
 )
+from batuta.clients.openai.models import needs_responses
 from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.think_tags import ThinkTags
 from batuta.core import Worker
 from batuta.core.suggestions import suggest_names
 from batuta.environment import read_variable
@@ -24,18 +27,20 @@ from batuta.errors import ConfigError
 
 PYTHON = "python"
 """The provider whose workers run code in this machine's sandbox."""
+LOCAL = "local"
+"""The provider whose models Batuta fetches and serves by itself, on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """Where a provider's models are and how they are spoken to."""
+    """A provider: where its models are and which API they speak."""
 
     name: str
     base_url: str
     """Empty: none is known, a worker must name it."""
     api: Literal["chat", "anthropic", "gemini"] = "chat"
     dialect: ChatDialect = COMPATIBLE_DIALECT
-    """Of the api `chat`."""
+    """The dialect of the api `chat`."""
     key_vars: tuple[str, ...] = ()
     """Environment variables that may hold the key; the first that is set counts."""
     url_vars: tuple[str, ...] = ()
@@ -44,7 +49,7 @@ class Provider:
     """The pool that a key alone gives: of each of these families the newest that the provider lists
     (`hosted_models`), or these themselves. As of 2026-11-24."""
     cloud: Cloud | None = None
-    """Whose credentials serve where there is no key; None: there must be one."""
+    """The cloud whose credentials serve where there is no key; None if there must be one."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
     """Keywords that bound lengths, of those that its structured outputs take."""
     local: bool = False
@@ -155,11 +160,12 @@ _KNOWN_PROVIDERS = (
         local=True,
     ),
     Provider(name=PYTHON, base_url="", local=True),
+    Provider(name=LOCAL, base_url="", local=True),
     Provider(name="compatible", base_url=""),
 )
 
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _KNOWN_PROVIDERS}
-"""By name; `compatible` is any other server that speaks chat completions."""
+"""Providers by name; `compatible` is any other server that speaks chat completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +185,19 @@ class WorkerSpec:
     tpm: int | None = None
     """Tokens a minute; None: no limit."""
     deployments: tuple[DeploymentSpec, ...] = ()
-    """Other places at which the model is reached; empty: there is the one above."""
+    """Further places at which the model is reached; empty if there is only the one above."""
     weight: float = 1.0
     """Share of the one above, where there are others."""
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of every request, of the api `chat`."""
+    adapt: tuple[Kind, ...] = ()
+    """Adaptations to what its server is known to refuse, applied from the first request on."""
+    field_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Fields of a request's body by the server's name for them; an empty one is not sent."""
+    think_tags: ThinkTags = "off"
+    """The way in which reasoning is marked in the text of its answers; for the API `chat` only."""
+    openai_api: Literal["chat", "responses"] | None = None
+    """The one of OpenAI's two APIs that is called; None: the one that the model needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +218,13 @@ def find_provider(name: str) -> Provider:
         known = suggest_names(name, sorted(PROVIDERS))
         raise ConfigError(f"there is no provider {name!r}; {known}")
     return PROVIDERS[name]
+
+
+def asks_by_responses(spec: WorkerSpec) -> bool:
+    """Tell whether the worker is asked by OpenAI's Responses API."""
+    if spec.openai_api is not None:
+        return spec.openai_api == "responses"
+    return find_provider(spec.provider).dialect.responses and needs_responses(spec.worker.model)
 
 
 def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
@@ -231,17 +252,29 @@ def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
 
 
 def has_url_override(provider: Provider, environ: Mapping[str, str]) -> bool:
-    """Whether the environment names a base URL of its own."""
+    """Return True if the environment names a base URL of its own."""
     return any(environ.get(name, "").strip() for name in provider.url_vars)
 
 
 def _ollama_url(host: str) -> str:
-    """OLLAMA_HOST is a host, a host and port, or a URL; and may be the address to listen on."""
-    scheme, _, rest = host.rpartition("://")
-    rest = rest.removesuffix("/v1").rstrip("/").replace("0.0.0.0", "127.0.0.1")  # noqa: S104
-    if ":" not in rest:
-        rest += ":11434"
-    return f"{scheme or 'http'}://{rest}/v1"
+    """OLLAMA_HOST is a host, a port, both, or a URL; and may be the address to listen on."""
+    scheme, _, rest = host.strip("\"' ").rpartition("://")
+    place, slash, path = rest.partition("/")
+    user, at, place = place.rpartition("@")
+    if place.count(":") > 1 and not place.startswith("["):
+        place = f"[{place}]"  # a bare IPv6 address
+    name, port = place, ""
+    if ":" in place.rpartition("]")[2]:
+        name, _, port = place.rpartition(":")
+    name = _LISTENING.get(name, name)
+    port = port or _USUAL_PORTS.get(scheme.lower(), "11434")
+    path = (slash + path).rstrip("/").removesuffix("/v1")
+    return f"{scheme.lower() or 'http'}://{user}{at}{name}:{port}{path}/v1"
+
+
+_LISTENING = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]", "*": "127.0.0.1"}  # noqa: S104
+"""Addresses to listen on that no client can connect to, and the ones to connect to instead."""
+_USUAL_PORTS = {"https": "443"}
 
 
 def _azure_url(endpoint: str) -> str:
@@ -250,7 +283,7 @@ def _azure_url(endpoint: str) -> str:
 
 
 def _bedrock_url(region: str) -> str:
-    """Where Bedrock speaks chat completions in that region."""
+    """Return Bedrock's address of chat completions in that region."""
     return f"https://bedrock-runtime.{region}.amazonaws.com/openai/v1"
 
 

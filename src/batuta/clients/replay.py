@@ -39,7 +39,7 @@ class RunReplayClient:
 
     @classmethod
     def of(cls, runs: Iterable[Run], worker_id: str) -> Self:
-        """What the worker of that id answered in `runs`."""
+        """Return a client that repeats the replies of the worker with that id in `runs`."""
         steps = (step for run in runs for step in run.steps if step.worker == worker_id)
         return cls((step.request, step.result) for step in steps if step.request is not None)
 
@@ -69,7 +69,7 @@ class RunReplayClient:
         return reply
 
 
-_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"continuation":""')
+_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]')
 """Fields that say nothing, and were not there when the oldest calls were recorded."""
 
 

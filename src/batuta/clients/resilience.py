@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
@@ -18,6 +18,7 @@ import anyio
 
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.redaction import clean_message
 from batuta.core.run import Failure
 from batuta.errors import (
     BadRequestError,
@@ -32,15 +33,15 @@ _REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError, RateLi
 """Errors that say nothing about whether the provider works: it slows, and `RateLimitedClient` sees
 to that."""
 _LATENCY_WEIGHT = 0.2
-"""Of the latest call in the mean of seconds."""
+"""Weight of the latest call in the mean of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """When a breaker opens and for how long."""
+    """The conditions under which a breaker opens, and for how long."""
 
     failures: int = 5
-    """In a row."""
+    """Number of failures in a row."""
     pause: float = 15.0
     """Seconds; the first one, each next is twice as long."""
     longest: float = 300.0
@@ -77,15 +78,18 @@ class WorkerHealth:
         self.calls = 0
         """Calls that ended, answered or not."""
         self.failures = 0
-        """Of them, those that the provider failed."""
+        """Number of those calls that the provider failed."""
         self.row = 0
         """Failures since the last answer."""
         self.opened = 0
         """Times that the breaker opened."""
         self.seconds: float | None = None
-        """What an answered call takes, the latest weighing most; None: nothing answered yet."""
+        """Seconds of an answered call, the latest weighing most; None if none was answered yet."""
         self.error: str | None = None
         """The code of the last failure."""
+        self.reason = ""
+        """The provider's message of the last failure; it may repeat another caller's request, so
+        only the operator is shown it."""
 
     @property
     def state(self) -> BreakerState:
@@ -102,7 +106,7 @@ class WorkerHealth:
         return max(0.0, self._until - self._clock())
 
     def allow_call(self) -> bool:
-        """Whether a call may be made; a probe that may must end in one of the three below."""
+        """Return True if a call may be made; a probe must end in one of the three methods below."""
         if self._until is None:
             return True
         if self._probing or self.wait > 0:
@@ -118,12 +122,12 @@ class WorkerHealth:
         old = seconds if self.seconds is None else self.seconds
         self.seconds = old + _LATENCY_WEIGHT * (seconds - old)
 
-    def record_failure(self, code: str) -> None:
+    def record_failure(self, code: str, reason: str = "") -> None:
         """The provider failed the call."""
         self.calls += 1
         self.failures += 1
         self.row += 1
-        self.error = code
+        self.error, self.reason = code, reason
         if self._probing:
             self._pause = min(self._pause * 2, self.policy.longest)
         if self._probing or (self._until is None and self.row >= self.policy.failures):
@@ -159,8 +163,8 @@ class CircuitBreakerClient:
         if not health.allow_call():
             wait = max(health.wait, 1.0)
             raise CircuitOpenError(
-                f"{self._worker} failed {health.row} times in a row and is skipped "
-                f"for {wait:.0f} s",
+                f"{self._worker} failed {health.row} times in a row, the last time "
+                f"{health.error}, and is skipped for {wait:.0f} s",
                 retry_after=wait,
             )
         began = time.perf_counter()
@@ -170,7 +174,7 @@ class CircuitBreakerClient:
             health.record_abandoned()
             raise
         except ClientError as error:
-            health.record_failure(error.code)
+            health.record_failure(error.code, clean_message(str(error)))
             raise
         except BaseException:  # cancelled, or a limit of the run: not the provider's doing
             health.record_abandoned()
@@ -222,8 +226,11 @@ class RetryClient:
         *,
         rng: random.Random | None = None,
         sleep: SleepFunction = anyio.sleep,
+        identity: Mapping[str, str] | None = None,
     ) -> None:
         self.inner = inner
+        self.identity: Mapping[str, str] = identity or {}
+        """See `clients.identity`."""
         self.policy = policy
         self._rng = rng or random.Random()
         self._sleep = sleep

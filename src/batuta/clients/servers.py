@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 
@@ -20,16 +21,16 @@ PROBE_SECONDS = 0.3
 DETAIL_SECONDS = 1.0
 """How long it may then take to tell more of them; without that they are listed all the same."""
 MODELS_AT_MOST = 16
-"""Of one server."""
+"""Most models of one server."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
-"""Who listens on common ports and is no server of models."""
+"""Programs that listen on common ports and are no servers of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServer:
-    """Where a server is reached."""
+    """The address of a server of models."""
 
     kind: str
     """A name in `PROVIDERS`."""
@@ -107,7 +108,7 @@ async def _list_served(http: HttpTransport, server: ModelServer) -> tuple[Listed
 
 def _served_model(row: Mapping[str, Any]) -> ListedModel:
     meta, name = as_object(row.get("meta")), as_string(row.get("id"))
-    size = as_count(meta.get("n_params")) / _BILLION
+    size = _count_billions(meta.get("n_params"))
     window = as_count(row.get("max_model_len")) or as_count(row.get("context_length"))
     return ListedModel(
         name=name,
@@ -117,8 +118,15 @@ def _served_model(row: Mapping[str, Any]) -> ListedModel:
     )
 
 
+def _count_billions(count: object) -> float | None:
+    """A number of parameters in billions; None: it is none."""
+    if isinstance(count, bool) or not isinstance(count, int) or count <= 0:
+        return None
+    return count / _BILLION
+
+
 def _told_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What OpenRouter and its like say that a model can do; None: this server does not tell."""
+    """Return the abilities that OpenRouter and its like tell; None if this server tells none."""
     reads, takes = (
         as_object(row.get("architecture")).get("input_modalities"),
         row.get("supported_parameters"),
@@ -148,7 +156,8 @@ async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found
         info = as_object(shown.get("model_info"))
         window = next((as_count(info[key]) for key in info if key.endswith(".context_length")), 0)
         tags = tuple(tag for tag in ("tools", "vision") if tag in able) if able else None
-        known = replace(model, context_window=window or None, tags=tags)
+        thinks = "thinking" in able if able else None
+        known = replace(model, context_window=window or None, tags=tags, thinks=thinks)
         told[model.name] = None if able and "completion" not in able else known
 
     with anyio.move_on_after(DETAIL_SECONDS):
@@ -159,15 +168,23 @@ async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found
 
 
 async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
+    return tuple([await _llamacpp_model(http, server, model) for model in found])
+
+
+async def _llamacpp_model(
+    http: HttpTransport, server: ModelServer, model: ListedModel
+) -> ListedModel:
+    """Ask about one model: a server of several tells of the one that the query names."""
+    query = urlencode({"model": model.name})
     try:
-        props = as_object(await http.get(server.root("/props")))
+        props = as_object(await http.get(server.root(f"/props?{query}")))
     except ClientError:
-        return found
+        return model
     window = as_count(as_object(props.get("default_generation_settings")).get("n_ctx"))
     sees, able = as_object(props.get("modalities")), as_object(props.get("chat_template_caps"))
     told = (("vision", sees.get("vision") is True), ("tools", able.get("supports_tools") is True))
     tags = tuple(tag for tag, is_able in told if is_able)
-    return tuple(replace(m, context_window=window or m.context_window, tags=tags) for m in found)
+    return replace(model, context_window=window or model.context_window, tags=tags)
 
 
 _LISTS: dict[str, Callable[[HttpTransport, ModelServer], Awaitable[Found]]] = {

@@ -1,11 +1,13 @@
-"""The pooled HTTP session under every client: JSON out, JSON or server-sent events in."""
+"""The pooled HTTP session under every client, by way of a proxy where the environment names one."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, final
@@ -15,6 +17,7 @@ import aiohttp
 import anyio
 import orjson
 
+from batuta.clients.bounded_response import BoundedResponse
 from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.connection_errors import (
     connection_error,
@@ -22,16 +25,21 @@ from batuta.clients.connection_errors import (
     too_large_error,
     wrong_type_error,
 )
-from batuta.clients.decoding import SseEvent, SseParser
+from batuta.clients.decoding import SseEvent, SseParser, load_json
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.interim_responses import BoundedResponse
+from batuta.clients.proxies import OutwardRoutes
 from batuta.core.redaction import address_parts
 from batuta.errors import BadRequestError, ClientError, InvalidReplyError
 
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16
-"""Of the body of an error, read at most."""
+"""Most bytes that are read of an error's body."""
+_SPACE = b"\xef\xbb\xbf \t\r\n"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""Prefixes of an event's lines."""
+MAX_HEADER_BYTES = 1 << 16
+"""The largest header of an answer: some providers send more than aiohttp's usual 8 KiB."""
 DRAIN_SECONDS = 0.05
 """How long the end of a finished stream is awaited, so that its connection can be used again."""
 
@@ -63,7 +71,7 @@ class HttpTransport:
         idle: float = 120.0,
         max_request_bytes: int = 32 * MEBIBYTE,
         max_reply_bytes: int = 32 * MEBIBYTE,
-        trust_env: bool = False,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Opens nothing yet.
 
@@ -72,13 +80,14 @@ class HttpTransport:
             idle: seconds of silence after which a call is given up; there is no total limit.
             max_request_bytes: a larger body is refused before it is sent.
             max_reply_bytes: a larger reply is refused while it is read.
-            trust_env: whether `HTTPS_PROXY` and its like are used.
+            environ: where `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` and their like are read; None:
+                this process's own.
         """
         self.connect = connect
         self.idle = idle
         self._max_request = max_request_bytes
         self._max_reply = max_reply_bytes
-        self._trust_env = trust_env
+        self._routes = OutwardRoutes(os.environ if environ is None else environ)
         self._signer: RequestSigner | None = None
         self._companions: dict[str, Closable] = {}
         self._sessions: weakref.WeakKeyDictionary[
@@ -111,7 +120,7 @@ class HttpTransport:
         return signed
 
     def companion(self, name: str, make: Callable[[], ClosableT]) -> ClosableT:
-        """What was made under that name, once; it is closed whenever this session is."""
+        """Return the object made under that name, once; it is closed when this session is."""
         if name not in self._companions:
             self._companions[name] = make()
         return cast("ClosableT", self._companions[name])
@@ -141,17 +150,32 @@ class HttpTransport:
         finally:
             _release_connection(response)
 
-    async def stream(self, target: HttpTarget, body: Mapping[str, Any]) -> EventStream:
-        """The events that the provider answers to `body`; close them, as `with` does.
+    async def open_reply(
+        self, target: HttpTarget, body: Mapping[str, Any], *, streamed: bool
+    ) -> WholeBody | EventStream:
+        """Send `body`, and open the answer: a value or events, whichever it is.
+
+        What it is says its beginning, for servers name it wrongly. Events are to be closed, as
+        `with` does.
 
         Raises:
             ClientError: of the kind that names what went wrong.
         """
-        response = await self._send(target, body, "text/event-stream")
-        if response.content_type != "text/event-stream":
-            response.close()
-            raise wrong_type_error(target, response.content_type, "text/event-stream")
-        return EventStream(response, target, self._max_reply)
+        wanted = "text/event-stream" if streamed else "application/json"
+        response = await self._send(target, body, wanted)
+        is_read = False
+        try:
+            begun = await self._first_bytes(target, response)
+            kind = response.content_type
+            if _begins_value(begun) or ("json" in kind and not _begins_event(begun)):
+                return WholeBody(await self._decode(target, response, begun))
+            if kind != "text/event-stream" and not _begins_event(begun):
+                raise wrong_type_error(target, kind, wanted)
+            is_read = True
+            return EventStream(response, target, self._max_reply, begun)
+        finally:
+            if not is_read:
+                _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
         """The decoded JSON at `target`; used to ask a server which models it has.
@@ -170,12 +194,15 @@ class HttpTransport:
         session = self._sessions.get(loop)
         if session is None or session.closed:
             session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                connector=aiohttp.TCPConnector(
+                    limit=0, keepalive_timeout=30, ssl=self._routes.certificates or True
+                ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None, connect=self.connect, sock_read=self.idle
                 ),
-                trust_env=self._trust_env,
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
                 response_class=BoundedResponse,
                 headers={"User-Agent": "batuta", "Accept-Encoding": "identity"},
             )
@@ -210,9 +237,18 @@ class HttpTransport:
             headers["Content-Type"] = kind
         if self._signer is not None:
             headers = await self._signer.sign(method, target.url, headers, payload or b"")
+        proxy = self._routes.find_proxy(target.url)
+        if proxy.headers and target.url.startswith("http:"):
+            headers |= proxy.headers  # without a tunnel the proxy reads the headers of the request
         try:
             response = await self._session().request(
-                method, target.url, data=payload, headers=headers, allow_redirects=False
+                method,
+                target.url,
+                data=payload,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy.url,
+                proxy_headers=proxy.headers,
             )
         except _CONNECTION_ERRORS as error:
             failure = connection_error(target, error, self.idle)
@@ -224,32 +260,63 @@ class HttpTransport:
         raise failure
 
     async def _json(self, target: HttpTarget, response: aiohttp.ClientResponse) -> Any:
-        if "json" not in response.content_type:
+        begun = await self._first_bytes(target, response)
+        if "json" not in response.content_type and not _begins_value(begun):
             raise wrong_type_error(target, response.content_type, "application/json")
+        return await self._decode(target, response, begun)
+
+    async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
+        """Read the body's beginning, up to something that is no space; it is empty at its end."""
+        begun = b""
+        try:
+            while not begun.strip(_SPACE) and len(begun) <= MAX_HEADER_BYTES:
+                chunk = await response.content.readany()
+                if not chunk:
+                    break
+                begun += chunk
+        except _CONNECTION_ERRORS as error:
+            failure = interrupted_body_error(target, error)
+        else:
+            return begun
+        raise failure
+
+    async def _decode(
+        self, target: HttpTarget, response: aiohttp.ClientResponse, begun: bytes
+    ) -> Any:
         failure: ClientError
         try:
-            body = await _read_body(response, self._max_reply)
+            body = begun + await _read_body(response, self._max_reply)
         except _CONNECTION_ERRORS as error:
             failure = interrupted_body_error(target, error)
         else:
             if len(body) > self._max_reply:
                 raise too_large_error(target, self._max_reply)
             try:
-                return orjson.loads(body)
-            except orjson.JSONDecodeError:
+                return load_json(body)
+            except ValueError:
                 failure = with_host(
                     target, InvalidReplyError("the provider answered with malformed JSON")
                 )
         raise failure
 
 
+@dataclass(frozen=True, slots=True)
+class WholeBody:
+    """An answer that came as one value."""
+
+    data: Any
+
+
 @final
 class EventStream:
     """The events of one streamed reply; a sync context manager that closes the connection."""
 
-    __slots__ = ("_left", "_limit", "_parser", "_response", "target")
+    __slots__ = ("_begun", "_left", "_limit", "_parser", "_response", "target")
 
-    def __init__(self, response: aiohttp.ClientResponse, target: HttpTarget, limit: int) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, target: HttpTarget, limit: int, begun: bytes = b""
+    ) -> None:
+        self._begun = begun
         self._response = response
         self._parser = SseParser()
         self._left = limit
@@ -276,7 +343,8 @@ class EventStream:
             InvalidReplyError: the stream is larger than is allowed.
         """
         try:
-            chunk = await self._response.content.readany()
+            chunk, self._begun = self._begun, b""
+            chunk = chunk or await self._response.content.readany()
         except _CONNECTION_ERRORS as error:
             failure = interrupted_body_error(self.target, error)
         else:
@@ -287,6 +355,10 @@ class EventStream:
                 return self._parser.feed(chunk)
             failure = too_large_error(self.target, self._limit)
         raise failure
+
+    def rest(self) -> list[SseEvent]:
+        """Return the event that had not ended when the connection did; it may be cut off."""
+        return self._parser.close()
 
     async def drain(self) -> None:
         """Waits a moment for the end of the body: only then can the connection be used again."""
@@ -299,6 +371,17 @@ class EventStream:
                     pass
             except _CONNECTION_ERRORS:
                 return
+
+
+def _begins_value(begun: bytes) -> bool:
+    """Tell whether a body that begins so is JSON: no event does."""
+    return begun.strip(_SPACE)[:1] in {b"{", b"["}
+
+
+def _begins_event(begun: bytes) -> bool:
+    """Tell whether a body that begins so is of events."""
+    text = begun.strip(_SPACE)
+    return any(text.startswith(name) or name.startswith(text) for name in _FIELDS) and bool(text)
 
 
 def _release_connection(response: aiohttp.ClientResponse) -> None:

@@ -1,10 +1,10 @@
-"""What a provider does not take is refused by its name, and never left out silently."""
+"""Refuses fields that a provider does not take by name, instead of leaving them out silently."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batuta.core import Request, Sampling
+from batuta.core import Sampling
 from batuta.errors import UnsupportedFieldError
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
@@ -15,21 +15,11 @@ _CLIENT_NAMES = {"choices": "n"}
 """Fields that clients call by another name."""
 
 
-def refuse_continuation(model: str, request: Request) -> None:
-    """Nothing, if no continuation is to be scored.
-
-    Raises:
-        UnsupportedFieldError: one is.
-    """
-    if request.continuation:
-        raise UnsupportedFieldError(f"{model} does not tell how likely a given text is")
-
-
 def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
-    """Nothing, if none of these fields is asked for.
+    """Refuse these fields: one that is asked for is named rather than left out.
 
     Raises:
-        UnsupportedFieldError: one is; it is named rather than left out.
+        UnsupportedFieldError: one is asked for.
     """
     for name in names:
         if getattr(sampling, name) is not None:

@@ -1,4 +1,4 @@
-"""Who conducts: from the names and options of the settings to conductors over a pool."""
+"""Opens conductors over a pool, from the names and options of the settings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider, open_client
+from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider
+from batuta.conductors import LLMConductor
+from batuta.conductors.draft_breaker import DRAFT_BREAKER
+from batuta.conductors.llm_conductor import StructuredDrafts
+from batuta.conductors.open_conductor import PROMPTED, open_conductor
+from batuta.conductors.prompted import ConductorOptions, prompted_conductor
 from batuta.config.settings import ConductorSetting
 from batuta.config.worker_settings import WorkerSetting
-from batuta.config.workers import check_sampling, worker_spec
+from batuta.config.workers import check_sampling, open_worker_client, worker_spec
 from batuta.core import Client, Conductor, Pool, Sampling, WorkerId
+from batuta.core.conductor import conductor_worker
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.language import PromptOptions
-from batuta.solvers import LLMConductor
-from batuta.solvers.draft_breaker import DRAFT_BREAKER
-from batuta.solvers.llm_conductor import StructuredDrafts
-from batuta.solvers.open_conductor import PROMPTED, open_conductor
-from batuta.solvers.prompted import ConductorOptions, prompted_conductor
 
 CONDUCTOR = WorkerId("conductor")
 """The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
@@ -63,18 +64,18 @@ class ConductorOpener:
         spec = self.specs.get(WorkerId(name))
         options = self._options(spec.provider if spec else None)
         opened = open_conductor(name, self.pool, self.clients, options)
-        if spec and _is_prompted(opened):
+        if spec and conductor_worker(opened):
             check_sampling(spec, self._own_sampling(), "conductor")
         return opened
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
-        """Nothing, if each option of [conductor] is of one of these.
+        """Return if each option of [conductor] belongs to one of these conductors, else raise.
 
         Raises:
             ConfigError: one is of none; it is named.
         """
-        prompted = [conductor for conductor in opened if _is_prompted(conductor)]
-        plain = [one for one in prompted if not (self.setting.card and _is_apart(one))]
+        prompted = [worker for one in opened if (worker := conductor_worker(one))]
+        plain = [one for one in prompted if not (self.setting.card and one.id == CONDUCTOR)]
         drafts = () if prompted else _OF_DRAFTS
         shown = () if plain else _OF_PROMPTS
         idle = sorted(self.setting.model_fields_set.intersection((*drafts, *shown)))
@@ -97,12 +98,12 @@ class ConductorOpener:
         if card is not None:
             card.check_prompt()
             card.check_pool(worker.id for worker in self.pool)
-        client = open_client(spec, http, health=WorkerHealth())
+        client = open_worker_client(spec, http, WorkerHealth(), environ=self.environ)
         name = f"{PROMPTED}{card.name if card else spec.worker.model}"
         return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
 
     def _own_sampling(self) -> Sampling:
-        """What the settings say of drafts."""
+        """Return the sampling of drafts that the settings ask for."""
         said = self.setting
         return Sampling(
             temperature=said.temperature, max_tokens=said.max_tokens, effort=said.effort
@@ -111,7 +112,10 @@ class ConductorOpener:
     def _options(
         self, provider: str | None = None, card: ConductorCard | None = None
     ) -> ConductorOptions:
-        """What the settings and the card say; the settings' sampling goes before the card's."""
+        """Return the options of settings and card.
+
+        The settings' sampling goes before the card's.
+        """
         bounds = find_provider(provider).schema_bounds if provider else ()
         said, sampling = self.setting, self._own_sampling()
         return ConductorOptions(
@@ -125,14 +129,3 @@ class ConductorOpener:
             structured=StructuredDrafts(bounds) if said.structured and not card else None,
             health=self.health,
         )
-
-
-def _is_prompted(conductor: Conductor) -> bool:
-    """Whether a model is prompted, as the settings want it."""
-    return isinstance(conductor, LLMConductor) and conductor.name.startswith(PROMPTED)
-
-
-def _is_apart(conductor: Conductor) -> bool:
-    """Whether it is a model that is no worker."""
-    worker = conductor.worker if isinstance(conductor, LLMConductor) else None
-    return worker is not None and worker.id == CONDUCTOR

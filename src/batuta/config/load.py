@@ -13,49 +13,46 @@ from batuta.clients import (
     RedisConnections,
     WorkerHealth,
     WorkerSpec,
-    discover_workers,
 )
 from batuta.clients.discovery import Discovery, discover_pool
+from batuta.clients.providers import LOCAL, PYTHON
+from batuta.conductors import LLMConductor
+from batuta.conductors.open_conductor import open_trained
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
-from batuta.config.loaded import LoadedConfig
+from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
 from batuta.config.settings import (
     LimitsSetting,
     ServerSetting,
     Settings,
 )
 from batuta.config.settings_file import read_settings
-from batuta.config.simulated import (
-    REHEARSAL_POOL,
-    WORLD2_POOL,
-    drawn_config,
-    rehearsal_config,
-)
+from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import (
     divide_limits,
     open_moderation,
     open_worker_clients,
+    program_spec,
     worker_spec,
 )
-from batuta.core import (
-    Limits,
-    Pool,
-    Price,
-)
+from batuta.core import Conductor, Limits, Pool, Price, Worker
 from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
-from batuta.solvers import LLMConductor
-from batuta.solvers.open_conductor import open_trained
+from batuta.local.pool import add_pulled, pulled_specs
+from batuta.plugins import open_plugin, plugin_names
 
 DEFAULT_FILE = "batuta.toml"
 DISCOVER_POOL = "discover"
+DEMO_POOL = "rehearsal"
+"""The plugged pool that a server shows where there is no model."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
-    "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; to try the "
-    "simulated orchestra without a model: --pool rehearsal"
+    "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; small models that "
+    "run here without a key: --pool local; the simulated orchestra without a model: --pool "
+    "rehearsal"
 )
 
 
@@ -69,7 +66,7 @@ def store_target(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ) -> str:
-    """Where the limits of several processes are counted: BATUTA_REDIS, else the setting.
+    """Return the address at which several processes count limits: BATUTA_REDIS, else the setting.
 
     Raises:
         ConfigError: BATUTA_REDIS_FILE names a file that cannot be read.
@@ -99,9 +96,10 @@ async def load_config(
         http: the session of its clients.
         pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
             `rehearsal:SEED[:COUNT]` and `world2[:SEED[:COUNT]]` (simulated workers drawn by a
-            seed), `discover` (keys and local servers), or a TOML file. None: the file BATUTA_CONFIG
+            seed), `local[:NAME,NAME]` (pulled models and a worker that runs Python), `discover`
+            (keys, local servers, pulled models), or a TOML file. None: the file BATUTA_CONFIG
             names, else `batuta.toml` here, else what the environment's keys and base URLs give,
-            else the local servers.
+            else the local servers and the pulled models.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
             `single/<id>`, `chain/<id>><id>` (workers in a row), or `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
@@ -119,20 +117,20 @@ async def load_config(
             DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None
         )
         if not pool:
-            found = await discover_pool(environ, http)
+            found = await find_workers(environ, http)
             if not found.specs and not found.silent and rehearses:
-                return rehearsal_config(conductor, time_scale)
+                return _open_plugged(DEMO_POOL, conductor, time_scale)
             return _load_discovered(found, conductor, http, environ, processes=processes)
-    kind, _, world = pool.partition(":")
-    if kind == REHEARSAL_POOL:
-        return rehearsal_config(conductor, time_scale, world)
-    if kind == WORLD2_POOL:
-        return drawn_config(pool, conductor)
-    if pool == DISCOVER_POOL:
-        found = await discover_workers(environ, http)
+    if pool.partition(":")[0] in plugin_names("pool"):
+        return _open_plugged(pool, conductor, time_scale)
+    kind, _, names = pool.partition(":")
+    if kind == LOCAL or pool == DISCOVER_POOL:
+        if kind == LOCAL:
+            source, found = "this machine's own models (llama.cpp)", _local_pool(names, environ)
+        else:
+            source, found = "what was found here", (await find_workers(environ, http)).specs
         if not found:
             raise ConfigError(NO_MODELS)
-        source = "what was found here"
         return _build_config(
             source,
             found,
@@ -145,6 +143,55 @@ async def load_config(
     return await _load_file(Path(pool), conductor, http, environ, processes=processes)
 
 
+async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
+    """Find the models that can be called from here: by keys, on servers, and pulled ones.
+
+    Raises:
+        ConfigError: a variable holds a key or a URL that cannot be used.
+    """
+    return add_pulled(await discover_pool(environ, http), environ)
+
+
+def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...]:
+    """The pulled models, or those that were named, and a worker that runs Python.
+
+    Raises:
+        ConfigError: one is not known or was not pulled, or none was.
+    """
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    program = program_spec(WorkerSetting(id=PYTHON, model=PYTHON, provider=PYTHON))
+    return (*pulled_specs(chosen, environ), program)
+
+
+def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) -> LoadedConfig:
+    """Open a pool that a plugin brings.
+
+    Raises:
+        ConfigError: the plugin cannot be loaded, or has no such pool or conductor.
+    """
+
+    def use(plugin: PoolPlugin) -> LoadedConfig:
+        return plugin.open(pool, conductor, time_scale)
+
+    return open_plugin("pool", pool.partition(":")[0], use)
+
+
+def find_plugged_pool(workers: Pool) -> str | None:
+    """Return the `--pool` of a plugin that these workers came from; None: they are of no plugin.
+
+    The workers of a plugged pool bear its name as a tag.
+    """
+    tags = {tag for worker in workers for tag in worker.tags}
+    name = next((name for name in plugin_names("pool") if name in tags), None)
+    if name is None:
+        return None
+
+    def use(plugin: PoolPlugin) -> str | None:
+        return plugin.find(workers)
+
+    return open_plugin("pool", name, use)
+
+
 def _load_discovered(
     found: Discovery,
     conductor: str | None,
@@ -153,7 +200,7 @@ def _load_discovered(
     *,
     processes: int,
 ) -> LoadedConfig:
-    """What was set in the environment; where nothing was, the local servers.
+    """Load what the environment names; where it names nothing, the local servers.
 
     Raises:
         ConfigError: there is no model, or a server that the environment names does not answer.
@@ -188,7 +235,7 @@ async def _load_file(
     if settings.workers:
         specs = tuple(worker_spec(worker, environ) for worker in settings.workers)
     else:
-        specs = await discover_workers(environ, http)
+        specs = (await find_workers(environ, http)).specs
     if not specs:
         raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
     settings = settings.resolve_folders(path.parent)
@@ -220,23 +267,14 @@ def _build_config(
     environ: Mapping[str, str] = os.environ,
     processes: int = 1,
 ) -> LoadedConfig:
-    embedders = tuple(spec.worker for spec in specs if EMBEDDINGS in spec.worker.tags)
-    if len(embedders) == len(specs):
-        raise ConfigError(f"{source} has no worker that can answer: embedding models cannot")
-    try:
-        Pool(tuple(spec.worker for spec in specs))  # all ids differ
-        pool = Pool(tuple(spec.worker for spec in specs if spec.worker not in embedders))
-    except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from None
+    pool, embedders = _split_pool(source, specs)
     resilience = settings.resilience
     breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
     health = {spec.worker.id: WorkerHealth(breaking) for spec in specs}
-    if all(PROGRAM in worker.tags for worker in pool):
-        raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
     shared = _shared_limits(settings.server, http, environ, processes)
     if shared is None and processes > 1:
         specs = divide_limits(specs, processes)
-    clients = open_worker_clients(specs, http, health, shared)
+    clients = open_worker_clients(specs, http, health, shared=shared, environ=environ)
     drafts = settings.conductor
     opener = ConductorOpener(
         pool=pool,
@@ -260,17 +298,38 @@ def _build_config(
         limits=_run_limits(settings.limits),
         mini=mini,
         explore=settings.mini.explore,
-        notes=_precedence_notes(settings) if conductor is None else (),
+        notes=_setting_notes(settings, ultra, named=conductor is not None),
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),
         guardrails=build_guardrails(settings.policies) if settings.policies else NO_GUARDRAILS,
+        terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,
         answer_cache=settings.answer_cache,
         moderation=open_moderation(settings.moderation, http, environ),
         oidc=settings.oidc,
     )
+
+
+def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
+    """Return the workers that answer, and those that turn texts into vectors.
+
+    Raises:
+        ConfigError: nobody can answer, or two have the same id.
+    """
+    workers = tuple(spec.worker for spec in specs)
+    embedders = tuple(worker for worker in workers if EMBEDDINGS in worker.tags)
+    if len(embedders) == len(workers):
+        raise ConfigError(f"{source} has no worker that can answer: embedding models cannot")
+    try:
+        Pool(workers)  # all ids differ
+        pool = Pool(tuple(worker for worker in workers if worker not in embedders))
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    if all(PROGRAM in worker.tags for worker in pool):
+        raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
+    return pool, embedders
 
 
 def _run_limits(setting: LimitsSetting) -> Limits:
@@ -285,19 +344,34 @@ def _run_limits(setting: LimitsSetting) -> Limits:
     )
 
 
-def _precedence_notes(settings: Settings) -> tuple[str, ...]:
-    """A sentence for each setting that another one goes before."""
-    named = settings.conductor.model or settings.conductor.worker
-    ultra = settings.ultra.name
-    if not named or not ultra or named == ultra:
-        return ()
-    return (f"[ultra] goes before [conductor]: {ultra} conducts batuta-ultra, not {named}",)
+def _answering_terms(settings: Settings) -> str:
+    """Return, as a text, which settings decide an answer beside the pool and its limits."""
+    said = settings.resilience
+    waits = (said.step_timeout_s, said.hedge_s)
+    policies = [policy.model_dump_json() for policy in settings.policies]
+    return repr((waits, policies)) if policies or waits != (None, None) else ""
+
+
+def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tuple[str, ...]:
+    """Return a sentence for each setting that has no effect.
+
+    Args:
+        settings: of the file.
+        ultra: who conducts batuta-ultra.
+        named: whether the command line names who does, which goes before both tables.
+    """
+    rounds = rounds_notes(ultra, settings.limits.max_rounds, "[limits] max_rounds")
+    drafts, first = settings.conductor.model or settings.conductor.worker, settings.ultra.name
+    if named or not drafts or not first or drafts == first:
+        return rounds
+    clash = f"[ultra] goes before [conductor]: {first} conducts batuta-ultra, not {drafts}"
+    return (clash, *rounds)
 
 
 def _shared_limits(
     server: ServerSetting, http: HttpTransport, environ: Mapping[str, str], processes: int
 ) -> RedisConnections | None:
-    """Where the providers' limits of all processes are counted; None: each has its own."""
+    """Connect to where all processes count the providers' limits; None if each counts its own."""
     url, processes = redis_target(server, environ), max(server.replicas, processes)
     if not url:
         return None

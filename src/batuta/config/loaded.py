@@ -1,8 +1,8 @@
-"""What settings and the environment become: a pool, its clients and who conducts."""
+"""The result of reading settings and environment: a pool, its clients and its conductors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
+from batuta.core.conductor import needed_rounds
 from batuta.engine import TimeoutPolicy
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
 
@@ -20,17 +21,19 @@ class LoadedConfig:
     """A pool that can be used, and who conducts it."""
 
     source: str
-    """Where it comes from, for people to read."""
+    """The source of the settings, for people to read."""
     pool: Pool
     clients: Mapping[WorkerId, Client]
     conductor: Conductor
     limits: Limits
     mini: Conductor | None = None
-    """Who answers as batuta-mini; None: the best worker."""
+    """The conductor that answers as batuta-mini; None for the best worker."""
     explore: ExploreSetting | None = None
-    """What batuta-mini may try beside it; None: nothing."""
+    """The alternatives that batuta-mini may try; None for none."""
     simulated: bool = False
     """True for the rehearsal: its workers are programs, not language models."""
+    examples: tuple[str, ...] = ()
+    """Questions that the workers can answer, where that is known."""
     history: Path | None = None
     """Outcomes of the workers, for the served baselines that learn."""
     cascade: Path | None = None
@@ -43,18 +46,31 @@ class LoadedConfig:
     """How each worker does; nobody is watched in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
+    terms: str = ""
+    """The settings of timeouts and policies as text, for the keys of measured results."""
     max_rounds: int | None = None
-    """Rounds that a caller may ask for; None: the API's own limit."""
+    """Rounds set in the settings; None: as many as the conductor needs, more if a request asks."""
     server: ServerSetting = ServerSetting()
-    """What a server over it takes on."""
+    """The limits of a server over this pool."""
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
     """Which answers are given again."""
     moderation: ModerationClient | None = None
-    """Who judges texts, if somebody does."""
+    """The client that judges texts, if there is one."""
     oidc: OidcSetting | None = None
-    """By whom people sign in to the page."""
+    """The identity provider by which people sign in to the page."""
     notes: tuple[str, ...] = ()
     """A sentence for each setting that another one goes before, for people to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlugin:
+    """Pools that another package brings, under the name that a `--pool` begins with."""
+
+    open: Callable[[str, str | None, float | None], LoadedConfig]
+    """Opens a pool from the text of `--pool`, the conductor's name and a pace; raises ConfigError.
+    """
+    find: Callable[[Pool], str | None]
+    """Finds the `--pool` from which the workers of a stored run came; None if it is another one."""
 
 
 def describe_config(config: LoadedConfig) -> dict[str, Any]:
@@ -65,3 +81,18 @@ def describe_config(config: LoadedConfig) -> dict[str, Any]:
         "conductor": config.conductor.name,
         "workers": [str(worker.id) for worker in config.pool],
     }
+
+
+def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:
+    """Say what happens if fewer rounds are set than the conductor's workflows need.
+
+    Args:
+        conductor: who writes the workflows.
+        rounds: as they are set; None: they are not.
+        setting: where.
+    """
+    needed = needed_rounds(conductor)
+    if rounds is None or rounds >= needed:
+        return ()
+    said = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
+    return (f"{said}: a workflow that would go on where its answers differ ends before that",)

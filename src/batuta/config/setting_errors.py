@@ -1,4 +1,4 @@
-"""What is wrong with a settings file, in a person's words."""
+"""Describes the errors of a settings file in a person's words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = "extra_forbidden"
 MISSING = "missing"
 OWN_SENTENCE = "value_error"
 NAMES = ("id", "name", "model")
-"""What an entry of a list is called by, the first that it has."""
+"""The fields by which an entry of a list is named, in order of preference."""
 LONGEST_VALUE = 60
 """Characters of a wrong value that are repeated."""
 _EXPECTED = {
@@ -33,7 +33,7 @@ _EXPECTED = {
     "path": "a path in quotes",
     "finite": "a finite number",
 }
-"""By the first word of pydantic's error type: what would have been right."""
+"""Descriptions of right values, by the first word of pydantic's error type."""
 _BOUNDS = {
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
@@ -76,7 +76,7 @@ def describe_value_error(name: str, error: ValidationError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where in the file something is wrong."""
+    """The place of an error in the file."""
 
     entries: tuple[str, ...]
     """The entries of lists around it, such as `[[workers]] "sonnet"`."""
@@ -127,7 +127,7 @@ def _entry_name(entry: Mapping[str, object], index: int) -> str:
 def _describe_error(
     error: ErrorDetails, same: Sequence[ErrorDetails], place: _Place, model: type[BaseModel]
 ) -> str:
-    """What is wrong with the setting at that place."""
+    """Describe the error of the setting at that place."""
     kind, name = error["type"], place.name
     if kind == UNKNOWN:
         known = sorted(_known_names(place.path[:-1], model))
@@ -148,7 +148,7 @@ def _describe_error(
 
 
 def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
-    """What would have been right, once each."""
+    """Yield descriptions of right values, once each."""
     seen: set[str] = set()
     for one in errors:
         form = _EXPECTED.get(one["type"].split("_")[0], "something else")

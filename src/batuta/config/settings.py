@@ -5,12 +5,13 @@ A setting that could have no effect beside the others is refused, by one sentenc
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from batuta.config.settings_file import StrictModel
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
@@ -21,12 +22,12 @@ from batuta.usage import ASSUMED_PRICE
 
 
 class LogFormat(StrEnum):
-    """What a server writes to stderr."""
+    """The form of a server's log on stderr."""
 
     QUIET = "quiet"
-    """What went wrong, as text."""
+    """Errors alone, as text."""
     JSON = "json"
-    """What went wrong, and a line for each request, as JSON."""
+    """Errors, and a line for each request, as JSON."""
 
 
 _OF_ITS_MODEL = ("concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm")
@@ -34,7 +35,7 @@ _OF_ITS_MODEL = ("concurrency", "context_window", "extra_body", "price", "rpm", 
 
 
 class ConductorSetting(StrictModel):
-    """Who writes the workflow and what it is shown."""
+    """The conductor, and what it is shown."""
 
     worker: str | None = None
     """A worker of the pool, a fixed conductor, or the folder of a trained one."""
@@ -47,7 +48,7 @@ class ConductorSetting(StrictModel):
     context_window: int | None = Field(default=None, ge=1)
     tags: tuple[str, ...] = ()
     extra_body: ExtraBody = Field(default={})
-    """As of a worker, for a model that is no worker."""
+    """Further fields of the request's body, for a model that is no worker."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
@@ -68,7 +69,7 @@ class ConductorSetting(StrictModel):
     breaker_questions: int = Field(default=3, ge=1)
     """Questions in a row without a workflow after which the model is skipped."""
     breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
-    """For how long, the first time; each next time twice as long."""
+    """Seconds of the first pause; each next one is twice as long."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +88,7 @@ class ConductorSetting(StrictModel):
 
 
 class SystemSetting(StrictModel):
-    """Who answers under a served name."""
+    """The system that answers under a served name."""
 
     conductor: str | None = None
     """A worker of the pool, a fixed conductor, or the folder of a trained one."""
@@ -115,20 +116,20 @@ class ExploreSetting(StrictModel):
     """How much a system may try to learn what is better."""
 
     share: float = Field(gt=0, le=0.5)
-    """Of its requests."""
+    """Share of the requests on which it explores."""
     usd_per_day: Decimal = Field(ge=0)
     """Dollars of all explored runs of a day (UTC)."""
 
 
 class MiniSetting(SystemSetting):
-    """Who answers as batuta-mini, and what it may try beside it."""
+    """The system that answers as batuta-mini, and the alternatives that it may try."""
 
     explore: ExploreSetting | None = None
     """None: nothing is tried."""
 
 
 class LimitsSetting(StrictModel):
-    """What a run may spend unless a request says less."""
+    """Limits of a run, unless its request sets lower ones."""
 
     max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
     max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -139,11 +140,11 @@ class LimitsSetting(StrictModel):
     unknown_price: PriceSetting = PriceSetting(
         input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output
     )
-    """What a call without a price counts as against dollars."""
+    """The price that a call without a known price counts as against dollars."""
 
 
 class BaselinesSetting(StrictModel):
-    """What the baselines of the API learn from."""
+    """The records from which the API's baselines learn."""
 
     history: str | None = None
     """A file of outcomes, from the settings' folder; see solvers/history.py."""
@@ -161,7 +162,7 @@ class ResilienceSetting(StrictModel):
     breaker_failures: int = Field(default=5, ge=1)
     """Failures in a row after which a worker is skipped."""
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
-    """For how long, the first time; each next time twice as long."""
+    """Seconds of the first pause; each next one is twice as long."""
 
     @model_validator(mode="after")
     def _hedge_comes_first(self) -> Self:
@@ -170,8 +171,19 @@ class ResilienceSetting(StrictModel):
         return self
 
 
+def _check_origin(origin: str) -> str:
+    plain = origin.rstrip("/").lower()
+    if plain != "*" and not _ORIGIN.fullmatch(plain):
+        raise ValueError("an origin is like https://app.example.org, or *")
+    return plain
+
+
+_ORIGIN = re.compile(r"https?://[^/\s?#@]+")
+Origin = Annotated[str, AfterValidator(_check_origin)]
+
+
 class ServerSetting(StrictModel):
-    """What `batuta serve` takes on."""
+    """Settings of `batuta serve`."""
 
     running: int = Field(default=512, ge=1)
     """Answers worked on at the same time; jobs in the background apart."""
@@ -187,12 +199,16 @@ class ServerSetting(StrictModel):
     connections: int = Field(default=4096, ge=1)
     """Connections at the same time; fewer if the process may not open that many files."""
     connections_per_address: int | None = Field(default=None, ge=1)
-    """Of one address; None: half of them. Behind a proxy all have the proxy's."""
+    """Most connections of one address; None for half of all. Behind a proxy all have the proxy's
+    address."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks; providers fetch them."""
+    cors_origins: tuple[Origin, ...] = ()
+    """Origins of web pages that may use the API: https://app.example.org, or * if keys are
+    required."""
     redis: str = ""
-    """Where the rates of keys, and the limits of providers, are counted if there are several
-    replicas or worker processes: redis://host:6379."""
+    """The address of the Redis server (redis://host:6379) at which several replicas or worker
+    processes count the rates of keys and the limits of providers."""
     replicas: int = Field(default=1, ge=1)
     """How many there are; each counts its share for itself while Redis cannot be reached."""
 
@@ -211,9 +227,10 @@ class ModerationSetting(StrictModel):
     base_url: str = ""
     """None: the provider's own."""
     key_env: str = ""
-    """By default the provider's own variable."""
+    """The environment variable with the key; by default the provider's own."""
     tags: tuple[str, ...] = ()
-    """As of a worker: a key that may not ask workers of a tag may not ask this one either."""
+    """Tags like a worker's: a key that may not ask workers of a tag may not ask this model either.
+    """
 
 
 class OidcSetting(StrictModel):
@@ -231,7 +248,7 @@ class OidcSetting(StrictModel):
     users: tuple[str, ...] = ()
     tenant: str = "default"
     limits: dict[str, Any] = Field(default={})
-    """Of users who are new, as of a key."""
+    """Limits of new users, with the fields of a key's limits."""
 
 
 class AnswerCacheSetting(StrictModel):

@@ -21,7 +21,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def refuse_settings(self, names: Iterable[str], reason: str) -> None:
-        """Nothing, if none of those was set.
+        """Return if none of these was set, else raise.
 
         Raises:
             ValueError: one was; the first in order of the alphabet is named.

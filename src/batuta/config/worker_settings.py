@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
-from batuta.clients.providers import PYTHON
+from batuta.clients.adaptations import Kind
+from batuta.clients.providers import LOCAL, PYTHON
+from batuta.clients.think_tags import ThinkTags
 from batuta.config.settings_file import StrictModel
 from batuta.core import Skill
 
@@ -28,7 +30,7 @@ _OWN_FIELDS = frozenset(
         "n",
     }
 )
-"""Of a request's body: what each request decides itself."""
+"""Fields of a request's body that each request decides itself."""
 
 
 def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +42,15 @@ def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
 ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
 
 
+def _without_needed_fields(names: dict[str, str]) -> dict[str, str]:
+    if taken := sorted({"model", "messages", "input", "stream", "tools"} & set(names)):
+        raise ValueError(f"{taken[0]} is needed by its own name and cannot be renamed here")
+    return names
+
+
+FieldNames = Annotated[dict[str, str], AfterValidator(_without_needed_fields)]
+
+
 class PriceSetting(StrictModel):
     """Dollars per million tokens."""
 
@@ -48,7 +59,7 @@ class PriceSetting(StrictModel):
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
     audio: Decimal | None = Field(default=None, ge=0)
-    """Of input that is a recording."""
+    """Price of input that is a recording."""
 
 
 class SamplingSetting(StrictModel):
@@ -74,10 +85,13 @@ class SkillSetting(StrictModel):
 
 
 _OF_MODELS = (
-    "base_url", "context_window", "deployments", "extra_body", "key_env", "price", "rpm",
-    "sampling", "skills", "strength", "tpm", "weight",
+    "adapt", "base_url", "context_window", "deployments", "extra_body", "field_names", "key_env",
+    "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags", "tpm", "weight",
 )  # fmt: skip
 """Settings that mean nothing of a worker that runs code."""
+
+_OF_SERVERS = ("base_url", "deployments", "key_env", "rpm", "tpm", "weight")
+"""Settings that mean nothing of a model that Batuta serves by itself."""
 
 
 class WorkerSetting(StrictModel):
@@ -96,10 +110,18 @@ class WorkerSetting(StrictModel):
     skills: dict[str, float | SkillSetting] = Field(default={})
     """Family of questions to the share that it answers correctly."""
     seconds: float | None = Field(default=None, gt=0)
-    """What an answer takes."""
+    """Seconds that an answer takes."""
     sampling: SamplingSetting = SamplingSetting()
     extra_body: ExtraBody = Field(default={})
     """Further fields of every request, for a server of OpenAI's form: `lora` of llama.cpp…"""
+    adapt: tuple[Kind, ...] = ()
+    """Adaptations to what its server is known to refuse, applied from the first request on."""
+    field_names: FieldNames = Field(default={})
+    """Fields of a request's body by the server's name for them; an empty one is not sent."""
+    think_tags: ThinkTags = "off"
+    """The way in which reasoning is marked in the text of its answers, to be separated from it."""
+    openai_api: Literal["chat", "responses"] | None = None
+    """The one of OpenAI's two APIs that is called; left out: the one that the model needs."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
@@ -122,6 +144,8 @@ class WorkerSetting(StrictModel):
             self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
             if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
                 raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
+        if self.provider == LOCAL:
+            self.refuse_settings(_OF_SERVERS, "is of a server, and Batuta serves this model itself")
         if not self.deployments:
             self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
         elif not self.weight and not any(each.weight for each in self.deployments):

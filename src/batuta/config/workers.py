@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
 from batuta.clients import (
     HttpTransport,
+    RetryPolicy,
     WorkerHealth,
     WorkerSpec,
     find_provider,
-    open_clients,
+    open_client,
     provider_key,
     provider_url,
 )
@@ -19,15 +21,17 @@ from batuta.clients.catalog import ListedModel, known_worker
 from batuta.clients.http_target import url_host
 from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.limits_shared import RedisConnections
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
+from batuta.clients.providers import LOCAL, PYTHON, DeploymentSpec, has_url_override
+from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.secret import Secret
 from batuta.config.settings import ModerationSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError
+from batuta.local.pool import local_spec
+from batuta.local.pool_server import LocalClient, pool_server
 
 PROGRAM_DESCRIPTION = (
     "No language model: runs the last Python code block of what it may read, or of its subtask, in "
@@ -52,8 +56,13 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
     url = setting.base_url.rstrip("/") or own
     _check_address(setting.id, url)
     if setting.provider == PYTHON:
-        return _program_spec(setting)
-    known = known_worker(setting.provider, ListedModel(name=setting.model), url)
+        return program_spec(setting)
+    served_here = local_spec(setting.model) if setting.provider == LOCAL else None
+    known = (
+        served_here.worker
+        if served_here
+        else known_worker(setting.provider, ListedModel(name=setting.model), url)
+    )
     price = Price(**setting.price.model_dump()) if setting.price else known.price
     worker = Worker(
         id=WorkerId(setting.id),
@@ -62,7 +71,7 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
         tags=tuple(dict.fromkeys((*known.tags, *setting.tags))),
         context_window=setting.context_window or known.context_window,
         price=price,
-        sampling=Sampling(**setting.sampling.model_dump()),
+        sampling=Sampling(**setting.sampling.model_dump()).with_defaults(known.sampling),
         strength=setting.strength,
         skills=setting.known_skills or known.skills,
         seconds=setting.seconds,
@@ -78,10 +87,16 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
         provider=setting.provider,
         base_url=url,
         key=key,
-        concurrency=setting.concurrency,
+        concurrency=min(setting.concurrency, served_here.concurrency)
+        if served_here
+        else setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
         extra_body=setting.extra_body,
+        adapt=setting.adapt,
+        field_names=setting.field_names,
+        openai_api=setting.openai_api,
+        think_tags=setting.think_tags,
     )
     check_sampling(spec, spec.worker.sampling, f"worker {setting.id}: sampling")
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
@@ -89,7 +104,7 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
 
 
 def _check_address(worker: str, url: str) -> None:
-    """Nothing, if that can be an address.
+    """Return if the text can be an address, else raise.
 
     Raises:
         ConfigError: it cannot; the worker is named.
@@ -102,7 +117,7 @@ def _check_address(worker: str, url: str) -> None:
 
 
 def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
-    """Nothing, if each choice of sampling changes what the model is sent.
+    """Return if each choice of sampling changes what the model is sent, else raise.
 
     Args:
         spec: the model, and how it is reached.
@@ -141,6 +156,10 @@ def _deployment_spec(
         rpm=setting.rpm,
         tpm=setting.tpm,
         extra_body=spec.extra_body,
+        adapt=spec.adapt,
+        field_names=spec.field_names,
+        openai_api=spec.openai_api,
+        think_tags=spec.think_tags,
     )
     return DeploymentSpec(spec=place, weight=setting.weight)
 
@@ -168,7 +187,7 @@ def open_moderation(
     return ModerationClient(worker, http, base_url=url, key=key)
 
 
-def _program_spec(setting: WorkerSetting) -> WorkerSpec:
+def program_spec(setting: WorkerSetting) -> WorkerSpec:
     """A worker that runs code; it has no model and costs nothing."""
     worker = Worker(
         id=WorkerId(setting.id),
@@ -188,24 +207,43 @@ def open_worker_clients(
     http: HttpTransport,
     health: Mapping[WorkerId, WorkerHealth],
     shared: RedisConnections | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[WorkerId, Client]:
-    """The workers' clients; those that run code are loaded where there are some.
-
-    With `shared` their limits hold over all processes.
+    """The workers' clients; with `shared` their limits hold over all processes.
 
     Raises:
-        ConfigError: a worker needs a key or a base URL.
+        ConfigError: a worker needs a key or a base URL, or a local model was not pulled.
     """
-    models = (spec for spec in specs if spec.provider != PYTHON)
-    clients = open_clients(models, http, health, shared)
-    for spec in specs:
-        if spec.provider == PYTHON:
-            from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
+    return {
+        spec.worker.id: open_worker_client(
+            spec, http, health.get(spec.worker.id), shared=shared, environ=environ
+        )
+        for spec in specs
+    }
 
-            clients[spec.worker.id] = RateLimitedClient(
-                PythonWorker(), CallLimiter(spec.concurrency, None, None)
-            )
-    return {spec.worker.id: clients[spec.worker.id] for spec in specs}
+
+def open_worker_client(
+    spec: WorkerSpec,
+    http: HttpTransport,
+    health: WorkerHealth | None = None,
+    *,
+    shared: RedisConnections | None = None,
+    environ: Mapping[str, str] = os.environ,
+    attempts: int = RetryPolicy().attempts,
+) -> Client:
+    """A worker's client: of a provider, of a model that Batuta serves itself, or of programs.
+
+    Raises:
+        ConfigError: as `open_worker_clients`.
+    """
+    if spec.provider == PYTHON:
+        from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
+
+        return RateLimitedClient(PythonWorker(), CallLimiter(spec.concurrency, None, None))
+    if spec.provider == LOCAL:
+        return LocalClient(spec, http, health, pool_server(http, environ))
+    policy = RetryPolicy(attempts=attempts)
+    return open_client(spec, http, policy=policy, health=health, shared=shared)
 
 
 def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 _RUN_PREFIX = "run_"
 _CALL_ID_PATTERN = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
-"""At most 40 characters: OpenAI takes no longer one."""
+"""Holds at most 40 characters, the most that OpenAI takes."""
 _ROUND_FACTOR = 100
 
 
 class ToolCallOrigin(NamedTuple):
-    """Where a tool call came from."""
+    """The place in a run from which a tool call came."""
 
     run: str
     """The run's id."""
     round: int
     step: int
     number: int
-    """Of the call among those of the step, from 0."""
+    """Position of the call among those of its step, from 0."""
 
 
 def encode_call_id(origin: ToolCallOrigin) -> str:
@@ -29,7 +29,7 @@ def encode_call_id(origin: ToolCallOrigin) -> str:
 
 
 def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
-    """Where the call came from; None for an id of somebody else."""
+    """Return where the call came from; None for an id that is not Batuta's."""
     found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
     if found is None:
         return None

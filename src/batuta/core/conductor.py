@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from batuta.core.decision import Decision
 from batuta.core.message import Delta, Question, Reply, Request
 from batuta.core.run import Failure, Round
-from batuta.core.worker import Pool, Worker
+from batuta.core.worker import Pool, Worker, WorkerId
 from batuta.core.workflow import MAX_STEPS
 
 
 class CallListener(Protocol):
-    """Who hears a call while it lasts."""
+    """A listener hears the events of a call while it lasts."""
 
     @property
     def streaming(self) -> bool:
@@ -79,7 +80,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningContext:
-    """What a conductor knows when it plans."""
+    """The context in which a conductor plans."""
 
     question: Question
     pool: Pool
@@ -94,8 +95,10 @@ class PlanningContext:
 class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
-    Law: the workflow of a `Plan` names only workers of `brief.pool` and has at most
-    `brief.max_steps` steps. `AcceptedAnswer` only if `brief.previous` is not empty.
+    Law: the workflow of a `Plan` names only workers of `context.pool` and has at most
+    `context.max_steps` steps. `AcceptedAnswer` only if `context.previous` is not empty.
+
+    A conductor may have more members: those of `NeedsRounds`, and those of `ModelConductor`.
     """
 
     @property
@@ -108,3 +111,54 @@ class Conductor(Protocol):
     ) -> Decision:
         """One decision; never raises for a draft that is malformed or a model that fails."""
         ...
+
+
+@runtime_checkable
+class NeedsRounds(Protocol):
+    """A conductor whose workflows continue in further rounds."""
+
+    @property
+    def needed_rounds(self) -> int:
+        """The number of rounds in which each of its workflows can end."""
+        ...
+
+
+def needed_rounds(conductor: Conductor) -> int:
+    """Rounds that the conductor's workflows need; 1 if it does not say."""
+    return conductor.needed_rounds if isinstance(conductor, NeedsRounds) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptDescription:
+    """The words about its workers that a conducting language model gets with a question."""
+
+    text: str
+    """The whole prompt."""
+    cards: Mapping[WorkerId, tuple[str, ...]]
+    """The prompt's lines about each worker; a worker whose name alone is in it has none."""
+    shown: str
+    """A clause about these words, to follow "over 3 workers"; empty if they are names alone."""
+
+
+@runtime_checkable
+class ModelConductor(Protocol):
+    """A conductor whose workflows a language model writes."""
+
+    @property
+    def worker(self) -> Worker | None:
+        """The model as a worker, which hears the question and is paid; None: it runs here."""
+        ...
+
+    def describe(self, pool: Pool) -> PromptDescription:
+        """Return what the model is told of these workers."""
+        ...
+
+
+def conductor_worker(conductor: Conductor | None) -> Worker | None:
+    """Return the worker whose model writes the workflows, if one does."""
+    return conductor.worker if isinstance(conductor, ModelConductor) else None
+
+
+def describe_prompt(conductor: Conductor | None, pool: Pool) -> PromptDescription | None:
+    """Return what the conductor's model is told of these workers; None: no model conducts."""
+    return conductor.describe(pool) if isinstance(conductor, ModelConductor) else None

@@ -1,4 +1,4 @@
-"""What a conductor decides: a plan, that the answer stands, or a draft that is no workflow."""
+"""A conductor's decisions: a plan, an accepted answer, or a draft that is no workflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cropping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a conductor's model wrote, verbatim; its tokens are paid and trained on."""
+    """Text that a conductor's model wrote, verbatim; its tokens are paid and trained on."""
 
     text: str = ""
     usage: Usage = ZERO_USAGE

@@ -43,7 +43,7 @@ class StepDelta:
     round: int
     index: int
     worker: WorkerId
-    """Who sent it: the step's, or whoever is asked in its place."""
+    """The worker that sent it: the step's own, or the one asked in its place."""
     delta: Delta
     is_answer: bool = False
     """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""

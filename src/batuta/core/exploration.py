@@ -10,11 +10,11 @@ class Exploration:
     """A choice among several ways to answer; kept in the run, so that it can be reweighed."""
 
     system: str
-    """Who chose, with its version: another version learns anew."""
+    """Name and version of the system that chose; another version learns anew."""
     cell: str
     """The kind of question, within which ways are compared."""
     arm: str
-    """What was chosen."""
+    """The alternative that was chosen."""
     explored: bool
     """Whether something else than the best so far was tried."""
     propensity: float

@@ -68,6 +68,14 @@ def format_short(number: float) -> str:
     return f"{number:.3g}"
 
 
+def format_bytes(size: float) -> str:
+    """A size of files or memory: 491 MB, 1.1 GB; a thousand bytes are a kilobyte."""
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= least:
+            return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{size:.0f} B"
+
+
 def format_percent(share: float, digits: int = 0) -> str:
     """A share of one: `42 %`."""
     return f"{share * _HUNDRED:.{digits}f}\u00a0%"
@@ -79,7 +87,7 @@ def format_time(moment: float) -> str:
 
 
 def format_age(moment: float, now: float | None = None) -> str:
-    """How long ago a moment was: `3 h ago`; `now` is the present if it is not given."""
+    """Return how long ago a moment was, as in `3 h ago`; `now` defaults to the present."""
     past = max(0.0, (time.time() if now is None else now) - moment)
     for size, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
         if past >= size:

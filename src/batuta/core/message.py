@@ -1,4 +1,4 @@
-"""What is asked, what is said to a model for it, and what it says back."""
+"""Questions, the messages that are sent to a model for them, and the model's replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The speaker of a message."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -92,7 +92,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What the client's tool returned."""
+    """The result that the client's tool returned."""
 
     call_id: str
     content: str
@@ -110,7 +110,7 @@ class Thought:
     """Reasoning that a provider signed, so that it takes it back with a tool's result."""
 
     model: str
-    """Who thought it; nobody else can use it."""
+    """The model that reasoned so; no other model can use it."""
     text: str = ""
     signature: str = ""
     redacted: str = ""
@@ -119,7 +119,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCache:
-    """What the client asked of the caches of prompts at the providers."""
+    """The client's wishes for the providers' prompt caches."""
 
     key: str | None = None
     """Requests of the same key share a beginning."""
@@ -256,9 +256,6 @@ class Request:
     """Output tokens at most, reasoning included, because of a limit in dollars; every client sends
     it as the worker's own limit. None: no limit in dollars applies."""
     cache: PromptCache | None = None
-    continuation: str = ""
-    """A text whose likelihood after the last message is asked for: the reply is empty and its
-    `logprobs` are the text's tokens. Only servers that echo prompts know. Empty: a plain call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +266,7 @@ class TokenLogprob:
     logprob: float
     """The natural logarithm of its probability."""
     utf8: tuple[int, ...] | None = None
-    """Its bytes, where the provider tells them: a token may be a part of a character."""
+    """The token's bytes, where the provider tells them: a token may be a part of a character."""
     others: tuple[TokenLogprob, ...] = ()
     """The most probable tokens in its place, it among them."""
 
@@ -294,9 +291,9 @@ class Reply:
     is_refusal: bool = False
     """Whether the text is the model's refusal to answer, told apart from an answer."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the text's tokens, if they were asked for."""
+    """Log probabilities of the text's tokens, if they were asked for."""
     vectors: tuple[tuple[float, ...], ...] = ()
-    """Of a model that embeds: one for each message."""
+    """Vectors of a model that embeds: one for each message."""
     alternatives: tuple[Reply, ...] = ()
     """The other replies, if several were asked for; their tokens and dollars are in `usage` and
     `cost` of this one."""
@@ -325,4 +322,4 @@ class Delta:
     choice: int = 0
     """Which of several replies it belongs to."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the text's tokens."""
+    """Log probabilities of the text's tokens."""

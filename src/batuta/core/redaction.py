@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 HIDDEN_ADDRESS = "[address]"
 HIDDEN_KEY = "***"
-_MAX_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 """Characters of a text that are looked at; what comes after is left out."""
 _TOP_LEVEL_DOMAINS = (
     "com|net|org|io|ai|dev|cloud|app|co|info|biz|tech|edu|gov|eu|de|uk|us|fr|nl|ch|at|es|pt|br|it"
@@ -22,15 +22,18 @@ _TOP_LEVEL_DOMAINS = (
     "|consul|arpa|onion|example|test|invalid"
 )
 _ADDRESS_LIKE = re.compile(
-    r"(?<![\w+.-])[a-z][a-z0-9+.-]*:/{2}\S*"  # a URL
+    r"(?<![\w+.-])[a-z][a-z0-9+.-]*+:/{2}\S*"  # a URL
     r"|(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])(?::\d+)?"
-    r"|\[[0-9a-f:.%]*:[0-9a-f:.%]*\](?::\d+)?"
-    r"|(?<![\w:])(?:(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}|(?:[0-9a-f]{1,4}:)*:(?:[0-9a-f:.]+))(?![\w:])"
-    rf"|(?<![\w.-])(?:[\w-]+\.)+(?:{_TOP_LEVEL_DOMAINS})\b(?:\.(?![\w-]))?(?::\d+)?(?:/[^\s\"'<>]*)?"
-    r"|(?<![\w.-])(?:localhost|[\w-]+(?:[.-][\w-]+)+:\d{2,5})\b(?::\d+)?"
+    r"|\[(?=[0-9a-f.%]*+:)[0-9a-f:.%]*+\](?::\d+)?"
+    r"|(?<![\w:])(?:(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}|(?:[0-9a-f]{1,4}:){0,7}:[0-9a-f:.]{1,45})"
+    r"(?![\w:])"
+    rf"|(?<![\w.-])(?:[\w-]++\.)+(?:{_TOP_LEVEL_DOMAINS})\b(?:\.(?![\w-]))?(?::\d+)?(?:/[^\s\"'<>]*)?"
+    r"|(?<![\w.-])(?:localhost|-*+\w++[.-][\w.-]*+:\d{2,5})\b(?::\d+)?"
     r"|\bport\b\W{0,3}\d{2,5}\b",
     re.IGNORECASE,
 )
+"""Matching takes linear time: repetitions backtrack not at all or by a bounded number of
+characters, and the lookbehinds keep a match from starting again within the same word."""
 _KEY_LIKE = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|hf)[-_][A-Za-z0-9_\-*.]{6,}"  # OpenAI, Anthropic, OpenRouter, others
     r"|\bAIza[A-Za-z0-9_\-]{10,}"  # Google
@@ -47,12 +50,20 @@ def hide_keys(text: str) -> str:
 
 def clean_message(text: str) -> str:
     """An error's sentence as it may be recorded: without what looks like a key or an address."""
-    return hide_addresses(hide_keys(text))
+    return hide_addresses(hide_keys(first_words(text)))
+
+
+def first_words(text: str, most: int = MAX_CHARACTERS) -> str:
+    """Return the text, or the whole words of its first `most` characters.
+
+    Half a key or half an address would not look like one.
+    """
+    return text if len(text) <= most else text[:most].rpartition(" ")[0]
 
 
 @lru_cache(256)
 def address_parts(url: str) -> tuple[str, ...]:
-    """What of that URL must not be shown, in all the forms in which it may be repeated."""
+    """Return the parts of a URL that must not be shown, in every form in which they may recur."""
     split = urlsplit(url)
     host, path = split.hostname or "", split.path.rstrip("/")
     ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
@@ -70,8 +81,7 @@ def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
         text: a provider's words.
         known: parts of the address that was called, the longest first.
     """
-    if len(text) > _MAX_CHARACTERS:
-        text = text[:_MAX_CHARACTERS].rpartition(" ")[0]  # half an address would not look like one
+    text = first_words(text)
     if known:
         text = _parts_pattern(tuple(known)).sub(HIDDEN_ADDRESS, text)
     return _ADDRESS_LIKE.sub(HIDDEN_ADDRESS, text)

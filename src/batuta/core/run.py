@@ -50,7 +50,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a run may spend; None is no limit."""
+    """Limits of a run; None is no limit."""
 
     steps: int = MAX_STEPS
     """Steps of each round's workflow."""
@@ -59,7 +59,7 @@ class Limits:
     usd: float | None = None
     seconds: float | None = None
     unknown: Price = field(default=ASSUMED_PRICE, repr=False)
-    """What a call without a price counts as against dollars."""
+    """The price that a call without a known price counts as against the limit in dollars."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1:
@@ -128,7 +128,7 @@ class StepRun:
     index: int
     planned: WorkerId
     worker: WorkerId
-    """Who answered it: `planned`, or its substitute."""
+    """The worker that answered: `planned`, or its substitute."""
     request: Request | None
     """Verbatim; None if the step was never called."""
     result: Reply | Failure
@@ -172,9 +172,9 @@ class Round:
     drafts: tuple[MalformedPlan, ...] = ()
     """Malformed drafts before the decision; their tokens are paid."""
     workflow: Workflow | None = None
-    """What was run: the plan's, or the fallback's; None if nothing was."""
+    """The workflow that was run: the plan's, or the fallback's; None if none was."""
     steps: tuple[StepRun, ...] = ()
-    """In the order in which they ended."""
+    """The steps, in the order in which they ended."""
     planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
@@ -200,7 +200,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run continues from: rounds that were executed, and paid, by the runs before it."""
+    """The rounds from which a run continues; earlier runs have executed and paid them."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""
@@ -210,12 +210,12 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """What is known of a run before anything happens."""
+    """A run's data that are known before anything happens."""
 
     id: RunId
     question: Question
     pool: Pool
-    """In the order in which the conductor saw it."""
+    """The workers, in the order in which the conductor saw them."""
     seed: int | None
     """None: sampling was not meant to be repeatable."""
     limits: Limits
@@ -242,7 +242,8 @@ class WorkflowEstimate:
     usage: Usage
     cost: Cost
     seconds: float | None = None
-    """Of the longest chain of steps; None: the speed of one of the workers is not known."""
+    """Seconds of the longest chain of steps; None if the speed of one of its workers is not known.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,11 +251,11 @@ class GuardrailTriggered:
     """A policy did something; what it found is not recorded."""
 
     policy: str
-    """Its name in the settings."""
+    """The guardrail's name in the settings."""
     where: str
     """`input`, `between` or `output`, and the message or step it looked at: `between:step 1`."""
     action: str
-    """`redacted`, `flagged`, `blocked` or `failed`."""
+    """`redacted`, `flagged`, `blocked`, `failed` or `timed out`."""
     count: int = 1
     """Places that it found."""
 
@@ -277,9 +278,9 @@ class Run:
     """Which limit ended the run, or cut its answer short, if one did."""
     seconds: float = 0.0
     guards: tuple[GuardrailTriggered, ...] = ()
-    """What policies did, in order."""
+    """The guardrails' findings, in order."""
     expected: WorkflowEstimate | None = None
-    """Of a dry run: what its workflow would take."""
+    """The estimate of a dry run: what its workflow would take."""
 
     @property
     def id(self) -> RunId:

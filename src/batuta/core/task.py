@@ -13,9 +13,9 @@ class Grade:
     """A judged answer. A wrong answer is a grade; no judgement is `score=None`."""
 
     score: float | None
-    """In [0, 1]; None: undecided."""
+    """Score in [0, 1]; None if undecided."""
     extracted: str | None = None
-    """What the grader took for the answer."""
+    """The text that the grader took for the answer."""
     reason: str = ""
 
 
@@ -40,7 +40,7 @@ class Task:
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     data: str = ""
-    """What the grader needs beyond the target, as JSON: the tests of a program, the options."""
+    """Further data of the grader, as JSON: the tests of a program, the options."""
     private: bool = False
     """True: its text is never logged, stored or published; `repr` hides it."""
 

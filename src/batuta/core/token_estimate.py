@@ -9,15 +9,15 @@ from batuta.core.message import Audio, File, Image, Message, Reply, Request, Tex
 from batuta.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English; other scripts have more tokens: see `token_weight`."""
+"""Characters in a token of English; other scripts have more tokens (see `token_weight`)."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
 _BYTES_PER_TOKEN = 40
-"""Of a file or a recording, about."""
+"""Approximate bytes in a token of a file or a recording."""
 
 
 _WEIGHT_PER_TOKEN = 12
-"""Of a token."""
+"""Weight of one token."""
 
 
 def token_weight(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType, TypeVar
@@ -60,8 +61,8 @@ class Sampling:
     choices: int | None = None
     """Replies to the one prompt; None: one."""
     logprobs: int | None = None
-    """For each token of the reply, how many others are told with their log probabilities, beside
-    its own; None: none is given."""
+    """Number of alternatives told for each token of the reply, with their log probabilities and the
+    token's own; None if no probabilities are told."""
     dimensions: int | None = None
     """Numbers of each vector, of a model that embeds; None: the model's own."""
 
@@ -96,7 +97,7 @@ class Skill:
 
     family: str
     share: float
-    """In [0, 1]."""
+    """Share of answers that were right, in [0, 1]."""
     questions: int | None = None
     """How many it was measured on here; None: it is believed, or taken from a public board."""
     board: str = ""
@@ -109,7 +110,7 @@ class Skill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What is known of a worker; data only, no connection."""
+    """A worker's description; data only, no connection."""
 
     id: WorkerId
     model: str
@@ -127,9 +128,9 @@ class Worker:
     strength: float | None = None
     """Share of questions it answers correctly alone, in [0, 1], as measured or as believed."""
     skills: tuple[Skill, ...] = ()
-    """What it is good at."""
+    """The worker's strengths."""
     seconds: float | None = None
-    """What an answer takes; None: not measured."""
+    """Seconds that an answer takes; None if not measured."""
     parameters: float | None = None
     """Billions of parameters; None: unknown."""
 
@@ -203,9 +204,10 @@ class Pool:
     def ranked(self) -> tuple[Worker, ...]:
         """Best first: by strength, measured skills, price of output, size, number.
 
-        Skills count where all workers without a strength were measured on a family in common;
-        what a public board says does not. Workers that run programs are left out unless there is
-        nobody else.
+        Of equal strengths the cheaper is the better, one of unknown price the last; where no
+        strength is known the dearer is taken for the better. Skills count where all workers without
+        a strength were measured on a family in common; what a public board says does not. Workers
+        that run programs are left out unless there is nobody else.
         """
         if len(self.workers) == 1:  # a request for a named worker asks often
             return self.workers
@@ -219,5 +221,5 @@ def _ranking_key(worker: Worker, families: set[str]) -> tuple[float, float, floa
     price = float(worker.price.output) if worker.price else 0.0
     size = worker.parameters or 0.0
     if worker.strength is not None:
-        return (worker.strength, 0.0, price, size)
+        return (worker.strength, 0.0, -price if worker.price else -math.inf, size)
     return (-1.0, sum(worker.measured[family] for family in families), price, size)

@@ -17,17 +17,19 @@ class Step:
     """One call of one worker."""
 
     subtask: str
-    """What it is told to do; empty with no access: the question itself, unwrapped."""
+    """The instruction; if it is empty and nothing is read, the worker gets the question itself,
+    unwrapped."""
     worker: WorkerId
     access: tuple[int, ...] = ()
     """Earlier steps whose subtask and reply it reads, ascending."""
     previous: bool = False
-    """In a corrective round: reads every step before it and the previous round ("all")."""
+    """True in a corrective round if the step reads every step before it and the previous round
+    ("all")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """At least one step; each looks back only; the last one answers."""
+    """A workflow has at least one step; a step reads earlier steps only; the last one answers."""
 
     steps: tuple[Step, ...]
 
@@ -47,7 +49,7 @@ class Workflow:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """For each step, how many steps must end one after another before it starts."""
+        """Numbers of steps that must end one after another before each step starts."""
         levels: list[int] = []
         for step in self.steps:
             levels.append(1 + max((levels[i] for i in step.access), default=-1))

@@ -27,7 +27,7 @@ def single_blas_thread() -> Generator[None]:
 
 
 def limit_blas_to_one_thread() -> None:
-    """From here on in this process, matrix products use one thread: for a process a core."""
+    """Let matrix products of this process use one thread from now on, for a process a core."""
     with _SETTING_LOCK:
         _blas_controller().limit(limits=1)
 

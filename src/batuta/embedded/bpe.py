@@ -82,7 +82,7 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """What `token` stands for; nothing, for a special or unknown one."""
+        """Return the bytes of `token`; none for a special or unknown one."""
         return self._bytes.get(token, b"")
 
     def _read(self, data: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ def _special_token_id(added: Mapping[str, Any]) -> int:
 
 
 def _split_regex(pre_tokenizer: Mapping[str, Any]) -> str:
-    """Where text is cut into pieces."""
+    """Return the pattern that cuts text into pieces."""
     parts: list[Any] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     kinds = [part["type"] for part in parts]
     split, level = parts[0], parts[-1]

@@ -11,6 +11,7 @@ from anyio import to_thread
 
 from batuta.core import CallListener, Delta, Reply, Request, Sampling, Usage
 from batuta.core.conductor import NULL_LISTENER
+from batuta.embedded.adapters import AdaptedTensors, is_adapter, read_base
 from batuta.embedded.bpe import Tokenizer
 from batuta.embedded.chat_template import check_template, format_chat_prompt
 from batuta.embedded.constrained_decoding import NameConstraint, NameTokens
@@ -20,7 +21,7 @@ from batuta.embedded.qwen2 import Qwen2, Qwen2Config
 from batuta.errors import BadRequestError, ConfigError, ContextLengthError
 
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
-"""Where the request leaves the choice: greedy, and not for ever."""
+"""Sampling where the request leaves the choice: greedy, with a cap."""
 _SLICE_SECONDS = 0.02
 """Seconds of computing after which another call gets its turn and a cancelled one ends."""
 _STREAM_SLICE_SECONDS = 0.002
@@ -67,16 +68,18 @@ class EmbeddedClient:
     def _load_folder(cls, folder: Path) -> Self:
         if not folder.is_dir():
             raise ConfigError("there is no such folder")
-        config = read_json(folder / "config.json")
+        base = _base_folder(folder) if is_adapter(folder) else folder
+        config = read_json(base / "config.json")
         shape = Qwen2Config.read(config)
-        check_template(folder)
-        tokenizer = Tokenizer(read_json(folder / "tokenizer.json"))
+        words = folder if (folder / "tokenizer.json").exists() else base
+        check_template(words)
+        tokenizer = Tokenizer(read_json(words / "tokenizer.json"))
         if len(tokenizer) > shape.vocabulary:
             raise ConfigError(
                 f"tokenizer.json has {len(tokenizer)} tokens, config.json {shape.vocabulary}"
             )
-        model = Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
-        return cls(folder.name, model, tokenizer, _eos_tokens(folder, config))
+        model = _read_model(shape, folder, base)
+        return cls(folder.name, model, tokenizer, _eos_tokens(base, config))
 
     def __repr__(self) -> str:
         return f"Embedded({self._name!r})"
@@ -131,6 +134,32 @@ class EmbeddedClient:
             f"the prompt leaves no room for a reply in the {positions} positions of "
             f"{self._name}: shorten it"
         )
+
+
+def _base_folder(folder: Path) -> Path:
+    """Return the folder of the model that the adapters in `folder` stand on.
+
+    Raises:
+        ConfigError: it is not on this machine.
+    """
+    base = Path(read_base(folder))
+    if not base.is_dir():
+        raise ConfigError(
+            f"its adapters stand on {base}, which is no folder here: serve them with vLLM "
+            f"(`vllm serve {base} --enable-lora`, docs/training.md), or write the whole model with "
+            f"`batuta train merge {folder} --out FOLDER` and name that folder"
+        )
+    return base
+
+
+def _read_model(shape: Qwen2Config, folder: Path, base: Path) -> Qwen2:
+    """Read the weights in `base`, with the adapters in `folder` where that is another folder."""
+    if base == folder:
+        return Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
+    tensors = AdaptedTensors.read(folder, base)
+    model = Qwen2(shape, tensors)
+    tensors.check_all_taken()
+    return model
 
 
 async def _send_delta(listener: CallListener, text: str) -> None:

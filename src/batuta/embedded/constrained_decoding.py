@@ -1,4 +1,4 @@
-"""Whom a draft calls: in its list `model_id` no name can be written but those that are listed."""
+"""Holds a draft's list `model_id` to the names that are listed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NameConstraint:
         self._written = b""
 
     def append_text(self, written: bytes) -> None:
-        """What the draft continues with."""
+        """Add the bytes with which the draft continues."""
         self._written += written
 
     def mask_logits(self, logits: Floats) -> Floats:

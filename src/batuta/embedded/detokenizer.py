@@ -20,7 +20,10 @@ class IncrementalDetokenizer:
         """A stop string has come."""
 
     def append_bytes(self, data: bytes, *, last: bool = False) -> str:
-        """What may be said now; the end is held back while it may begin a stop string."""
+        """Return the text that may be shown now.
+
+        An end that may begin a stop string is held back.
+        """
         text = self._held_back + self._decoder.decode(data, last)
         found = [at for at in map(text.find, self._stop) if at >= 0]
         if found:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Self, cast, final
+from typing import Any, Protocol, Self, cast, final
 
 import numpy as np
 import safetensors
@@ -48,6 +48,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", data)
 
 
+class Tensors(Protocol):
+    """Weights that are read by name and shape."""
+
+    def take(self, name: str, *shape: int) -> Floats:
+        """Return the tensor of that name as float32."""
+        ...
+
+
 @final
 class SafetensorsFile:
     """The content of a safetensors file, taken by name and shape."""
@@ -70,6 +78,11 @@ class SafetensorsFile:
         except safetensors.SafetensorError as error:
             raise ConfigError(f"{path.name} is damaged: {error}") from None
         return cls(path.name, tensors)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._tensors.keys()
 
     def take(self, name: str, *shape: int) -> Floats:
         """The tensor of that name as float32.

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from batuta.core import Client, Sampling
+from batuta.embedded.adapters import ADAPTER_WEIGHTS, is_adapter, read_base
 from batuta.embedded.client import EmbeddedClient
 from batuta.embedded.model_files import read_json
 from batuta.errors import ConfigError, StoreError
@@ -24,7 +25,7 @@ _VERSION_LENGTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorCard:
-    """What serving must know of a trained conductor."""
+    """The facts about a trained conductor that serving must know."""
 
     name: str
     rendering: PromptOptions
@@ -36,8 +37,7 @@ class ConductorCard:
     prompt: str = ""
     """Version of the wording that it was trained on; empty: not written down."""
     workers: tuple[str, ...] = ()
-    """Who could be called in its training, in the order of their numbers; empty: not written
-    down."""
+    """The workers of its training, in the order of their numbers; empty if not written down."""
 
     def check_prompt(self) -> None:
         """Makes sure that it is prompted now as it was in training.
@@ -109,12 +109,12 @@ class ConductorCard:
 
 
 def card_path(place: Path) -> Path:
-    """Where the card of a policy lies: in its folder, or beside its GGUF file under its name."""
+    """Return the path of a policy's card: in its folder, or beside its GGUF file under its name."""
     return place.with_suffix(".json") if place.suffix == SUFFIX else place / CARD_FILE
 
 
 def is_policy(place: Path) -> bool:
-    """Whether a trained conductor lies there: a folder, or a GGUF file."""
+    """Return True if a trained conductor lies there: a folder, or a GGUF file."""
     return place.is_file() if place.suffix == SUFFIX else (place / CARD_FILE).is_file()
 
 
@@ -128,9 +128,18 @@ def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
     if place.suffix == SUFFIX:
         from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - seldom, of an extra
 
-        model, weights, kind = GgufClient.open(place), place, "llama.cpp"
+        model, weights, kind = GgufClient.open(place), [place], "llama.cpp"
     else:
-        model, weights, kind = EmbeddedClient.open(place), place / "model.safetensors", "embedded"
-    with weights.open("rb") as file:
-        version = hashlib.file_digest(file, "sha256").hexdigest()
-    return model, card, f"{kind}/{card.name}@{version[:_VERSION_LENGTH]}"
+        model, weights, kind = EmbeddedClient.open(place), _weight_files(place), "embedded"
+    version = hashlib.sha256()
+    for each in weights:
+        with each.open("rb") as file:
+            hashlib.file_digest(file, lambda: version)
+    return model, card, f"{kind}/{card.name}@{version.hexdigest()[:_VERSION_LENGTH]}"
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """List the files that the weights of a policy's folder come from."""
+    if is_adapter(folder):
+        return [folder / ADAPTER_WEIGHTS, Path(read_base(folder)) / "model.safetensors"]
+    return [folder / "model.safetensors"]

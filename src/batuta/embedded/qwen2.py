@@ -21,7 +21,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.embedded.model_files import Floats, SafetensorsFile
+from batuta.embedded.model_files import Floats, Tensors
 from batuta.errors import ConfigError
 
 _HALF = np.float32(0.5)
@@ -29,7 +29,7 @@ _HALF = np.float32(0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen2Config:
-    """What config.json says of a Qwen2 model."""
+    """The fields of config.json of a Qwen2 model."""
 
     vocabulary: int
     hidden: int
@@ -141,7 +141,7 @@ class KVCache:
 class Qwen2:
     """The model's weights; a sequence's state is its `KVCache`, so one model serves many."""
 
-    def __init__(self, shape: Qwen2Config, tensors: SafetensorsFile) -> None:
+    def __init__(self, shape: Qwen2Config, tensors: Tensors) -> None:
         """Takes the weights from a file's tensors.
 
         Raises:
@@ -156,7 +156,7 @@ class Qwen2:
         self._rotations = _rope_rotations(shape)
 
     def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
-        """What may follow `tokens`, which follow what `cache` has seen: (v).
+        """Return the logits of what may follow `tokens`, which follow what `cache` has seen: (v).
 
         Many tokens at once give what they give one by one, but faster.
         """
@@ -186,7 +186,7 @@ class Qwen2:
         *,
         seen: slice,
     ) -> Floats:
-        """What each new token takes from those up to it: (t, h e)."""
+        """Return what each new token takes from those up to it: (t, h e)."""
         shape, t = self.shape, len(qkv)
         split = shape.heads + shape.key_heads
         per_head = qkv.reshape(t, split + shape.key_heads, shape.head)
@@ -228,7 +228,7 @@ def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
     return np.ascontiguousarray((matrix * norm).T)
 
 
-def _load_layer(shape: Qwen2Config, tensors: SafetensorsFile, index: int) -> _Layer:
+def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
     """The matrices of one layer."""
     d, e, f = shape.hidden, shape.head, shape.inner
     sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
@@ -259,7 +259,7 @@ def _interleave_halves(rows: Floats, head: int) -> Floats:
 
 
 def _rope_rotations(shape: Qwen2Config) -> NDArray[np.complex64]:
-    """By how much each position turns each pair of a head's entries: (position, e/2)."""
+    """Return by how much each position turns each pair of a head's entries: (position, e/2)."""
     powers = np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head)
     speeds = (1.0 / np.float32(shape.theta) ** powers).astype(np.float32)
     angles = np.arange(shape.positions, dtype=np.float32)[:, None] * speeds

@@ -1,4 +1,4 @@
-"""What a run has spent, what its calls in flight may still cost, and whether there may be another.
+"""The money and tokens of a run: spent, reserved for calls in flight, and left.
 
 What a call can cost at most is reserved before it is made: against the run's own limit in dollars
 and, where somebody else's money is spent too, against that (`Funds`). So neither is ever passed by
@@ -30,6 +30,14 @@ class Funds(Protocol):
         """Dollars that are set apart for the run by now, spent ones included."""
         ...
 
+    def count(self, usd: Decimal) -> None:
+        """Notes what the run counts as by now.
+
+        That is what it has spent, and what is reserved for the calls that have not ended: of one
+        that is cut off nobody knows what its provider bills.
+        """
+        ...
+
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
         """Sets more apart: dollars that the run has then, between `least` and `usd`.
 
@@ -41,10 +49,10 @@ class Funds(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """What is reserved for one call."""
+    """A reservation for one call."""
 
     request: Request
-    """As the call is to be made: with a cap on its output where dollars are limited."""
+    """The request as it is to be made: with a cap on its output where dollars are limited."""
     usd: Decimal = ZERO_USD
 
 
@@ -57,11 +65,13 @@ class Budget:
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
         self._spent = ZERO_USD
+        self._billed = ZERO_USD
+        """Dollars that other budgets count, with whole replies estimated if no usage was told."""
         self._held = ZERO_USD
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
         self._turn: anyio.Lock | None = None
-        """Of whoever asks for more of others' money; made when somebody does."""
+        """The lock of those who ask for more of others' money; made on first use."""
         self._released = 0
         self._waiting: anyio.Event | None = None
         """Set when a hold ends, if somebody waits for that."""
@@ -114,18 +124,28 @@ class Budget:
                 await self._wait_for_release()
             self.check()
 
-    def charge(self, usage: Usage, cost: Cost, hold: Hold | None = None) -> None:
-        """Counts what a call consumed, in the place of what was reserved for it."""
+    def charge(
+        self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cut: bool = False
+    ) -> None:
+        """Counts what a call consumed, in the place of what was reserved for it.
+
+        Args:
+            usage: its tokens.
+            cost: its dollars.
+            hold: what was reserved for it.
+            cut: we cut it off, so its provider may bill all that was reserved.
+        """
         self.usage += usage
         self.cost += cost
         usd = cost.usd
         if cost.unpriced_calls:
             usd += usage_cost(usage, self.limits.unknown).usd
-        if hold is not None and usage.estimated:
-            usd = max(usd, hold.usd)
-        self._spent += usd
+        at_most = usd if hold is None else max(usd, hold.usd)
+        self._billed += at_most if cut else usd
+        self._spent += at_most if usage.estimated else usd
         if hold is not None:
             self.release(hold)
+        self._count()
 
     def release(self, hold: Hold) -> None:
         """Gives back what is still reserved for a call."""
@@ -133,9 +153,10 @@ class Budget:
             self._cancel_hold(hold)
             self._released += 1
             self._notify_waiters()
+            self._count()
 
     def check(self) -> None:
-        """Nothing, if another call may be made.
+        """Return if another call may be made, else raise.
 
         Raises:
             LimitReachedError: tokens or dollars are used up.
@@ -165,12 +186,17 @@ class Budget:
         hold = self._reserve_own(request, bound, shortens=shortens)
         try:
             await self._reserve_funds(hold, bound)
+            self._count()
         except BaseException:
             self._cancel_hold(hold)
             if not self._holds:  # whoever waits for a call in flight would wait for ever
                 self._notify_waiters()
             raise
         return hold
+
+    def _count(self) -> None:
+        if self.funds is not None:
+            self.funds.count(self._billed + self._held)
 
     def _cancel_hold(self, hold: Hold) -> None:
         self._held -= hold.usd

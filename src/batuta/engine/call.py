@@ -1,12 +1,13 @@
-"""What the calls of one step share, and one call of one worker: the listener of its client."""
+"""The state that the calls of one step share, and the listener of one call of one worker."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Protocol
+from typing import Protocol, final
 
 import anyio
 
@@ -21,6 +22,7 @@ from batuta.core import (
     Step,
     StepDelta,
     StepRetried,
+    ToolCall,
     ToolCallOrigin,
     Usage,
     Worker,
@@ -34,7 +36,6 @@ from batuta.core.token_estimate import estimate_request_tokens, token_weight, to
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
 from batuta.engine.json_filter import JsonTextFilter
-from batuta.engine.offered_tools import OfferedTools
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,
@@ -46,8 +47,76 @@ from batuta.engine.step_prompt import (
     whole_question_request,
 )
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
-from batuta.guardrails import GuardrailStage
+from batuta.guardrails import GuardrailStage, describe_block
 from batuta.usage import usage_cost
+
+
+@final
+class OfferedTools:
+    """The tool calls of a reply as its client sees them, by fragments and as a whole."""
+
+    def __init__(self, request: Request, make_id: Callable[[int], str] | None) -> None:
+        """No tool is called yet.
+
+        Args:
+            request: which tools are offered.
+            make_id: our id of the call of that number; None: the worker's own are as good.
+        """
+        self._request = request
+        self._make_id = make_id
+        self._indices: dict[tuple[int, int], int | None] = {}
+        """The reply's number and the worker's index to ours; None: not a tool of the client's, so
+        nobody is told of it."""
+        self._offered_calls: Counter[int] = Counter()
+        """How many of those there are, by the reply's number."""
+
+    def forget_calls(self) -> None:
+        """Another attempt begins."""
+        self._indices.clear()
+        self._offered_calls.clear()
+
+    def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
+        """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
+        place = (delta.choice, index)
+        if place not in self._indices:
+            offered = self._is_offered(delta.tool_name)
+            self._indices[place] = self._offered_calls[delta.choice] if offered else None
+            self._offered_calls[delta.choice] += offered
+        mine = self._indices[place]
+        if mine is None:
+            return None
+        return replace(
+            delta,
+            tool_index=mine,
+            tool_id=self._call_id(delta.tool_id, mine) if delta.tool_id else "",
+        )
+
+    def drop_undeclared_calls(self, reply: Reply) -> Reply:
+        """The reply without calls of tools that were not offered, under our ids."""
+        if reply.alternatives:
+            others = tuple(self.drop_undeclared_calls(other) for other in reply.alternatives)
+            reply = replace(reply, alternatives=others)
+        if not reply.tool_calls:
+            return reply
+        offered = [call for call in reply.tool_calls if self._is_offered(call.name)]
+        calls = tuple(
+            ToolCall(id=self._call_id(call.id, number), name=call.name, arguments=call.arguments)
+            for number, call in enumerate(offered)
+        )
+        ends_with_none = not calls and reply.finish is Finish.TOOL_CALLS
+        return replace(
+            reply, tool_calls=calls, finish=Finish.STOP if ends_with_none else reply.finish
+        )
+
+    def _is_offered(self, name: str) -> bool:
+        """Only tools that the client declared reach the client."""
+        if self._request.tool_choice == "none":
+            return False
+        return any(tool.name == name for tool in self._request.tools)
+
+    def _call_id(self, given: str, number: int) -> str:
+        return given if self._make_id is None else self._make_id(number)
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +130,10 @@ class CallRace(Protocol):
     """Several calls for one step, of which one answers."""
 
     speaker: WorkerCall | None
-    """Whose words are streamed."""
+    """The call whose words are streamed."""
 
     def may_emit(self, call: WorkerCall) -> bool:
-        """Whether that call's words may be streamed."""
+        """Return True if the call's words may be streamed."""
         ...
 
 
@@ -81,9 +150,9 @@ class StepState:
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker
-        """Who is asked first: the one who asked for a tool gets its result."""
+        """The worker that is asked first: the one that called a tool gets its result."""
         self.others: list[Worker] | None = None
-        """Who may be asked after the present worker; None: not looked for yet."""
+        """The workers that may be asked after the present one; None if not looked for yet."""
         self.as_fallback = before is not None and before.as_fallback
         """Whether the whole question is asked, because nobody could answer the step."""
         self.attempts: list[Attempt] = []
@@ -101,18 +170,18 @@ class StepState:
         await self.context.publish(StepRetried(self.number, self.index, attempt))
 
     def has_others(self) -> bool:
-        """Whether somebody else can still be asked in the present worker's place."""
+        """Return True if another worker can still be asked in the present one's place."""
         return bool(self.substitutes())
 
     def substitutes(self) -> list[Worker]:
-        """Who is asked next, best first."""
+        """Return the workers that are asked next, best first."""
         if self.others is None:
-            able = self.context.substitutes
+            able = self.context.settings.fallback
             self.others = substitute_workers(self.context, self.worker) if able else []
         return self.others
 
     def may_be_empty(self, reply: Reply) -> bool:
-        """Whether that reply, which says nothing, is an answer.
+        """Return True if an empty reply is an answer.
 
         Where one worker is asked as if it were alone, its word is passed on as it is.
         """
@@ -122,7 +191,7 @@ class StepState:
         return alone or allows_empty(self.context.question, reply)
 
     def build_request(self, worker: Worker) -> Request:
-        """What that worker is asked."""
+        """Return the request that the worker gets."""
         if self.as_fallback:
             return whole_question_request(self.context, self.number, worker)
         return step_request(
@@ -132,14 +201,15 @@ class StepState:
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
         """The reply as the policies let it pass."""
         place = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
-        if place not in self.context.guardrails.stages:
+        guardrails = self.context.settings.guardrails
+        if place not in guardrails.stages:
             return reply
-        clean, acts, blocked = await self.context.guardrails.check_reply(reply, place, self.index)
+        clean, acts, blocked = await guardrails.check_reply(reply, place, self.index)
         for act in acts:
             await self.context.publish(act)
         if not blocked:
             return clean
-        message = f"the policy {blocked} forbids the reply of {self.worker}"
+        message = describe_block(blocked, acts, f"the reply of {self.worker}")
         return Failure(code="policy_blocked", message=message, usage=reply.usage, cost=reply.cost)
 
 
@@ -152,21 +222,22 @@ class WorkerCall:
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
-        """What is reserved for the present attempt; None: it was charged."""
+        """The reservation for the present attempt; None once it was charged."""
         self.streaming = step.context.emit is not None
         self._received: list[str] = []
-        """What came of the present attempt."""
+        """The text received in the present attempt."""
         self._buffered = self._new_buffer()
-        """What is told once a tool is called; None: everything is told at once."""
+        """Fragments held back until a tool is called; None if each is passed on at once."""
         self._json_filter = self._new_filter()
-        """Of a live answer that must be JSON, what may be told as it comes; None: all of it."""
+        """The filter of a live answer that must be JSON; None if all of it may be shown as it
+        comes."""
         self.has_emitted = False
         """Whether anything of the present attempt was streamed."""
         self.is_settled = False
         """Whether the failure that ends the call was already noted and charged."""
         self.hedge: CallRace | None = None
         self.scope: anyio.CancelScope | None = None
-        """Of a call that may be cut before the run is."""
+        """The scope by which this call alone can be cut."""
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
         # What one worker alone is asked may continue with it: then its own ids are as good.
@@ -188,7 +259,7 @@ class WorkerCall:
             await self._emit(each)
 
     def _tellable_deltas(self, delta: Delta) -> Sequence[Delta]:
-        """What is told now that this fragment came: it, what waited for it, or nothing."""
+        """Return the fragments that may be passed on now, with those that waited for this one."""
         if delta.tool_index is not None:
             named = self._tools.renumber_delta(delta, delta.tool_index)
             if named is None:
@@ -249,7 +320,7 @@ class WorkerCall:
 
     @staticmethod
     def _is_rate_limited(failure: Failure) -> bool:
-        """Whether the provider asks for a pause that is longer than another worker needs."""
+        """Return True if the provider asks for a longer pause than another worker needs."""
         wait = failure.retry_after
         return failure.code == RateLimitError.code and wait is not None and wait > MAX_PAUSE_SECONDS
 
@@ -268,11 +339,11 @@ class WorkerCall:
         return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
-        """Where a tool must be called a reader sees nothing until one is: it may never be."""
+        """Make the buffer of a reply that must call a tool: a reader sees nothing until it does."""
         return [] if needs_call(self.request) else None
 
     def _new_filter(self) -> JsonTextFilter | None:
-        """What keeps a reader from seeing what a repair would replace."""
+        """Make the filter that keeps from a reader what a repair would replace."""
         step, wanted = self.step, self.context.question.response_format
         if wanted is None or not step.last or not self.context.shows_answer(step.number):
             return None
@@ -326,12 +397,12 @@ class WorkerCall:
             calls=1, input=estimate_request_tokens(self.request), output=output, estimated=1
         )
         cost = usage_cost(usage, self.worker.price)
-        self._charge(usage, cost)
+        self._charge(usage, cost, cut=True)
         return Failure(code=code, message=message, usage=usage, cost=cost)
 
-    def _charge(self, usage: Usage, cost: Cost) -> None:
+    def _charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
         """Counts what the present attempt consumed, in the place of what was reserved for it."""
-        self.context.budget.charge(usage, cost, self.hold)
+        self.context.budget.charge(usage, cost, self.hold, cut=cut)
         self.hold = None
 
     async def _complete(self) -> Reply | Failure:
@@ -360,8 +431,10 @@ class WorkerCall:
         )
 
     def _find_fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
-        """Why the reply cannot be used, as a code and a sentence; None if it can."""
-        if undeclared and is_empty(reply):
+        """Return why the reply cannot be used, as a code and a sentence; None if it can."""
+        offers = bool(self.request.tools) and self.request.tool_choice != "none"
+        if undeclared and (offers or is_empty(reply)):
+            # The rest of the reply may build on the call, which would never be made.
             return "unknown_tool", "it calls a tool that was not offered"
         if lacks_call(self.request, reply):
             return "no_tool_call", "it does not call the tool that it must call"

@@ -1,4 +1,4 @@
-"""What all rounds of one run share, and the fold of its events into a Run.
+"""A run's settings and hooks, the context that its rounds share, and the fold of its events.
 
 The engine, the stream and the tests fold the same way.
 """
@@ -30,10 +30,13 @@ from batuta.core import (
     Worker,
     WorkerId,
 )
-from batuta.engine.budget import Budget, Hold
+from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.resumption import answered_call_ids, merge_rounds
+from batuta.engine.workflow_estimate import LatencyLookup, no_latency
 from batuta.errors import LimitReachedError
-from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+
+DEFAULT_RESAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,109 +65,30 @@ class TimeoutPolicy:
 NO_TIMEOUT = TimeoutPolicy()
 
 
-@dataclass(slots=True, kw_only=True)
-class RunContext:
-    """One run while it is executed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Settings of a run that many runs can share."""
 
-    run_id: RunId
-    question: Question
-    pool: Pool
-    clients: Mapping[WorkerId, Client]
-    budget: Budget
-    recorder: Recorder
-    seed: int | None
-    emit: EventHandler | None
-    is_live: bool
-    """Whether a reader sees the words of the last round's last step as they come."""
-    resumed: ResumeState | None = None
-    timeouts: TimeoutPolicy = NO_TIMEOUT
-    guardrails: Guardrails = NO_GUARDRAILS
-    substitutes: bool = True
-    """Whether another worker is asked where the one that a step names fails."""
+    fallback: bool = True
+    """True if the best single worker answers where no workflow can be had, another worker is asked
+    where one fails, and an earlier round's answer is returned if the last step fails. Training
+    turns it off: a policy learns from the workflow that it wrote."""
     retry_whole_question: bool = True
-    """Whether the fallback worker is asked the whole question where nobody can answer a last
-    step."""
-    started_at: float = field(default_factory=perf_counter)
-    limit: LimitReachedError | None = None
-    """The limit that forbade a call, if one did."""
-    exposed_failure: Failure | None = None
-    """The failure of a last step of which the reader has already seen a part."""
-    deferred_events: list[Event] = field(default_factory=list[Event])
-    """Events of cancelled calls: recorded, to be told when the run ends."""
-
-    def elapsed(self) -> float:
-        """Seconds since the run began."""
-        return perf_counter() - self.started_at
-
-    @property
-    def rounds(self) -> tuple[Round, ...]:
-        """Every round so far, those of the runs before this one too."""
-        if self.resumed is None:
-            return tuple(self.recorder.rounds)
-        return merge_rounds(self.resumed, self.recorder.rounds)
-
-    @property
-    def round_offset(self) -> int:
-        """Rounds that were ended before this run; its first round has this number."""
-        return len(self.resumed.rounds) - 1 if self.resumed else 0
-
-    @property
-    def round_count(self) -> int:
-        """Rounds that this run may execute."""
-        return max(self.budget.limits.rounds - self.round_offset, 1)
-
-    def shows_answer(self, number: int) -> bool:
-        """Whether a reader sees the words of the last step of this run's round `number`.
-
-        After the last round that may be run nobody is asked whether its answer stands.
-        """
-        return self.is_live and number == self.round_count - 1
-
-    @property
-    def run_chain(self) -> frozenset[RunId]:
-        """The runs that executed a part of this conversation's open workflow."""
-        return frozenset(self.resumed.runs) if self.resumed else frozenset()
-
-    def earlier_steps(self, number: int) -> dict[int, StepRun]:
-        """The steps of this run's round `number` that earlier runs have executed."""
-        if self.resumed is None or number:
-            return {}
-        return {step.index: step for step in self.resumed.rounds[-1].steps}
-
-    def has_results(self, step: StepRun) -> bool:
-        """Whether the client has answered one of the calls that the step waits for."""
-        results = answered_call_ids(self.question)
-        return any(call.id in results for call in step.pending_calls)
-
-    async def publish(self, event: Event) -> None:
-        """Record the event and tell the listener."""
-        self.recorder.add(event)
-        if self.emit is not None:
-            await self.emit(event)
-
-    def check_budget(self) -> None:
-        """Nothing, if another call may be made.
-
-        Raises:
-            LimitReachedError: not another call; the run remembers which limit it was.
-        """
-        try:
-            self.budget.check()
-        except LimitReachedError as error:
-            self.limit = error
-            raise
-
-    async def reserve(self, request: Request, worker: Worker, *, whole: bool = False) -> Hold:
-        """What the call can cost at most, set apart; it is made with the hold's request.
-
-        Raises:
-            LimitReachedError: not another call; the run remembers which limit it was.
-        """
-        try:
-            return await self.budget.reserve(request, worker, whole=whole)
-        except LimitReachedError as error:
-            self.limit = error
-            raise
+    """True if, with `fallback`, a worker is asked the whole question where nobody can answer a last
+    step and no earlier round has an answer. Methods that choose among replies turn it off, since
+    their last step may be no answer."""
+    resamples: int = DEFAULT_RESAMPLES
+    """Times a malformed draft is sampled again before the best single worker answers."""
+    timeouts: TimeoutPolicy = NO_TIMEOUT
+    """Limits on the time of a step, after which another worker is asked."""
+    guardrails: Guardrails = NO_GUARDRAILS
+    """Checks of the question, of the replies between workers and of the answer."""
+    live: bool = False
+    """True if a reader sees the text of the last round's last step as it comes. A last step that
+    has begun to write is then neither tried again nor replaced: if it fails, or its reply has not
+    the form that was asked for, the run has no answer."""
+    dry_run: bool = False
+    """True if the run ends after planning, with an estimate, and calls no worker."""
 
 
 class Recorder:
@@ -222,6 +146,141 @@ class Recorder:
             guards=tuple(self.guards),
             expected=end.expected,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHooks:
+    """The record of one run and its listeners: each run has its own."""
+
+    run_id: RunId | None = None
+    """None: a new one."""
+    model: str = ""
+    """The served model's name, if the run is served."""
+    parent: RunId | None = None
+    """The run that this one was made from."""
+    emit: EventHandler | None = None
+    """Receives every event as it happens; with it, workers are asked to stream. It is awaited
+    before the run goes on."""
+    recorder: Recorder | None = None
+    """Collects the events; pass one to have the run even if the call is cancelled."""
+    funds: Funds | None = None
+    """A budget beside the limits, reserved from before every call."""
+    guarded: tuple[GuardrailTriggered, ...] = ()
+    """Actions that guardrails took on the question before the run."""
+    latency: LatencyLookup = no_latency
+    """Observed seconds of a worker's call, for the estimate of a dry run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """One run while it is executed."""
+
+    run_id: RunId
+    question: Question
+    pool: Pool
+    clients: Mapping[WorkerId, Client]
+    budget: Budget
+    recorder: Recorder
+    seed: int | None
+    emit: EventHandler | None
+    resumed: ResumeState | None = None
+    settings: RunSettings = RunSettings()
+    started_at: float = field(default_factory=perf_counter)
+    limit: LimitReachedError | None = None
+    """The limit that forbade a call, if one did."""
+    exposed_failure: Failure | None = None
+    """The failure of a last step of which the reader has already seen a part."""
+    deferred_events: list[Event] = field(default_factory=list[Event])
+    """Events of cancelled calls: recorded, to be told when the run ends."""
+
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return perf_counter() - self.started_at
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """Every round so far, those of the runs before this one too."""
+        if self.resumed is None:
+            return tuple(self.recorder.rounds)
+        return merge_rounds(self.resumed, self.recorder.rounds)
+
+    @property
+    def round_offset(self) -> int:
+        """Rounds that were ended before this run; its first round has this number."""
+        return len(self.resumed.rounds) - 1 if self.resumed else 0
+
+    @property
+    def round_count(self) -> int:
+        """Rounds that this run may execute."""
+        return max(self.budget.limits.rounds - self.round_offset, 1)
+
+    @property
+    def is_live(self) -> bool:
+        """True if a reader sees the words of the last round's last step as they come.
+
+        An answer that must be checked as a whole is not shown before it is checked.
+        """
+        settings = self.settings
+        if not settings.live or GuardrailStage.OUTPUT in settings.guardrails.stages:
+            return False
+        sampling = self.question.sampling
+        several = (sampling.choices or 1) > 1 or sampling.logprobs is not None
+        return not (several and self.question.response_format is not None)
+
+    def shows_answer(self, number: int) -> bool:
+        """Return True if a reader sees the words of the last step of this run's round `number`.
+
+        After the last round that may be run nobody is asked whether its answer stands.
+        """
+        return self.is_live and number == self.round_count - 1
+
+    @property
+    def run_chain(self) -> frozenset[RunId]:
+        """The runs that executed a part of this conversation's open workflow."""
+        return frozenset(self.resumed.runs) if self.resumed else frozenset()
+
+    def earlier_steps(self, number: int) -> dict[int, StepRun]:
+        """The steps of this run's round `number` that earlier runs have executed."""
+        if self.resumed is None or number:
+            return {}
+        return {step.index: step for step in self.resumed.rounds[-1].steps}
+
+    def has_results(self, step: StepRun) -> bool:
+        """Return True if the client has answered one of the calls for which the step waits."""
+        results = answered_call_ids(self.question)
+        return any(call.id in results for call in step.pending_calls)
+
+    async def publish(self, event: Event) -> None:
+        """Record the event and tell the listener."""
+        self.recorder.add(event)
+        if self.emit is not None:
+            await self.emit(event)
+
+    def check_budget(self) -> None:
+        """Return if another call may be made, else raise.
+
+        Raises:
+            LimitReachedError: not another call; the run remembers which limit it was.
+        """
+        try:
+            self.budget.check()
+        except LimitReachedError as error:
+            self.limit = error
+            raise
+
+    async def reserve(self, request: Request, worker: Worker, *, whole: bool = False) -> Hold:
+        """Reserve the most that the call can cost.
+
+        The call is made with the reservation's request.
+
+        Raises:
+            LimitReachedError: not another call; the run remembers which limit it was.
+        """
+        try:
+            return await self.budget.reserve(request, worker, whole=whole)
+        except LimitReachedError as error:
+            self.limit = error
+            raise
 
 
 def fold_events(events: Iterable[Event]) -> Run:

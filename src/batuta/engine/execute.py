@@ -154,9 +154,11 @@ class StepExecution(StepState):
         return await self._try_workers(first)
 
     def _needs_whole_question(self, failure: Failure) -> bool:
-        """Whether the whole question is asked now: else the run has no complete answer."""
+        """Return True if the run has no complete answer and the whole question must be asked."""
         context = self.context
-        if not (self.last and context.retry_whole_question) or self.as_fallback:
+        settings = context.settings
+        retry = settings.fallback and settings.retry_whole_question
+        if not (self.last and retry) or self.as_fallback:
             return False
         if (
             context.exposed_failure
@@ -175,7 +177,7 @@ class StepExecution(StepState):
                 return prepared
             if not self.attempts:
                 await context.publish(StepStarted(self.number, self.index, worker.id))
-            others = self.substitutes() if context.timeouts.has_timeout else []
+            others = self.substitutes() if context.settings.timeouts.has_timeout else []
             result = await self._call_worker(worker, prepared, others)
             if isinstance(result, Reply):
                 return await self._check_format(result)
@@ -185,7 +187,7 @@ class StepExecution(StepState):
             worker = self.substitutes().pop(0)
 
     async def _reserve_call(self, worker: Worker) -> Hold | Failure:
-        """What is reserved for that worker's call, or why it cannot be asked."""
+        """Reserve the worker's call, or return why the worker cannot be asked."""
         self.worker, request = worker.id, self.build_request(worker)
         failure = find_context_overflow(request, worker)
         try:
@@ -202,10 +204,13 @@ class StepExecution(StepState):
     async def _call_worker(
         self, worker: Worker, hold: Hold | Failure, others: list[Worker]
     ) -> Reply | Failure:
-        """What that worker replies, or whoever is asked beside it; a failure stays one."""
+        """Return the reply of the worker, or of one asked beside it.
+
+        A failure is returned unchanged.
+        """
         if isinstance(hold, Failure):
             return hold
-        patience = self.context.timeouts
+        patience = self.context.settings.timeouts
         first = WorkerCall(self, worker, hold)
         if patience.hedge_seconds is not None and self.last and others:
             return await Hedge(self, first, others, patience.hedge_seconds).run()

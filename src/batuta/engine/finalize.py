@@ -45,7 +45,9 @@ def reply_text(reply: Reply) -> str | None:
 
 
 def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
-    """What the client is told to do for the steps that wait for its tools; None if none does.
+    """Return the tool calls that the client must answer for the waiting steps.
+
+    None if no step waits.
 
     Args:
         steps: those that wait.
@@ -65,7 +67,7 @@ def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None
 
 
 def _is_cut_by_budget(round_: Round | None) -> bool:
-    """Whether the round's answer ends at a cap that a limit in dollars set."""
+    """Return True if the round's answer ends at a cap that a limit in dollars set."""
     step = round_.step(len(round_.workflow) - 1) if round_ and round_.workflow else None
     if step is None or step.request is None or not isinstance(step.result, Reply):
         return False

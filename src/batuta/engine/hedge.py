@@ -24,14 +24,14 @@ class Hedge:
         self.others = others
         self.delay = silence
         self.speaker: WorkerCall | None = None
-        """Whose words are streamed."""
+        """The call whose words are streamed."""
         self.winner: WorkerCall | None = None
         self.results: dict[WorkerCall, Reply | Failure] = {}
         self.ended = anyio.Event()
         self._add_call(first)
 
     def may_emit(self, call: WorkerCall) -> bool:
-        """Whether that call's words may be streamed."""
+        """Return True if the call's words may be streamed."""
         if self.speaker is None:
             self.speaker = call
             if self.step.context.shows_answer(self.step.number):
@@ -92,7 +92,7 @@ class Hedge:
                 other.scope.cancel()
 
     def _loser_failure(self, call: WorkerCall) -> Failure:
-        """What the call that does not count has cost."""
+        """Return the cost of the call that does not count, as a failure."""
         result = self.results[call]
         if isinstance(result, Failure):
             return result

@@ -1,4 +1,4 @@
-"""Of a reply that must be JSON, the text that can be shown before the whole reply is checked."""
+"""Filters a reply that must be JSON to the text that can be shown before all of it is checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JsonTextFilter:
         self._ended = False
 
     def add(self, text: str) -> str:
-        """What of everything so far can be shown now, and was not before."""
+        """Return the text that can be shown now and was not shown before."""
         self._held.append(text)
         if self._ended:
             return ""
@@ -42,12 +42,15 @@ class JsonTextFilter:
         return text[:end]
 
     def release(self) -> str:
-        """What was held back; from now on everything is."""
+        """Return the text that was held back; later text is no longer held."""
         held, self._held, self._ended = "".join(self._held), [], True
         return held
 
     def _scan(self, text: str) -> int:
-        """Where the value ends in the text; its length if it does not."""
+        """Return the position at which the value ends in the text.
+
+        The text's length if it does not end.
+        """
         if self._escaped and text:
             self._escaped = False
             start = 1

@@ -52,7 +52,7 @@ def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[
 
 
 def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState | None:
-    """What a run for `question` can continue from, `run` being the one that asked for its tools.
+    """Return the state from which a run for `question` can continue `run`, which awaits tools.
 
     None if that run does not wait, its workers are no longer there, or nothing was answered.
     """

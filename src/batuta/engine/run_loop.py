@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -14,9 +14,10 @@ from batuta.core import (
     AcceptedAnswer,
     Client,
     Conductor,
+    Cost,
     Decision,
     Draft,
-    EventHandler,
+    Failure,
     GuardrailTriggered,
     Limits,
     MalformedPlan,
@@ -26,6 +27,7 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
+    Request,
     ResumeState,
     Round,
     RoundPlanned,
@@ -35,29 +37,124 @@ from batuta.core import (
     RunId,
     Step,
     TimeSpan,
+    Usage,
+    Worker,
     WorkerId,
     Workflow,
 )
+from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
-from batuta.engine.budget import Budget, Funds
-from batuta.engine.context import NO_TIMEOUT, Recorder, RunContext, TimeoutPolicy
+from batuta.engine.budget import Budget, Hold
+from batuta.engine.context import Recorder, RunContext, RunHooks, RunSettings
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
-from batuta.engine.planning import PlanningListener, add_paid_draft, check_decision
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
     describe_estimate,
     estimate_workflow,
-    no_latency,
 )
 from batuta.errors import LimitReachedError
-from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.prompt import PROMPT_VERSION
 
+
+def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[MalformedPlan]:
+    """The drafts, and one that was broken off if it cost anything."""
+    if isinstance(decision, MalformedPlan) and decision.draft.usage.calls > 0:
+        return [*drafts, decision]
+    return drafts
+
+
+class PlanningListener(NullListener):
+    """Listens to the conductor's model: reserves its attempts and charges them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.failures: list[Failure] = []
+        self.limit_reached = False
+        """Whether a limit forbade an attempt."""
+        self._hold: Hold | None = None
+        self._worker: Worker | None = None
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """The request as it may be made; a workflow is not shortened, for half of one is none.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        self._worker = worker
+        try:
+            self._hold = await self.context.reserve(request, worker, whole=True)
+        except LimitReachedError:
+            self.limit_reached = True
+            raise
+        return self._hold.request
+
+    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
+        """Counts what an attempt consumed, in the place of what was reserved for it."""
+        self.context.budget.charge(usage, cost, self._hold, cut=cut)
+        self._hold = None
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Count the failed attempt.
+
+        Raises:
+            LimitReachedError: the budget forbids another attempt.
+        """
+        self.failures.append(failure)
+        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+            self.charge(failure.usage, failure.cost, cut=True)
+            return
+        request = self._hold.request if self._hold else None
+        self.charge(failure.usage, failure.cost)
+        if request is not None and self._worker is not None:
+            await self.before_call(request, self._worker)
+        else:
+            self.context.check_budget()
+
+    def with_failed_attempts(self, decision: Decision) -> Decision:
+        """The decision, its draft carrying the failed attempts' tokens and dollars."""
+        if not self.failures:
+            return decision
+        usage = sum((f.usage for f in self.failures), decision.draft.usage)
+        cost = sum((f.cost for f in self.failures), decision.draft.cost)
+        draft = replace(decision.draft, usage=usage, cost=cost)
+        match decision:
+            case Plan():
+                return Plan(decision.workflow, draft)
+            case AcceptedAnswer():
+                return AcceptedAnswer(draft)
+            case _:
+                return MalformedPlan(
+                    draft=draft,
+                    reason=decision.reason,
+                    outage=decision.outage,
+                    again=decision.again,
+                )
+
+
+def check_decision(decision: Decision, context: PlanningContext) -> Decision:
+    """The decision, or Malformed where it breaks the Conductor's law."""
+    if isinstance(decision, AcceptedAnswer) and not context.previous:
+        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
+    if not isinstance(decision, Plan):
+        return decision
+    steps = decision.workflow.steps
+    if len(steps) > context.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
+        return MalformedPlan(draft=decision.draft, reason=reason)
+    for index, step in enumerate(steps):
+        if step.worker not in context.pool:
+            return MalformedPlan(
+                draft=decision.draft, reason=f"step {index} names an unknown worker"
+            )
+    return decision
+
+
 VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
-DEFAULT_RESAMPLES = 2
-"""Times a malformed draft is sampled again before the best single worker answers."""
+DEFAULT_SETTINGS = RunSettings()
+NO_HOOKS = RunHooks()
 CANCEL_GRACE_SECONDS = 1.0
 """Seconds in which a cancelled run may still tell its end."""
 
@@ -74,23 +171,10 @@ async def conduct(
     clients: Mapping[WorkerId, Client],
     *,
     limits: Limits | None = None,
-    funds: Funds | None = None,
     seed: int | None = None,
-    emit: EventHandler | None = None,
-    live: bool = False,
-    fallback: bool = True,
-    retry_whole_question: bool = True,
-    resamples: int = DEFAULT_RESAMPLES,
-    model: str = "",
-    parent: RunId | None = None,
-    run_id: RunId | None = None,
-    recorder: Recorder | None = None,
     resumed: ResumeState | None = None,
-    timeouts: TimeoutPolicy | None = None,
-    guardrails: Guardrails | None = None,
-    guarded: Sequence[GuardrailTriggered] = (),
-    dry_run: bool = False,
-    latency: LatencyLookup = no_latency,
+    settings: RunSettings = DEFAULT_SETTINGS,
+    hooks: RunHooks = NO_HOOKS,
 ) -> Run:
     """Answer `question` by a workflow that `conductor` writes over `pool`.
 
@@ -103,101 +187,67 @@ async def conduct(
         clients: how each worker of the pool is called.
         limits: hard limits. What a call can cost at most is reserved before it is made; tokens
             are counted after it, so the calls in flight may overrun that limit.
-        funds: whose money is spent, if not the caller's own; reserved in the same way.
         seed: makes sampling repeatable where the workers honour seeds.
-        emit: hears every event as it happens; if given, workers are asked to stream. It is
-            awaited, so a slow reader slows the workers down.
-        live: a reader sees the text of the last step of the last round as it comes, so a last
-            step that has begun to speak is neither tried again nor replaced; if it fails, or its
-            reply has not the form that was asked for, the run has no answer.
-        fallback: if no workflow can be had, the best single worker answers; where a worker fails
-            another is asked in its place; and if the last step fails, an earlier round's answer is
-            returned. Training turns all of it off: what is learned from is what was written.
-        retry_whole_question: with `fallback`, if nobody can answer a last step and no earlier round
-        has an
-            answer, a worker is asked the whole question. Methods turn it off that choose among
-            replies and for whom a last step is no answer.
-        resamples: how often a malformed draft is sampled again.
-        model: the served model's name, for the record.
-        parent: the run that this one came from.
-        run_id: the id to use; by default a new one.
-        recorder: folds the events; pass one to have the run even if this call is cancelled.
         resumed: the workflow that goes on, now that the results of its tool calls are in the
             question; nothing is planned for it anew.
-        timeouts: how long a step may take before another worker is asked.
-        guardrails: what the question, the replies between agents and the answer must pass.
-        guarded: what guardrails did already to what came with the question.
-        dry_run: plan, estimate, and call no worker.
-        latency: seconds that a call of a worker is known to take, for the estimate.
+        settings: how the run is executed: fallback, timeouts, guardrails and the like.
+        hooks: the run's id and record, and who receives its events.
 
     Raises:
         anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
             cancelled, the end was recorded and reported.
     """
-    limits = limits or Limits()
-    recorder = recorder or Recorder()
-    guardrails = guardrails or NO_GUARDRAILS
-    run_id = run_id or new_run_id()
+    limits, recorder = limits or Limits(), hooks.recorder or Recorder()
+    guardrails = settings.guardrails
     acts: tuple[GuardrailTriggered, ...] = ()
     forbidden = ""
     if GuardrailStage.INPUT in guardrails.stages:
         question, acts, forbidden = await guardrails.check_question(question)
     context = RunContext(
-        run_id=run_id,
+        run_id=hooks.run_id or new_run_id(),
         question=question,
         pool=pool,
         clients=clients,
-        budget=Budget(limits, funds),
+        budget=Budget(limits, hooks.funds),
         recorder=recorder,
         seed=seed,
-        emit=emit,
-        is_live=live
-        and GuardrailStage.OUTPUT not in guardrails.stages
-        and not _needs_whole_replies(question),
+        emit=hooks.emit,
         resumed=resumed,
-        timeouts=timeouts or NO_TIMEOUT,
-        guardrails=guardrails,
-        substitutes=fallback,
-        retry_whole_question=fallback and retry_whole_question,
+        settings=settings,
     )
-    header = RunHeader(
-        id=run_id,
-        question=question,
-        pool=pool,
-        seed=seed,
-        limits=limits,
-        conductor=conductor.name,
-        model=model,
-        parent=parent,
-        started=time.time(),
-        versions=VERSIONS,
-        resumed=resumed,
-    )
-    await context.publish(header)
-    for act in (*guarded, *acts):
+    await context.publish(_run_header(context, conductor, hooks))
+    for act in (*hooks.guarded, *acts):
         await context.publish(act)
     if forbidden:
-        await context.publish(_blocked_end(forbidden, context.elapsed()))
+        await context.publish(_blocked_end(forbidden, acts, context.elapsed()))
         return recorder.run()
-    performance = _RunLoop(
-        context, conductor, fallback=fallback, resamples=resamples, dry_run=dry_run
-    )
-    await _run_within_deadline(limits, context, performance)
+    loop = _RunLoop(context, conductor)
+    await _run_within_deadline(limits, context, loop)
     for event in context.deferred_events:
-        if emit is not None:
-            await emit(event)
-    await context.publish(await performance.finalize(latency))
+        if hooks.emit is not None:
+            await hooks.emit(event)
+    await context.publish(await loop.finalize(hooks.latency))
     return recorder.run()
 
 
-def _needs_whole_replies(question: Question) -> bool:
-    """Whether a form is asked of what cannot be checked as it comes."""
-    sampling = question.sampling
-    several = (sampling.choices or 1) > 1 or sampling.logprobs is not None
-    return several and question.response_format is not None
+def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> RunHeader:
+    """The first event of the run."""
+    return RunHeader(
+        id=context.run_id,
+        question=context.question,
+        pool=context.pool,
+        seed=context.seed,
+        limits=context.budget.limits,
+        conductor=conductor.name,
+        model=hooks.model,
+        parent=hooks.parent,
+        started=time.time(),
+        versions=VERSIONS,
+        resumed=context.resumed,
+    )
 
 
-async def _run_within_deadline(limits: Limits, context: RunContext, performance: _RunLoop) -> None:
+async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLoop) -> None:
     """Run until the end or the deadline.
 
     Raises:
@@ -205,20 +255,20 @@ async def _run_within_deadline(limits: Limits, context: RunContext, performance:
     """
     try:
         if limits.seconds is None:
-            await performance.run_rounds()
+            await loop.run_rounds()
             return
         with anyio.move_on_after(limits.seconds) as scope:
-            await performance.run_rounds()
+            await loop.run_rounds()
     except anyio.get_cancelled_exc_class():
         await _record_cancellation(context)
         raise
     if scope.cancelled_caught:
-        allowed = f"{limits.seconds:g} s"
-        context.limit = LimitReachedError("seconds", format_seconds(context.elapsed()), allowed)
+        spent, allowed = (format_seconds(each) for each in (context.elapsed(), limits.seconds or 0))
+        context.limit = LimitReachedError("seconds", spent, allowed)
 
 
-def _blocked_end(policy: str, seconds: float) -> RunFinished:
-    message = f"the policy {policy} forbids this question"
+def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float) -> RunFinished:
+    message = describe_block(policy, acts, "this question")
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,
@@ -265,20 +315,10 @@ async def _record_cancellation(context: RunContext) -> None:
 class _RunLoop:
     """The rounds of one run."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        conductor: Conductor,
-        *,
-        fallback: bool,
-        resamples: int,
-        dry_run: bool = False,
-    ) -> None:
+    def __init__(self, context: RunContext, conductor: Conductor) -> None:
         self.context = context
+        self.settings = context.settings
         self.conductor = conductor
-        self.fallback = fallback
-        self.resamples = resamples
-        self.dry_run = dry_run
         self.rounds_exhausted = False
 
     async def run_rounds(self) -> None:
@@ -291,7 +331,7 @@ class _RunLoop:
             if round_ is None:
                 return
             await context.publish(RoundPlanned(number, round_))
-            if round_.workflow is None or self.dry_run:
+            if round_.workflow is None or self.settings.dry_run:
                 return
             await execute_workflow(context, round_.workflow, number)
             if context.limit or context.exposed_failure or context.rounds[-1].waiting_steps:
@@ -310,9 +350,9 @@ class _RunLoop:
         )
 
     async def finalize(self, pace: LatencyLookup) -> RunFinished:
-        """How the run ended."""
+        """Return how the run ended."""
         context = self.context
-        if self.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
+        if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
             return _dry_run_end(planned, context, pace)
         return finalize_run(
             context.rounds,
@@ -320,7 +360,7 @@ class _RunLoop:
             limit=context.limit,
             capped=self.rounds_exhausted,
             exposed=context.exposed_failure,
-            fallback=self.fallback,
+            fallback=self.settings.fallback,
             parallel=context.question.parallel_tool_calls is not False,
         )
 
@@ -348,7 +388,7 @@ class _RunLoop:
                 return self._drafts_only_round(add_paid_draft(decision, drafts), start)
             if not isinstance(decision, MalformedPlan) or not decision.again:
                 break
-            if len(drafts) >= self.resamples:
+            if len(drafts) >= self.settings.resamples:
                 break
             drafts.append(decision)
         workflow = self._choose_workflow(decision)
@@ -366,7 +406,7 @@ class _RunLoop:
             self.context.deferred_events.append(event)
 
     def _drafts_only_round(self, drafts: list[MalformedPlan], start: float) -> Round | None:
-        """What was drafted before the limit, so that its tokens are in the record."""
+        """Return a round that keeps the drafts, and their tokens, from before the limit."""
         if not drafts:
             return None
         span = TimeSpan(start, self.context.elapsed())
@@ -388,12 +428,12 @@ class _RunLoop:
         return check_decision(listener.with_failed_attempts(decision), planning_context)
 
     def _choose_workflow(self, decision: Decision) -> Workflow | None:
-        """What is run because of the decision."""
+        """Return the workflow that the decision leads to."""
         if isinstance(decision, Plan):
             return decision.workflow
         rounds = self.context.rounds
         stands = bool(rounds) and final_reply(rounds[-1]) is not None
-        if isinstance(decision, AcceptedAnswer) or stands or not self.fallback:
+        if isinstance(decision, AcceptedAnswer) or stands or not self.settings.fallback:
             return None
         best = self.context.pool.ranked()[0]
         return Workflow((Step(subtask="", worker=best.id),))

@@ -1,4 +1,4 @@
-"""What a worker is asked in a step, and who else may be asked. Pure."""
+"""The prompt of a step's worker, and the workers that may stand in for it. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batuta.engine.context import RunContext
 from batuta.language import worker_messages
 
 MAX_SUBSTITUTES = 2
-"""Other workers that a step is given to, one after another, when its own fails."""
+"""Number of other workers to which a failed step is given, one after another."""
 CONTEXT_MARGIN = 1.25
 """How far our estimate of a prompt's tokens must exceed a worker's window before it is not asked:
 the estimate is rough, and the provider knows better."""
@@ -49,8 +49,8 @@ _PROMPT_FAILURES = frozenset(
 )
 """Codes of failures that the same worker need not repeat when it is asked in another way."""
 _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
-"""What a step before the last is told of tools; where one tool was named, only the last step may
-call it."""
+"""Tool choice of a step before the last; where one tool is named, only the last step may call it.
+"""
 
 
 def step_request(
@@ -113,17 +113,17 @@ def whole_question_request(context: RunContext, number: int, worker: Worker) -> 
 
 
 def is_empty(reply: Reply) -> bool:
-    """Whether the reply neither says anything nor calls a tool."""
+    """Return True if the reply neither says anything nor calls a tool."""
     return not reply.text.strip() and not reply.tool_calls
 
 
 def needs_call(request: Request) -> bool:
-    """Whether the reply must call a tool."""
+    """Return True if the reply must call a tool."""
     return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
 
 
 def lacks_call(request: Request, reply: Reply) -> bool:
-    """Whether the reply does not call the tool that it must call; a cut one need not."""
+    """Return True if a reply that is not cut lacks the tool call that it must make."""
     if not needs_call(request) or reply.finish in TRUNCATED_FINISHES:
         return False
     if request.tool_choice == "required":
@@ -132,7 +132,7 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
-    """What the reply should tell and does not, in words; None if nothing is missing."""
+    """Describe what the reply should tell and does not; None if nothing is missing."""
     wanted, told = request.sampling.choices or 1, len(reply.choices)
     if told < wanted:
         return f"takes no n: it gave {told} of {wanted} answers"
@@ -142,12 +142,12 @@ def find_missing_field(request: Request, reply: Reply) -> str | None:
 
 
 def is_plain(step: Step) -> bool:
-    """Whether the step's worker is asked the question as it stands."""
+    """Return True if the step's worker is asked the question as it stands."""
     return not step.subtask and not step.access and not step.previous
 
 
 def allows_empty(question: Question, reply: Reply) -> bool:
-    """Whether an empty reply to the last step of a workflow is the answer as it should be.
+    """Return True if an empty reply to the last step is the answer as it should be.
 
     It is where the provider says why it is empty, where the client named texts to stop at, and
     where the conversation ends with a tool's result, after which nothing may be left to say.
@@ -158,7 +158,7 @@ def allows_empty(question: Question, reply: Reply) -> bool:
 
 
 def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
-    """Who is asked the whole question after these have failed at the last step, best first.
+    """Return the workers that are asked the whole question after these failed at it, best first.
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
@@ -168,7 +168,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
 
 def _is_outage(failure: Failure | None) -> bool:
-    """Whether another prompt would have failed as well."""
+    """Return True if another prompt would have failed as well."""
     return failure is not None and failure.code not in _PROMPT_FAILURES
 
 
@@ -200,12 +200,12 @@ def substitute_workers(context: RunContext, worker_id: str) -> list[Worker]:
 
 
 def _able_workers(context: RunContext, workers: list[Worker]) -> list[Worker]:
-    """Those that can see what is to be seen and call what may be called."""
+    """Return the workers that can see the question's pictures and call its tools."""
     for tag in context.question.needed_tags:
         workers = _workers_with_tag(workers, tag)
     return _workers_with_tag(workers, "tools") if context.question.tools else workers
 
 
 def _workers_with_tag(workers: list[Worker], tag: str) -> list[Worker]:
-    """Those that are known to be able, or all if it is known of none."""
+    """Return the workers with the tag, or all of them if none has it."""
     return [worker for worker in workers if tag in worker.tags] or workers

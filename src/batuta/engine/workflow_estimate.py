@@ -1,4 +1,4 @@
-"""What a workflow would cost, without calling anyone."""
+"""The estimated cost of a workflow, without a call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LatencyLookup = Callable[[WorkerId], float | None]
 
 
 def no_latency(_: WorkerId) -> float | None:
-    """Nothing is known of anybody's speed."""
+    """Return None: no worker's speed is known."""
     return None
 
 
@@ -84,7 +84,10 @@ def estimate_workflow(
 
 
 def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
-    """How long the slowest chain of steps takes; steps that do not read each other overlap."""
+    """Return the seconds of the slowest chain of steps.
+
+    Steps that do not read each other overlap.
+    """
     ends: list[float] = []
     for step in workflow.steps:
         takes = latency(step.worker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any, final
 
 import anyio
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Scope
 
+from batuta.core.conductor import conductor_worker
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller, CallerRole, caller_of
 from batuta.gateway.access.oidc import OidcClient
@@ -30,26 +32,28 @@ from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
-from batuta.gateway.openapi.endpoint import DocumentEndpoint
+from batuta.gateway.openapi.document import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.endpoint import ResponsesEndpoint
+from batuta.gateway.responses.job_gate import KeyLimitGate
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
-from batuta.gateway.serving.admission import conductor_worker
 from batuta.gateway.serving.answer_cache import RepeatedAnswers
-from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
+from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.store import Store
 
+_READY_SECONDS = 1.0
+"""Seconds for which what the store has said of itself is believed."""
 _NOT_FOUND = 404
 _NO_METHOD = 405
 
@@ -57,7 +61,7 @@ _NO_METHOD = 405
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What a server is put together from; only the app and the process around it name it.
+    """The parts of a server; only the app and the process around it name it.
 
     It owns nothing: clients, store and jobs are opened and closed by whoever gives them.
     """
@@ -73,12 +77,14 @@ class ServerState:
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
     """Counts what keys use."""
     limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
-    """Who is served, and who waits."""
+    """Counts the requests that are served and those that wait."""
     stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)
     hosts: frozenset[str] = frozenset()
     """Names under which the server is reached, besides those of the loopback."""
+    origins: frozenset[str] = frozenset()
+    """Origins of the other web pages that may use the API."""
     span_exporter: RunSpanExporter | None = None
-    """Where the spans of runs go; None: nowhere."""
+    """The exporter of runs' spans; None for none."""
     answer_cache: RepeatedAnswers | None = None
     """Finds answers that are given again; None: none is."""
     oidc: OidcClient | None = None
@@ -87,7 +93,7 @@ class ServerState:
     """The requests that are being answered."""
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """What the metrics say of this moment."""
+        """Return the metrics of this moment."""
         now: dict[str, tuple[str, float]] = {
             "running": ("Requests being answered.", self.limiter.running),
             "waiting": ("Requests in the queue.", self.limiter.waiting),
@@ -125,8 +131,9 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)
-    responses = ResponseStore(store)
-    background = BackgroundResponses(service, responses, state.jobs, authenticator)
+    responses = ResponseStore(store, state.rate_limiter)
+    gate = KeyLimitGate(authenticator, state.rate_limiter.concurrency)
+    background = BackgroundResponses(service, responses, state.jobs, authenticator, gate=gate)
     stored = StoredResponseEndpoint(
         delivery, responses, background, store=store, deletions=deletions
     )
@@ -145,27 +152,32 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *StoredResponseRoutes(responses, background).routes(),
         *ServerRoutes(state, metrics, drift).routes(),
         *RunRoutes(store, deletions).routes(),
-        *AdminRoutes(store, authenticator, deletions).routes(),
+        *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
         *page_routes(
             catalogue, store, authenticator, delivery=delivery, oidc=state.oidc, drift=drift
         ),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
-    app = _GatewayApp(
-        routes,
-        partial(
-            RequestMiddleware,
-            metrics=metrics,
-            routes=routes,
-            authenticator=authenticator,
-            limiter=state.limiter,
-            hosts=state.hosts,
-            store=store,
-            explain=_explain_error,
-        ),
-    )
+    app = _GatewayApp(routes, _request_layer(state, metrics, routes))
     app.router.redirect_slashes = False
     return app, background
+
+
+def _request_layer(
+    state: ServerState, metrics: Metrics, routes: Sequence[BaseRoute]
+) -> Callable[[ASGIApp], ASGIApp]:
+    """Return the layer that every request passes through on its way to the routes."""
+    return partial(
+        RequestMiddleware,
+        metrics=metrics,
+        routes=routes,
+        authenticator=state.authenticator,
+        limiter=state.limiter,
+        hosts=state.hosts,
+        origins=state.origins,
+        store=state.store,
+        explain=_explain_error,
+    )
 
 
 @final
@@ -178,6 +190,9 @@ class ServerRoutes:
         self._limiter = state.limiter
         self._metrics = metrics
         self._drift = drift
+        self._asking = anyio.Lock(fast_acquire=True)
+        self._asked_at = float("-inf")
+        self._stored = False
 
     def routes(self) -> list[Route]:
         """Their addresses."""
@@ -223,15 +238,27 @@ class ServerRoutes:
 
         The conductor is loaded before anything is served.
         """
-        store, closing = self._store, self._limiter.is_closing
-        stored = store is None or await store.is_ready()
-        ready = stored and not closing
-        status = "ok" if ready else "closing" if closing else "unavailable"
-        body = {"status": status, "store": stored and store is not None}
-        return json_response(body, 200 if ready else 503)
+        stored = await self._is_store_ready()
+        body: dict[str, Any] = {"status": "ok", "store": stored and self._store is not None}
+        if self._limiter.is_closing:
+            body |= {"status": "closing", "message": "The server is about to stop."}
+        elif not stored:
+            message = "The store cannot be read and written now; the server's log says why."
+            body |= {"status": "unavailable", "message": message}
+        return json_response(body, 200 if body["status"] == "ok" else 503)
+
+    async def _is_store_ready(self) -> bool:
+        """Ask the store, once a second at most: anybody may ask whether the server is ready."""
+        if self._store is None:
+            return True
+        async with self._asking:
+            if monotonic() - self._asked_at >= _READY_SECONDS:
+                self._stored = await self._store.is_ready()
+                self._asked_at = monotonic()
+            return self._stored
 
     async def metrics(self, request: Request) -> Response:
-        """What is counted; where keys are needed, for the admin."""
+        """Show the metrics; where keys are needed, to the admin alone."""
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
             raise APIError(403, "permission_denied", "This needs the admin's token.")
         await self._drift.read()
@@ -239,13 +266,14 @@ class ServerRoutes:
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:
-    """Whether the model is worth showing; the admin sees what there is and runs none."""
+    """Return True if the model is worth showing; the admin sees all models and runs none."""
     policy = caller.permissions
     if caller.role is not CallerRole.KEY:
         return True
-    mind = conductor_worker(model)
+    drafts = conductor_worker(model.conductor)
     heard = any(policy.allows_worker(worker) for worker in model.pool)
-    return policy.allows_model(model.name) and heard and (not mind or policy.allows_worker(mind))
+    allows_drafts = drafts is None or policy.allows_worker(drafts)
+    return policy.allows_model(model.name) and heard and allows_drafts
 
 
 def _id_of(entries: list[dict[str, Any]]) -> str | None:
@@ -266,7 +294,7 @@ class _GatewayApp(Starlette):
 
 
 def _explain_error(scope: Scope, error: Exception) -> APIError | None:
-    """What is told of a store that fails, and of what the router itself refuses."""
+    """Explain a store that fails, and requests that the router itself refuses."""
     if isinstance(error, StoreError):
         log_exception(error)
         message = "The store cannot be read now; try again."
@@ -282,7 +310,7 @@ def _allowed_methods(scope: Scope) -> list[str]:
 
 
 def _explain_refusal(scope: Scope, error: HTTPException) -> APIError:
-    """What the router itself refuses, in the API's form."""
+    """Explain in the API's form why the router itself refuses a request."""
     headers = dict(error.headers or {})
     place = f"{scope['method']} {scope['path']}"
     if error.status_code == _NOT_FOUND:

@@ -104,7 +104,7 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 
 
 def not_found(what: str) -> APIError:
-    """Nothing is there; `what` is the beginning of a sentence."""
+    """Return the error of something that does not exist; `what` begins its sentence."""
     return APIError(404, "not_found", f"{what} does not exist.")
 
 

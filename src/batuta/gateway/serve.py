@@ -165,7 +165,7 @@ def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.sock
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where that socket is reached."""
+    """Return the address of that socket."""
     address, port = listener.getsockname()[:2]
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 

@@ -8,6 +8,7 @@ from batuta.guardrails.guardrail import (
     GuardrailResult,
     Guardrails,
     GuardrailStage,
+    describe_block,
 )
 from batuta.guardrails.response_format import ResponseFormatChecker
 
@@ -21,4 +22,5 @@ __all__ = [
     "Guardrails",
     "ResponseFormatChecker",
     "build_detector",
+    "describe_block",
 ]

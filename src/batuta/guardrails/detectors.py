@@ -1,4 +1,4 @@
-"""What policies look for. Each finder is a pure function from a text to spans of it.
+"""Detectors of guardrails: each finder is a pure function from a text to spans of it.
 
 Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
 library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
@@ -7,19 +7,17 @@ phonenumbers, so that a number of sixteen digits is not taken for a card.
 
 from __future__ import annotations
 
-import importlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import regex
 
 from batuta.core.suggestions import suggest_names
-from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.guardrails.disguises import see_through_disguises
+from batuta.guardrails.disguises import find_matches, see_through_disguises
 from batuta.guardrails.guardrail import Detector, TextSpan
+from batuta.guardrails.personal import PersonalDetector
 from batuta.schemas import JsonValidator
 from batuta.schemas.checker import find_schema_fault
 
@@ -58,16 +56,6 @@ _INJECTION = regex.compile(
     """,
     regex.VERBOSE | regex.IGNORECASE,
 )
-_EMAIL = regex.compile(
-    r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}\b"
-)
-_CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
-_IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
-
-
-def _find_matches(pattern: Any, text: str) -> Iterator[Any]:
-    """The matches, found without the interpreter's lock: in a thread it holds nobody up."""
-    return pattern.finditer(text, concurrent=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +80,13 @@ def build_detector(kind: str, options: DetectorOptions) -> Detector:
 
 def _secrets_detector(_: DetectorOptions) -> Detector:
     return see_through_disguises(
-        lambda text: (match.span() for match in _find_matches(_SECRETS, text))
+        lambda text: (match.span() for match in find_matches(_SECRETS, text))
     )
 
 
 def _injection_detector(_: DetectorOptions) -> Detector:
     return see_through_disguises(
-        lambda text: (match.span() for match in _find_matches(_INJECTION, text))
+        lambda text: (match.span() for match in find_matches(_INJECTION, text))
     )
 
 
@@ -131,32 +119,7 @@ def _schema_detector(options: DetectorOptions) -> Detector:
 
 
 def _personal_detector(options: DetectorOptions) -> Detector:
-    iban, luhn = _import_extra("stdnum.iban"), _import_extra("stdnum.luhn")
-    telephones = _import_extra("phonenumbers")
-    regions = [country.upper() for country in options.countries] or [None]
-
-    def find(text: str) -> Iterator[TextSpan]:
-        yield from (match.span() for match in _find_matches(_EMAIL, text))
-        for match in _find_matches(_CARD, text):
-            if luhn.is_valid(re.sub(r"\D", "", match[0])):
-                yield match.span()
-        for match in _find_matches(_IBAN, text):
-            if iban.is_valid(match[0]):
-                yield match.span()
-        for region in regions:
-            for found in telephones.PhoneNumberMatcher(text, region):
-                yield found.start, found.end
-
-    return see_through_disguises(find)
-
-
-def _import_extra(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(
-            f"a policy of kind 'personal' needs the extra: {install_hint('policies')}"
-        ) from None
+    return PersonalDetector(options.countries)
 
 
 DETECTORS: Mapping[str, Callable[[DetectorOptions], Detector]] = {

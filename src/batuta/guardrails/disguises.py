@@ -11,6 +11,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import Any
 
 import regex
 
@@ -20,13 +21,20 @@ _INVISIBLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}\p{Cf}]")
 _TAGS = range(0xE0020, 0xE007F)
 """Invisible, and each stands for the ASCII character that many places below it."""
 _TAG_OFFSET = 0xE0000
+_PIECE = 100_000
+"""Characters that are translated in one piece."""
 _LOOKALIKES = (
     range(0x80, 0x10000),
     range(0x1D400, 0x1D800),
     range(0x1F100, 0x1F200),
     range(0x1FBF0, 0x1FBFA),
 )
-"""Where Unicode has other forms of ASCII characters."""
+"""Ranges in which Unicode has other forms of ASCII characters."""
+
+
+def find_matches(pattern: Any, text: str) -> Iterator[Any]:
+    """Find the matches without the interpreter's lock: in a thread it holds nobody up."""
+    return pattern.finditer(text, concurrent=True)
 
 
 def see_through_disguises(detect: Detector) -> Detector:
@@ -34,12 +42,14 @@ def see_through_disguises(detect: Detector) -> Detector:
 
     The spans are those of the text as it is.
     """
+    _plain_letters()  # ahead of time, so that no question has to wait for it
+    _invisible_characters()
 
     def find(text: str) -> Iterator[TextSpan]:
         yield from detect(text)
         if text.isascii():
             return
-        plain = text.translate(_plain_letters())
+        plain = _without_forms(text)
         gaps = _invisible_places(plain)
         if gaps or plain != text:
             yield from _find_between(detect, plain, gaps)
@@ -50,8 +60,15 @@ def see_through_disguises(detect: Detector) -> Detector:
     return find
 
 
+def _without_forms(text: str) -> str:
+    """Return the text in plain letters, made piece by piece: each holds the interpreter's lock."""
+    letters = _plain_letters()
+    pieces = range(0, len(text), _PIECE)
+    return "".join(text[at : at + _PIECE].translate(letters) for at in pieces)
+
+
 def _find_between(detect: Detector, text: str, gaps: list[int]) -> Iterator[TextSpan]:
-    """What is found in the text without what is at `gaps`, as spans of the text with it."""
+    """Yield findings in the text without the characters at `gaps`, as spans of the whole text."""
     kept = _cut_out(text, gaps)
     # In front of the character that is the n-th of those left, this many were cut out.
     cut_before = [gap - number for number, gap in enumerate(gaps)]

@@ -6,14 +6,19 @@ count.
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from time import monotonic
+from typing import Any, Protocol, final, runtime_checkable
 
+import anyio
 import anyio.to_thread
 import orjson
+from anyio.lowlevel import checkpoint
 
 from batuta.core import (
     File,
@@ -29,19 +34,43 @@ from batuta.core import (
     Workflow,
 )
 from batuta.guardrails.side_texts import find_side_texts, replace_prose
+from batuta.offload import ProcessPool, ProcessTimeoutError
+from batuta.schemas import SchemaTimeoutError
 
 logger = logging.getLogger(__name__)
 
 TextSpan = tuple[int, int]
-"""Where something stands in a text: from, to."""
+"""A span of a text: start and end."""
 Detector = Callable[[str], Iterable[TextSpan]]
-"""What a policy looks for. Pure."""
+"""A pure function from a text to the spans that a guardrail looks for."""
 MAX_INLINE_CHARACTERS = 4_000
 """Characters beyond which a text is looked at in a thread, so that nobody else waits."""
 
 
+MAX_SECONDS = 10.0
+"""Seconds that all policies of one question or reply together may spend in processes."""
+TIMED_OUT = "timed out"
+"""The action of a policy that ran out of time."""
+_TIMEOUTS = (ProcessTimeoutError, SchemaTimeoutError)
+_PROCESSES = ProcessPool()
+atexit.register(_PROCESSES.close)
+
+
+@runtime_checkable
+class ProcessDetector(Protocol):
+    """A detector whose work on some texts is done in a process that can be ended."""
+
+    def __call__(self, text: str, /) -> Iterable[TextSpan]:
+        """Find it here, however long that takes."""
+        ...
+
+    def process_call(self, text: str) -> tuple[Any, ...] | None:
+        """Return the function to call there and its arguments; None if it is quick here."""
+        ...
+
+
 class GuardrailStage(StrEnum):
-    """Where a policy looks."""
+    """The stage at which a guardrail looks."""
 
     INPUT = "input"
     """The caller's conversation, before anybody sees it."""
@@ -52,14 +81,14 @@ class GuardrailStage(StrEnum):
 
 
 class GuardrailAction(StrEnum):
-    """What is done about a finding."""
+    """The action that follows a finding."""
 
     REDACT = "redact"
-    """It is replaced by a note in brackets."""
+    """The finding is replaced by a note in brackets."""
     BLOCK = "block"
     """The question is refused; a step's reply counts as failed."""
     FLAG = "flag"
-    """It stays; the record says that it was there."""
+    """The finding stays; the record says that it was there."""
 
 
 _ACTION_RECORD = {
@@ -95,34 +124,80 @@ class GuardrailResult:
     """The policy that forbids it."""
 
 
-def apply_guardrails(policies: Iterable[Guardrail], text: str, where: str) -> GuardrailResult:
-    """The text after every policy, in their order; also of a blocked one the findings are gone."""
-    acts: list[GuardrailTriggered] = []
-    blocked: str | None = None
-    for policy in policies:
-        try:
-            spans = _merge_spans(policy.detect(text))
-        except Exception as error:  # noqa: BLE001 - a policy that breaks decides by its setting
-            logger.warning("policy %s failed with %s", policy.name, type(error).__name__)
-            acts.append(GuardrailTriggered(policy=policy.name, where=where, action="failed"))
-            if policy.fail_closed:
-                return GuardrailResult(_removal_note(policy), tuple(acts), blocked or policy.name)
-            continue
-        if not spans:
-            continue
-        acts.append(
-            GuardrailTriggered(
-                policy=policy.name,
-                where=where,
-                action=_ACTION_RECORD[policy.action],
-                count=len(spans),
+@final
+class GuardrailCheck:
+    """The policies that check the texts of one question or reply, within one common time limit."""
+
+    def __init__(self, policies: Iterable[Guardrail], seconds: float = MAX_SECONDS) -> None:
+        self.policies = tuple(policies)
+        self._end = monotonic() + seconds
+
+    def beside(self) -> GuardrailCheck:
+        """Keep the policies that look beside the conversation too, within the same time."""
+        return self._with(policy for policy in self.policies if not policy.conversation)
+
+    def strict(self) -> GuardrailCheck:
+        """Block what this check would redact, within the same time."""
+        return self._with(_strict_guardrail(policy) for policy in self.policies)
+
+    def _with(self, policies: Iterable[Guardrail]) -> GuardrailCheck:
+        return GuardrailCheck(policies, self._end - monotonic())
+
+    async def apply(self, text: str, where: str) -> GuardrailResult:
+        """Return the text without what each policy in turn finds, even if one blocks it."""
+        acts: list[GuardrailTriggered] = []
+        blocked: str | None = None
+        for policy in self.policies if text else ():
+            try:
+                spans = _merge_spans(await self._find(policy, text))
+            except Exception as error:  # noqa: BLE001 - a policy that breaks decides by its setting
+                logger.warning("policy %s failed with %s", policy.name, type(error).__name__)
+                action = TIMED_OUT if isinstance(error, _TIMEOUTS) else "failed"
+                acts.append(GuardrailTriggered(policy=policy.name, where=where, action=action))
+                if policy.fail_closed:
+                    note = _removal_note(policy)
+                    return GuardrailResult(note, tuple(acts), blocked or policy.name)
+                continue
+            if not spans:
+                continue
+            action = _ACTION_RECORD[policy.action]
+            acts.append(
+                GuardrailTriggered(policy=policy.name, where=where, action=action, count=len(spans))
             )
-        )
-        if policy.action is GuardrailAction.BLOCK:
-            blocked = blocked or policy.name
-        if policy.action is not GuardrailAction.FLAG:
-            text = _replace_spans(text, spans, _removal_note(policy))
-    return GuardrailResult(text, tuple(acts), blocked)
+            if policy.action is GuardrailAction.BLOCK:
+                blocked = blocked or policy.name
+            if policy.action is not GuardrailAction.FLAG:
+                text = _replace_spans(text, spans, _removal_note(policy))
+        return GuardrailResult(text, tuple(acts), blocked)
+
+    async def _find(self, policy: Guardrail, text: str) -> list[TextSpan]:
+        """Return what the policy finds; what may take long is cancelled with the caller.
+
+        Raises:
+            ProcessTimeoutError: there was no time to look.
+            Exception: whatever else the policy raises.
+        """
+        detect = policy.detect
+        call = detect.process_call(text) if isinstance(detect, ProcessDetector) else None
+        if call is not None:
+            left = self._end - monotonic()
+            if left <= 0:
+                raise ProcessTimeoutError("there was no time left to look")
+            with anyio.move_on_after(left):
+                found = await _PROCESSES.call(*call, wall_seconds=left)
+                return [(start, end) for start, end in found]
+            raise ProcessTimeoutError("it took too long")
+        if len(text) > MAX_INLINE_CHARACTERS or policy.needs_thread:
+            return await anyio.to_thread.run_sync(lambda: list(detect(text)))
+        await checkpoint()  # each text takes milliseconds, and there may be thousands
+        return list(detect(text))
+
+
+def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -> str:
+    """Say why a text goes no further: the guardrail forbids it, or could not look at it in time."""
+    if any(act.policy == policy and act.action == TIMED_OUT for act in acts):
+        return f"the policy {policy} could not check {what} in time"
+    return f"the policy {policy} forbids {what}"
 
 
 def _strict_guardrail(policy: Guardrail) -> Guardrail:
@@ -170,29 +245,27 @@ class Guardrails:
             place: tuple(p for p in chosen if place in p.stages) for place in GuardrailStage
         }
         self.stages = frozenset(place for place, policies in self._on.items() if policies)
-        """Where any policy looks."""
+        """The stages at which any guardrail looks."""
 
     async def check_question(
         self, question: Question
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
         """The question as it may be asked, what was done, and who forbids it (or nothing)."""
-        policies = self._on[GuardrailStage.INPUT]
-        if not policies:
+        if not self._on[GuardrailStage.INPUT]:
             return question, (), ""
+        check = self._check(GuardrailStage.INPUT)
         acts: list[GuardrailTriggered] = []
         blocked = ""
         messages: list[Message] = []
         for number, message in enumerate(question.messages):
             parts: list[Part] = []
             place = f"{GuardrailStage.INPUT}:message {number}"
-            for part in await _joined_where_needed(policies, message.parts, place):
-                clean, found = await _apply_to_part(policies, part, place)
+            for part in await _joined_where_needed(check, message.parts, place):
+                clean, found = await _apply_to_part(check, part, place)
                 parts.append(clean)
                 acts += found.actions
                 blocked = blocked or found.blocked_by or ""
-            thought = await _apply_to_text(
-                policies, message.reasoning, f"{GuardrailStage.INPUT}:message {number}"
-            )
+            thought = await check.apply(message.reasoning, place)
             acts += thought.actions
             blocked = blocked or thought.blocked_by or ""
             kept = message.thoughts if thought.text == message.reasoning else ()
@@ -200,7 +273,7 @@ class Guardrails:
                 message, parts=tuple(parts), reasoning=thought.text, thoughts=kept
             )
             messages.append(clean_message)
-        question, beside, forbidden = await self._beside(question)
+        question, beside, forbidden = await self._beside(question, check)
         question = replace(question, messages=tuple(messages))
         return question, (*acts, *beside), blocked or forbidden
 
@@ -208,28 +281,29 @@ class Guardrails:
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
         """A caller's own workflow as it may be run, what was done, and who forbids it."""
-        policies, acts, blocked = self._on[GuardrailStage.INPUT], list[GuardrailTriggered](), ""
+        check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
-            found = await _apply_to_text(
-                policies, step.subtask, f"{GuardrailStage.INPUT}:subtask {number}"
-            )
+            found = await check.apply(step.subtask, f"{GuardrailStage.INPUT}:subtask {number}")
             acts += found.actions
             blocked = blocked or found.blocked_by or ""
             steps.append(replace(step, subtask=found.text))
         return Workflow(tuple(steps)), tuple(acts), blocked
 
+    def _check(self, place: GuardrailStage) -> GuardrailCheck:
+        return GuardrailCheck(self._on[place])
+
     async def _beside(
-        self, question: Question
+        self, question: Question, check: GuardrailCheck
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
-        """What is said beside the conversation; what cannot be redacted is blocked."""
-        policies = tuple(p for p in self._on[GuardrailStage.INPUT] if not p.conversation)
-        if not policies:
+        """Check the texts beside the conversation; one that cannot be redacted is blocked."""
+        check = check.beside()
+        if not check.policies:
             return question, (), ""
-        side = find_side_texts(question)
-        fixed = tuple(_strict_guardrail(policy) for policy in policies)
-        prose = await _all_screened(policies, side.prose)
-        names = await _all_screened(fixed, side.fixed)
+        side, where = find_side_texts(question), f"{GuardrailStage.INPUT}:options"
+        prose = [await check.apply(text, where) for text in side.prose]
+        strict = check.strict()
+        names = [await strict.apply(text, where) for text in side.fixed]
         clean = {old: new.text for old, new in zip(side.prose, prose, strict=True)}
         found = (*prose, *names)
         if any(old != new for old, new in clean.items()):
@@ -241,18 +315,18 @@ class Guardrails:
         self, reply: Reply, place: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
         """The reply as it may be read, what was done, and who forbids it (or nothing)."""
-        policies = self._on[place]
-        if not policies:
+        if not self._on[place]:
             return reply, (), ""
         where = f"{place}:step {step}"
         if reply.alternatives:
             return await self._check_choices(reply, place, step)
-        text = await _apply_to_text(policies, reply.text, where)
-        thought = await _apply_to_text(policies, reply.reasoning, where)
+        check = self._check(place)
+        text = await check.apply(reply.text, where)
+        thought = await check.apply(reply.reasoning, where)
         found = [text, thought]
         calls: list[ToolCall] = []
         for call in reply.tool_calls:
-            arguments = await _apply_to_text(policies, _plain_arguments(call.arguments), where)
+            arguments = await check.apply(_plain_arguments(call.arguments), where)
             found.append(arguments)
             calls.append(replace(call, arguments=arguments.text))
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
@@ -278,24 +352,24 @@ class Guardrails:
 
 
 NO_GUARDRAILS = Guardrails()
-"""Where the settings name no policy."""
+"""The guardrails of settings that name none."""
 
 
 async def _apply_to_part(
-    policies: tuple[Guardrail, ...], part: Part, where: str
+    check: GuardrailCheck, part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
     """A part of a message with its text screened; what is attached is not looked into."""
     if isinstance(part, Text):
-        found = await _apply_to_text(policies, part.text, where)
+        found = await check.apply(part.text, where)
         return replace(part, text=found.text), found
     if isinstance(part, ToolResult):
-        found = await _apply_to_text(policies, part.content, where)
+        found = await check.apply(part.content, where)
         return replace(part, content=found.text), found
     if isinstance(part, ToolCall):
-        found = await _apply_to_text(policies, _plain_arguments(part.arguments), where)
+        found = await check.apply(_plain_arguments(part.arguments), where)
         return replace(part, arguments=found.text), found
     if isinstance(part, File):
-        found = await _apply_to_text(policies, part.name, where)
+        found = await check.apply(part.name, where)
         return replace(part, name=found.text), found
     return part, GuardrailResult("")
 
@@ -311,7 +385,7 @@ def _plain_arguments(arguments: str) -> str:
 
 
 async def _joined_where_needed(
-    policies: tuple[Guardrail, ...], parts: tuple[Part, ...], where: str
+    check: GuardrailCheck, parts: tuple[Part, ...], where: str
 ) -> tuple[Part, ...]:
     """The parts; neighbouring texts as one if a policy finds more in them together.
 
@@ -325,8 +399,8 @@ async def _joined_where_needed(
             joined += run
             continue
         whole = "".join(part.text for part in together)
-        apart = [await _apply_to_text(policies, part.text, where) for part in together]
-        found = await _apply_to_text(policies, whole, where)
+        apart = [await check.apply(part.text, where) for part in together]
+        found = await check.apply(whole, where)
         if found.text == "".join(each.text for each in apart) and bool(found.blocked_by) == any(
             each.blocked_by for each in apart
         ):
@@ -334,28 +408,3 @@ async def _joined_where_needed(
         else:
             joined.append(replace(together[-1], text=whole))
     return tuple(joined)
-
-
-async def _all_screened(
-    policies: tuple[Guardrail, ...], texts: tuple[str, ...]
-) -> list[GuardrailResult]:
-    """Each of the texts; in a thread, if they are long together."""
-
-    def look() -> list[GuardrailResult]:
-        return [
-            apply_guardrails(policies, text, f"{GuardrailStage.INPUT}:options") for text in texts
-        ]
-
-    if sum(map(len, texts)) <= MAX_INLINE_CHARACTERS and not any(
-        policy.needs_thread for policy in policies
-    ):
-        return look()
-    return await anyio.to_thread.run_sync(look)
-
-
-async def _apply_to_text(policies: tuple[Guardrail, ...], text: str, where: str) -> GuardrailResult:
-    if not text:
-        return GuardrailResult(text)
-    if len(text) <= MAX_INLINE_CHARACTERS and not any(policy.needs_thread for policy in policies):
-        return apply_guardrails(policies, text, where)
-    return await anyio.to_thread.run_sync(apply_guardrails, policies, text, where)

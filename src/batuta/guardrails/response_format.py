@@ -24,7 +24,7 @@ class ResponseFormatChecker:
         )
 
     async def check_schema(self) -> None:
-        """Nothing, if the schema is one.
+        """Return if the schema is one, else raise.
 
         Raises:
             ValueError: it is none; the sentence says where.

@@ -34,11 +34,11 @@ class GuardrailSetting(BaseModel):
     fail_closed: bool = True
     """Whether a text that could not be looked at is blocked."""
     max_characters: int | None = Field(default=None, ge=1)
-    """Of kind `size`: what a text may have."""
+    """The most characters that a text may have, for the kind `size`."""
     countries: tuple[str, ...] = ()
-    """Of kind `personal`: whose telephone numbers are known without their country's prefix."""
+    """Countries whose telephone numbers are known without a prefix, for the kind `personal`."""
     json_schema: dict[str, Any] | None = None
-    """Of kind `schema`: what a text must fit."""
+    """The schema that a text must fit, for the kind `schema`."""
 
     @model_validator(mode="after")
     def _options_of_its_kind(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a request says beside its conversation: tools, the form of the answer, stop sequences.
+"""Texts of a request beside its conversation: tools, the answer's form, stop sequences.
 
 Descriptions are prose and can be redacted. Names, values of schemas, stop sequences and
 addresses of pictures mean something to programs: a part of one taken out would be another one.

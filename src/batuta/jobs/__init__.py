@@ -3,11 +3,14 @@
 from batuta.jobs.factory import open_jobs
 from batuta.jobs.memory import MemoryJobs
 from batuta.jobs.protocol import (
+    OPEN_GATE,
     Checkpoint,
     Job,
     JobEnding,
     JobEvent,
+    JobGate,
     JobHandler,
+    JobOwner,
     Jobs,
     JobState,
     JobStatus,
@@ -15,11 +18,14 @@ from batuta.jobs.protocol import (
 )
 
 __all__ = [
+    "OPEN_GATE",
     "Checkpoint",
     "Job",
     "JobEnding",
     "JobEvent",
+    "JobGate",
     "JobHandler",
+    "JobOwner",
     "JobState",
     "JobStatus",
     "Jobs",

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
 """Seconds between attempts to keep a call that was paid for."""
 _CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
-"""Where in its run the present task is; the engine runs each step within one task."""
+"""The present task's place in its run; the engine runs each step within one task."""
 
 
 async def _ignore_event(_: Event) -> None:
@@ -154,7 +154,7 @@ class DurableCheckpoint:
         )
 
     async def load_call(self, key: CallKey) -> str | None:
-        """What the call gave before the crash; each thing that was kept is given back once.
+        """Return the call's result from before the crash; each result is given back once.
 
         Raises:
             StoreError: it cannot be read.

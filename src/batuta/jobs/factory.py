@@ -1,18 +1,16 @@
-"""From a place on disk to the jobs that can be had there."""
+"""Opens the jobs that can be had at a place on disk."""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from batuta.distribution import install_hint
 from batuta.errors import StoreError
 from batuta.jobs.durable import KEEP_DAYS, DurableJobs
 from batuta.jobs.memory import MemoryJobs
@@ -24,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerator[Jobs]:
-    """Durable jobs if the extra `[jobs]` is installed, else jobs that live as long as the process.
+    """Durable jobs; on PostgreSQL without its driver, jobs that live as long as the process.
 
     Args:
         target: a path of an SQLite file, created with its folder, or the URL of a PostgreSQL
@@ -34,15 +32,12 @@ async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerat
     Raises:
         StoreError: the target is no place for jobs, or another process has it.
     """
-    if not _has_dbos():
-        yield MemoryJobs()
-        return
     url = _parse_target(target)
-    if is_sqlite_file(url) and is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info):
+    if not is_sqlite_file(url) and not _has_driver():
         logger.warning(
-            "background jobs will end with this process: SQLite %s is too old to keep them, "
-            "install 3.42 or later, or use PostgreSQL",
-            sqlite3.sqlite_version,
+            "background jobs will end with this process: to keep them in PostgreSQL needs an "
+            "extra: %s",
+            install_hint("jobs"),
         )
         yield MemoryJobs()
         return
@@ -51,14 +46,9 @@ async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerat
         yield jobs
 
 
-def is_sqlite_too_old(sqlite: tuple[int, ...], python: tuple[Any, ...]) -> bool:
-    """Whether DBOS cannot work on that SQLite: from Python 3.12 on it asks it for milliseconds."""
-    return python >= (3, 12) and sqlite < (3, 42)
-
-
-def _has_dbos() -> bool:
+def _has_driver() -> bool:
     try:
-        return find_spec("dbos") is not None
+        return find_spec("psycopg") is not None
     except ValueError:  # somebody has put something else in its place
         return False
 

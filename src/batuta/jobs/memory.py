@@ -1,11 +1,11 @@
-"""Jobs that live as long as the process: what a server without the extra `[jobs]` has."""
+"""Jobs that live as long as the process."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import final
@@ -13,15 +13,27 @@ from typing import final
 import anyio
 
 from batuta.core import Client, Conductor, Event, EventHandler, WorkerId
+from batuta.jobs.dispatcher import JobDispatcher, JobPlaces
 from batuta.jobs.notifier import Notifier
-from batuta.jobs.protocol import Job, JobEnding, JobEvent, JobHandler, JobState, JobStatus, Json
+from batuta.jobs.protocol import (
+    OPEN_GATE,
+    Job,
+    JobEnding,
+    JobEvent,
+    JobGate,
+    JobHandler,
+    JobOwner,
+    JobState,
+    JobStatus,
+    Json,
+)
 
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Jobs that are run at the same time."""
 KEEP_JOBS = 1_000
-"""Ended jobs that can be asked for; older ones are forgotten."""
+"""The most ended jobs that can be asked for; the oldest of the tenant with the most goes first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +45,7 @@ class _JobEntry:
     events: list[JobEvent] = field(default_factory=list[JobEvent])
     result: Json | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended_event: anyio.Event = field(default_factory=anyio.Event)
 
 
 @final
@@ -42,7 +55,7 @@ class MemoryJobs:
     durable = False
 
     def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEEP_JOBS) -> None:
-        """Nothing is run before `work`.
+        """Make a runner that runs nothing before `work`.
 
         Args:
             concurrency: jobs that run at the same time.
@@ -50,9 +63,10 @@ class MemoryJobs:
         """
         self._entries: OrderedDict[str, _JobEntry] = OrderedDict()
         self._kept = kept
-        self._places = anyio.CapacityLimiter(concurrency)
+        self._concurrency = concurrency
         self._notifier = Notifier()
-        self._send, self._receive = anyio.create_memory_object_stream[_JobEntry](inf)
+        self._waiting: dict[JobOwner, deque[_JobEntry]] = {}
+        self._dispatcher: JobDispatcher | None = None
 
     async def submit(self, job: Job) -> None:
         """Takes the job in; one that is there already is left as it is."""
@@ -62,10 +76,12 @@ class MemoryJobs:
             job=job, status=JobStatus(id=job.id, state=JobState.QUEUED, created=time.time())
         )
         self._entries[job.id] = entry
-        self._send.send_nowait(entry)
+        self._waiting.setdefault(job.owner, deque()).append(entry)
+        if self._dispatcher is not None:
+            self._dispatcher.look_again()
 
     async def status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Where the job stands; None if there is none."""
+        """Return the state of the job; None if there is none."""
         entry = self._entry(job_id, tenant)
         return None if entry is None else entry.status
 
@@ -100,7 +116,7 @@ class MemoryJobs:
         """Cancels the job and erases it with its events; whether there was one."""
         if await self.cancel(job_id, tenant) is None:
             return False
-        del self._entries[job_id]
+        self._entries.pop(job_id, None)
         return True
 
     async def forget_tenant(self, tenant: str) -> int:
@@ -108,26 +124,54 @@ class MemoryJobs:
         own = [name for name, entry in self._entries.items() if entry.job.tenant == tenant]
         return sum([await self.forget(name, tenant) for name in own])
 
-    async def work(self, perform: JobHandler) -> None:
+    async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
         """Runs jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
-            async for entry in self._receive:
+
+            async def start_next(owner: JobOwner) -> anyio.Event | None:
+                entry = self._take_next(owner)
+                if entry is None:
+                    return None
                 tasks.start_soon(self._run_job, perform, entry)
+                return entry.ended_event
+
+            self._dispatcher = JobDispatcher(
+                JobPlaces(self._concurrency), self._find_owners, start_next, always_poll=False
+            )
+            await self._dispatcher.run(gate)
+
+    async def _find_owners(self) -> Collection[JobOwner]:
+        return self._waiting
+
+    def _take_next(self, owner: JobOwner) -> _JobEntry | None:
+        """Take out the owner's oldest job that still waits."""
+        queue = self._waiting.get(owner, deque())
+        found: _JobEntry | None = None
+        while queue and found is None:
+            entry = queue.popleft()
+            found = None if entry.status.state.is_final else entry
+        if not queue:
+            self._waiting.pop(owner, None)
+        return found
 
     async def _run_job(self, perform: JobHandler, entry: _JobEntry) -> None:
-        with entry.scope:
-            async with self._places:
-                if entry.status.state.is_final:
-                    return
-                entry.status = replace(entry.status, state=JobState.IN_PROGRESS)
-                try:
-                    ending = await perform(entry.job, _MemoryCheckpoint(entry, self._notifier))
-                except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
-                    kind = type(error).__name__
-                    logger.error("job %s failed: %s", entry.job.id, kind)  # noqa: TRY400 - no content
-                    await self._end(entry, JobState.FAILED, error=f"the job failed: {kind}")
-                else:
-                    await self._finish(entry, ending)
+        try:
+            with entry.scope:
+                if not entry.status.state.is_final:
+                    await self._perform(perform, entry)
+        finally:
+            entry.ended_event.set()
+
+    async def _perform(self, perform: JobHandler, entry: _JobEntry) -> None:
+        entry.status = replace(entry.status, state=JobState.IN_PROGRESS)
+        try:
+            ending = await perform(entry.job, _MemoryCheckpoint(entry, self._notifier))
+        except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
+            kind = type(error).__name__
+            logger.error("job %s failed: %s", entry.job.id, kind)  # noqa: TRY400 - no content
+            await self._end(entry, JobState.FAILED, error=f"the job failed: {kind}")
+        else:
+            await self._finish(entry, ending)
 
     async def _finish(self, entry: _JobEntry, ending: JobEnding) -> None:
         if not entry.status.state.is_final:
@@ -137,9 +181,11 @@ class MemoryJobs:
     async def _end(self, entry: _JobEntry, state: JobState, error: str | None = None) -> None:
         entry.status = replace(entry.status, state=state, ended=time.time(), error=error)
         await self._notifier.notify(entry.job.id)
-        ended = [key for key, other in self._entries.items() if other.status.state.is_final]
-        for key in ended[: -self._kept]:
-            del self._entries[key]
+        ended = [e.job for e in self._entries.values() if e.status.state.is_final]
+        if len(ended) > self._kept:
+            # Of the tenant that has the most, so that nobody pushes out another's.
+            ((largest, _),) = Counter(job.tenant for job in ended).most_common(1)
+            del self._entries[next(job.id for job in ended if job.tenant == largest)]
 
     def _entry(self, job_id: str, tenant: str) -> _JobEntry | None:
         entry = self._entries.get(job_id)

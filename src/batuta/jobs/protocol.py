@@ -1,4 +1,4 @@
-"""What a background job is, and the one protocol behind which it is kept and run.
+"""Background jobs, and the one protocol by which they are kept and run.
 
 A job is a request that outlives its connection. Whoever asks `submit`s it and comes back by its
 id; whoever can run it `work`s, with a function that turns the job's body into an ending.
@@ -7,9 +7,9 @@ id; whoever can run it `work`s, with a function that turns the job's body into a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from batuta.core import Client, Conductor, EventHandler, WorkerId
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class JobState(StrEnum):
-    """Where a job stands; the words of the Responses API."""
+    """The state of a job, in the words of the Responses API."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -34,20 +34,37 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class JobOwner:
+    """The tenant and the key whose job it is."""
+
+    tenant: str
+    key: str | None = None
+    """The id of the key whose limit of runs at the same time counts the job, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be run; after a crash it is run again from these fields alone."""
+    """A job; after a crash it is run again from these fields alone."""
 
     id: str
     """Unguessable; chosen by whoever submits it."""
     tenant: str
-    """Whose it is; for anybody else it does not exist."""
+    """The owner; for anybody else the job does not exist."""
     body: Json = field(default_factory=dict[str, Any])
-    """Everything that the runner needs, in JSON; no secret."""
+    """The runner's data, in JSON; no secret."""
+    _: KW_ONLY
+    key: str | None = None
+    """The id of the key that asked for it, if there is one."""
+
+    @property
+    def owner(self) -> JobOwner:
+        """The tenant and the key that the job belongs to."""
+        return JobOwner(self.tenant, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """Where a job stands."""
+    """The state of a job."""
 
     id: str
     state: JobState
@@ -63,7 +80,7 @@ class JobEvent:
     """An event of a job."""
 
     number: int
-    """From 0, without a gap."""
+    """The event's number, from 0 without a gap."""
     body: Json
 
 
@@ -80,7 +97,7 @@ class JobEnding:
 
 
 class Checkpoint(Protocol):
-    """What the runner of a job works with, so that a crash repeats no finished call.
+    """Keeps a job's finished calls, so that a crash repeats none of them.
 
     The runner conducts with `conductor(…)`, `clients(…)` and `emit(…)` in place of its own.
     """
@@ -124,10 +141,39 @@ JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
 """Runs a job. It is cancelled when the job is; what it raises makes the job fail."""
 
 
+class JobGate(Protocol):
+    """Lets jobs of an owner run, as many at the same time as the owner may run."""
+
+    async def enter(self, owner: JobOwner, token: str) -> bool:
+        """Counts one more job under the token, unless the owner is at its limit."""
+        ...
+
+    async def leave(self, owner: JobOwner, token: str) -> None:
+        """Counts the job of the token no more."""
+        ...
+
+
+@final
+class OpenGate:
+    """Lets every job run."""
+
+    async def enter(self, owner: JobOwner, token: str) -> bool:
+        """Counts nothing."""
+        return True
+
+    async def leave(self, owner: JobOwner, token: str) -> None:
+        """Counts nothing."""
+
+
+OPEN_GATE = OpenGate()
+
+
 class Jobs(Protocol):
     """Keeps jobs and runs them.
 
     Laws: a job that `submit` took in ends, unless the process that keeps it in memory alone dies;
+    places that come free go to tenants by turns; a job whose owner the gate does not let in waits,
+    and holds up no job of another owner;
     its events are numbered from 0 without a gap; `cancel` stops a paid call within a second, and
     is idempotent; a state that is final does not change; another tenant's job does not exist.
     """
@@ -146,7 +192,7 @@ class Jobs(Protocol):
         ...
 
     async def status(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Where the job stands; None if there is none."""
+        """Return the state of the job; None if there is none."""
         ...
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
@@ -172,6 +218,11 @@ class Jobs(Protocol):
         """Cancels and erases every job of the tenant; how many there were."""
         ...
 
-    async def work(self, perform: JobHandler) -> None:
-        """Runs jobs until cancelled, those first that a crash left behind."""
+    async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
+        """Runs jobs until cancelled.
+
+        Args:
+            perform: runs a job.
+            gate: lets a job begin, or tells it to wait.
+        """
         ...

@@ -1,4 +1,4 @@
-"""What a job leaves on disk: its finished calls and its events.
+"""The records of a job on disk: its finished calls and its events.
 
 The calls are a journal by content: the key is made of the job, the place in its run, the worker,
 its model and the whole request. No engine gives exactly-once for a call to somebody else's
@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import orjson
 from sqlalchemy import (
     URL,
     Column,
+    Connection,
     Engine,
     Float,
     Index,
@@ -44,6 +46,7 @@ BUSY_SECONDS = 30
 CONNECT_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 """How long PostgreSQL may take to let somebody in (seconds), or be out of reach (milliseconds)."""
 
+T = TypeVar("T")
 METADATA = MetaData()
 CALLS_TABLE = Table(
     "job_calls",
@@ -63,6 +66,15 @@ EVENTS_TABLE = Table(
     Column("job", Text, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("body", Text, nullable=False),
+)
+ATTEMPTS_TABLE = Table(
+    "job_attempts",
+    METADATA,
+    # The number of attempts that began and whose end no process has recorded.
+    Column("job", Text, primary_key=True),
+    Column("unended", Integer, nullable=False),
+    # The number of calls kept by then: an attempt that gets further starts the count anew.
+    Column("calls", Integer, nullable=False),
 )
 
 
@@ -121,16 +133,48 @@ class JobRecords:
         """Disconnects."""
         self._engine.dispose()
 
-    def check_connection(self) -> None:
-        """Nothing, if the database answers.
+    @property
+    def dialect(self) -> str:
+        """The name of the database's dialect."""
+        return self._engine.dialect.name
+
+    def unended_attempts(self, job_id: str) -> int:
+        """Count the runs of the job that began at this point of it and never ended.
 
         Raises:
-            StoreError: it does not.
+            StoreError: the database fails.
         """
-        self._read(select(1))
+        calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
+        query = select(ATTEMPTS_TABLE.c.unended).where(
+            ATTEMPTS_TABLE.c.job == job_id, ATTEMPTS_TABLE.c.calls == calls
+        )
+        rows = self.read(query)
+        return rows[0][0] if rows else 0
+
+    def begin_attempt(self, job_id: str) -> None:
+        """Writes down that a run of the job begins.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        count = self.unended_attempts(job_id) + 1
+        calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
+        new = insert_statement(self.dialect, ATTEMPTS_TABLE).values(
+            job=job_id, unended=count, calls=calls
+        )
+        changed = {"unended": new.excluded.unended, "calls": new.excluded.calls}
+        self.write(new.on_conflict_do_update(index_elements=["job"], set_=changed))
+
+    def end_attempt(self, job_id: str) -> None:
+        """Writes down that the job's run is over, however it ended.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        self.write(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     def find_calls(self, key: CallKey) -> list[str]:
-        """What was kept under the key, in order.
+        """Return what was kept under the key, in order.
 
         Raises:
             StoreError: the database fails.
@@ -140,7 +184,7 @@ class JobRecords:
             .where(CALLS_TABLE.c.key == key.digest)
             .order_by(CALLS_TABLE.c.sample)
         )
-        return [row[0] for row in self._read(query)]
+        return [row[0] for row in self.read(query)]
 
     def keep_call(self, key: CallKey, sample: int, body: str) -> None:
         """Keeps it as the key's `sample`; what was kept first stays.
@@ -152,12 +196,12 @@ class JobRecords:
         self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
     def count_events(self, job: str) -> int:
-        """How many events of the job are kept.
+        """Return how many events of the job are kept.
 
         Raises:
             StoreError: the database fails.
         """
-        return int(self._read(select(func.count()).where(EVENTS_TABLE.c.job == job))[0][0])
+        return int(self.read(select(func.count()).where(EVENTS_TABLE.c.job == job))[0][0])
 
     def add_event(self, job: str, number: int, body: Json) -> None:
         """Keeps an event.
@@ -179,7 +223,7 @@ class JobRecords:
             .where(EVENTS_TABLE.c.job == job, EVENTS_TABLE.c.number > after)
             .order_by(EVENTS_TABLE.c.number)
         )
-        return [JobEvent(number, orjson.loads(body)) for number, body in self._read(query)]
+        return [JobEvent(number, orjson.loads(body)) for number, body in self.read(query)]
 
     def erase(self, job: str) -> None:
         """Forgets what the job left.
@@ -187,12 +231,8 @@ class JobRecords:
         Raises:
             StoreError: the database fails.
         """
-        try:
-            with self._engine.begin() as connection:
-                connection.execute(delete(CALLS_TABLE).where(CALLS_TABLE.c.job == job))
-                connection.execute(delete(EVENTS_TABLE).where(EVENTS_TABLE.c.job == job))
-        except SQLAlchemyError as error:
-            raise self._store_error(error) from None
+        tables = (CALLS_TABLE, EVENTS_TABLE, ATTEMPTS_TABLE)
+        self.write(*(delete(table).where(table.c.job == job) for table in tables))
 
     def truncate(self) -> None:
         """Lets nothing that was erased lie about in the log of an SQLite file.
@@ -207,7 +247,12 @@ class JobRecords:
         except SQLAlchemyError as error:
             raise self._store_error(error) from None
 
-    def _read(self, query: Any) -> list[Any]:
+    def read(self, query: Any) -> list[Any]:
+        """Return the rows of a query.
+
+        Raises:
+            StoreError: the database fails.
+        """
         try:
             with self._engine.connect() as connection:
                 rows: Any = connection.execute(query)
@@ -215,13 +260,33 @@ class JobRecords:
         except SQLAlchemyError as error:
             raise self._store_error(error) from None
 
-    def _insert(self, table: Table, row: dict[str, Any]) -> None:
-        new = insert_statement(self._engine.dialect.name, table).on_conflict_do_nothing()
+    def write(self, *statements: Any) -> list[Any]:
+        """Execute the statements in one transaction; return the rows that they return.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def execute(connection: Connection) -> list[Any]:
+            done: list[Any] = [connection.execute(statement) for statement in statements]
+            return [row for result in done if result.returns_rows for row in result]
+
+        return self.transact(execute)
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Return what the work returns that is done in one transaction.
+
+        Raises:
+            StoreError: the database fails.
+        """
         try:
             with self._engine.begin() as connection:
-                connection.execute(new, row)
+                return work(connection)
         except SQLAlchemyError as error:
             raise self._store_error(error) from None
+
+    def _insert(self, table: Table, row: dict[str, Any]) -> None:
+        self.write(insert_statement(self.dialect, table).values(row).on_conflict_do_nothing())
 
     def _store_error(self, error: Exception) -> StoreError:
         cause = getattr(error, "orig", None) or error
@@ -230,7 +295,7 @@ class JobRecords:
 
 
 def is_sqlite_file(url: URL) -> bool:
-    """Whether the database is an SQLite file."""
+    """Return True if the database is an SQLite file."""
     return url.get_backend_name() == "sqlite"
 
 

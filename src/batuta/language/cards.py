@@ -12,7 +12,7 @@ _ABILITIES = {
     "audio": "hear recordings",
     PROGRAM: "run Python code",
 }
-"""What a tag of a worker means."""
+"""The meaning of each tag of a worker."""
 MOST_SKILLS = 8
 """Skills of a card; a worker measured on a hundred families does not fill the prompt."""
 

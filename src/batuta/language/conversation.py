@@ -7,7 +7,7 @@ the call says which step that was.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from batuta.core import (
     Audio,
@@ -25,6 +25,14 @@ from batuta.core import (
     decode_call_id,
 )
 from batuta.core.token_estimate import estimate_tokens
+from batuta.language.material import (
+    TURN,
+    has_heading,
+    has_label,
+    is_one_line,
+    join_lines,
+    wrap_in_tag,
+)
 
 MAX_CHARACTERS = 32_000
 """Characters of a conversation that a conductor is shown: its window is small and it must decide,
@@ -36,7 +44,7 @@ EXTRACT_CHARACTERS = 160
 MAX_EXTRACTS = 16
 """Extracts of one text, or of the turns that are left out."""
 _PLACE_CHARACTERS = 24
-"""Of them, those that say where it stands."""
+"""Characters of an extract that say where it stands."""
 
 
 def question_text(question: Question) -> str:
@@ -51,24 +59,69 @@ def question_text(question: Question) -> str:
 def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
     """The conversation as a conductor is shown it, and how much that is if it is not the whole."""
     messages = question.messages
-    if len(messages) == 1:
-        whole = _message_text(messages[0])
+    if len(messages) == 1 and not _tool_results(messages[0]):
+        whole = _own_text(messages[0])
         text = outline_text(whole, MAX_CHARACTERS)
-        return text, None if text == whole else Cropping(len(text), len(whole))
+        cropping = None if text == whole else Cropping(len(text), len(whole))
+        return wrap_in_tag(TURN, text) if has_heading(text) else text, cropping
     at = question_index(question)
-    turns = [_turn_text(message) for message in messages]
-    size = sum(map(len, turns))
+    turns: list[_Turn] = []
+    asking = 0
+    for index, message in enumerate(messages):
+        turns += _turns_of(message)
+        asking = len(turns) - 1 if index == at else asking
+    size = sum(len(turn.line) for turn in turns)
     if size > MAX_CHARACTERS:
+        half = MAX_CHARACTERS // 2
         turns = [
-            outline_text(turn, MAX_CHARACTERS // 2 if index == at else MAX_TURN_CHARACTERS)
+            turn.outlined(half if index == asking else MAX_TURN_CHARACTERS)
             for index, turn in enumerate(turns)
         ]
-    shown, left = _fit_turns(turns, at)
+    shown, left = _fit_turns(turns, max(asking, 0))
     text = "\n\n".join(shown)
     return text, Cropping(len(text), size, left) if size > MAX_CHARACTERS else None
 
 
-def _fit_turns(turns: list[str], asking: int) -> tuple[list[str], int]:
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One turn of a conversation: a role's text."""
+
+    label: str
+    text: str
+    """Empty: it is passed over."""
+    is_material: bool
+    """True if a model or a tool wrote it."""
+
+    @property
+    def line(self) -> str:
+        """The turn as it stands where no others do."""
+        return f"{self.label}: {self.text}" if self.text else ""
+
+    @property
+    def shown(self) -> str:
+        """The turn as a conductor is shown it: it can begin no other turn."""
+        if is_one_line(self.text):
+            return self.line
+        if self.is_material or has_heading(self.text) or has_label(self.text):
+            return f"{self.label}:\n{wrap_in_tag(TURN, self.text)}"
+        return self.line
+
+    def outlined(self, most: int) -> _Turn:
+        """The turn with so many characters."""
+        return replace(self, text=outline_text(self.text, most))
+
+
+def _turns_of(message: Message) -> list[_Turn]:
+    """Split a message into its own turn and those of the tool results that it carries."""
+    name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
+    label = name or message.role.value.capitalize()
+    material = message.role in {Role.ASSISTANT, Role.TOOL}
+    results = [_Turn("Tool result", text, is_material=True) for text in _tool_results(message)]
+    own = _Turn(label, _own_text(message), is_material=material)
+    return [*results, own] if own.text or not results else results
+
+
+def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
     """The first turn, the one that asks, and as many of the newest as there is room for.
 
     Args:
@@ -78,27 +131,27 @@ def _fit_turns(turns: list[str], asking: int) -> tuple[list[str], int]:
     Returns:
         What is shown, with extracts of the turns that are left out, and how many these are.
     """
-    said = [index for index, turn in enumerate(turns) if turn]
+    said = [index for index, turn in enumerate(turns) if turn.text]
     first = said[0] if said else asking
-    if sum(len(turns[index]) for index in said) <= MAX_CHARACTERS:
-        return [turns[index] for index in said], 0
+    if sum(len(turns[index].line) for index in said) <= MAX_CHARACTERS:
+        return [turns[index].shown for index in said], 0
     room = MAX_CHARACTERS - MAX_EXTRACTS * EXTRACT_CHARACTERS
-    room -= len(turns[first]) + (len(turns[asking]) if asking != first else 0)
+    room -= len(turns[first].line) + (len(turns[asking].line) if asking != first else 0)
     chosen: list[str] = []
     left: list[int] = []
     for index in reversed(said[1:]):
         if index != asking:
-            room -= len(turns[index])
+            room -= len(turns[index].line)
         if index == asking or room >= 0:
-            chosen.append(turns[index])
+            chosen.append(turns[index].shown)
         else:
             left.append(index)
-    gap = [_describe_left_turns(turns, sorted(left))] if left else []
-    return [turns[first], *gap, *reversed(chosen)], len(left)
+    gap = [_describe_left_turns([turn.line for turn in turns], sorted(left))] if left else []
+    return [turns[first].shown, *gap, *reversed(chosen)], len(left)
 
 
 def _describe_left_turns(turns: list[str], left: list[int]) -> str:
-    """How many turns are left out, and how some of them begin, evenly spaced."""
+    """Say how many turns are left out, and how some of them begin, evenly spaced."""
     lines = (
         f"[turn {index + 1} of {len(turns)}] {_extract_at(turns[index], 0)}"
         for index in _evenly_spaced(left, MAX_EXTRACTS - 1)
@@ -135,7 +188,7 @@ def _extract_at(text: str, at: int) -> str:
 
 
 def _evenly_spaced(values: list[int], most: int) -> list[int]:
-    """At most so many of the values, the first among them."""
+    """Return at most `most` of the values, evenly spaced, the first among them."""
     count = min(len(values), most)
     return [values[len(values) * number // count] for number in range(count)]
 
@@ -154,34 +207,28 @@ def clip_to_tokens(text: str, most: int) -> str:
     return text if tokens <= most else clip_text(text, len(text) * most // tokens)
 
 
-def _turn_text(message: Message) -> str:
-    said = _message_text(message)
-    if not said:
-        return ""
-    name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
-    return f"{name or message.role.value.capitalize()}: {said}"
-
-
-def _message_text(message: Message) -> str:
-    """Its text; pictures, calls and results in words."""
+def _own_text(message: Message) -> str:
+    """Return the message's text, with pictures and calls in words."""
     parts = [message.text] if message.text else []
     if message.images:
         several = "s" if len(message.images) > 1 else ""
         parts.append(f"[{len(message.images)} picture{several}]")
     for part in message.parts:
         if isinstance(part, File):
-            parts.append(f"[a file{': ' + part.name if part.name else ''}]")
+            parts.append(f"[a file{': ' + join_lines(part.name) if part.name else ''}]")
         elif isinstance(part, Audio):
             parts.append("[a recording]")
         elif isinstance(part, ToolCall):
             parts.append(f"[calls {part.name} with {part.arguments}]")
-        elif isinstance(part, ToolResult):
-            parts.append(part.content)
     return "\n".join(parts)
 
 
+def _tool_results(message: Message) -> list[str]:
+    return [part.content for part in message.parts if isinstance(part, ToolResult)]
+
+
 def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
-    """Which message asks: the last one of the user before the runs of `chain` called a tool.
+    """Return the index of the user's last message before the runs of `chain` called a tool.
 
     If no user spoke it is the last message.
     """
@@ -247,7 +294,7 @@ def _belongs_to_chain(message: Message, chain: Collection[RunId]) -> bool:
 
 
 def _call_origin(part: Part, chain: Collection[RunId]) -> ToolCallOrigin | None:
-    """Where a call or a result belongs; None if it is neither, or of no run of the chain."""
+    """Return where a call or a result belongs; None if it is neither, or of no run of the chain."""
     if isinstance(part, ToolCall):
         place = decode_call_id(part.id)
     elif isinstance(part, ToolResult):

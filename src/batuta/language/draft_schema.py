@@ -19,7 +19,7 @@ MOST_TEXT = 2000
 DRAFT_FORM = """\
 Write the lists as one JSON object: {"thoughts": "…", "steps": [{"model_id": "0", "subtask": "…", \
 "access_list": ["all"]}]}, a member of `steps` for each step."""
-"""What the prompt says of the form; the provider holds the model to it."""
+"""The prompt's words about the form to which the provider holds the model."""
 
 
 def draft_format(

@@ -24,7 +24,7 @@ class WorkedExample:
     question: str
     reason: str
     roles: tuple[str, ...]
-    """Who does each step: see `cast_roles`."""
+    """The role of each step: see `cast_roles`."""
     subtasks: tuple[str, ...]
     reads: tuple[Read, ...]
 
@@ -90,7 +90,7 @@ PROGRAM_EXAMPLE = WorkedExample(
     ),
     reads=((), (0,), (0, 1)),
 )
-"""In the place of the third where the pool has a worker that runs code."""
+"""The example that replaces the third where the pool has a worker that runs code."""
 
 
 def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
@@ -116,7 +116,10 @@ def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
 
 
 def cast_roles(pool: Pool) -> dict[str, WorkerId]:
-    """Who takes which role: the three best, and the cheapest; in a small pool some take two."""
+    """Return the worker of each role: the three best, and the cheapest.
+
+    In a small pool some take two.
+    """
     ranked = pool.ranked()
     priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]
     # An unknown price is not a low one.

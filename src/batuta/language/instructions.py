@@ -1,4 +1,4 @@
-"""What a subtask asks for: to solve, to check, to combine; told by its words."""
+"""Classifies a subtask by its words: to solve, to check, to combine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 class InstructionKind(StrEnum):
-    """What an instruction asks for."""
+    """The kind of work that an instruction asks for."""
 
     SOLVE = "solve"
     PLAN = "plan"
@@ -55,7 +55,7 @@ _INSTRUCTION_WORDS: dict[InstructionKind, tuple[str, ...]] = {
         r"complete|write|perform|from the (?:\w+ )?(?:facts|plan|lengths)",
     ),
 }
-"""What each kind of instruction is called; patterns of words."""
+"""Patterns of the words that name each kind of instruction."""
 _INSTRUCTION_PATTERNS = {
     verb: re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
     for verb, words in _INSTRUCTION_WORDS.items()
@@ -70,7 +70,7 @@ _OBJECT_PHRASES = re.compile(
 
 @lru_cache(maxsize=16_384)
 def classify_instruction(instruction: str) -> InstructionKind:
-    """What the instruction asks for first; nothing said means solve."""
+    """Return the kind of work that the instruction asks for first; an empty one asks to solve."""
     if not instruction.strip():
         return InstructionKind.SOLVE
     said = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))

@@ -1,8 +1,9 @@
 r"""Reads a list of strings, numbers and lists as Python or JSON would write it.
 
-One pass, no recursion, no evaluation: hostile text costs what its length costs. Differences
-from Python's literals, all lenient: curly quotes open and close strings, a string may span
-lines, `\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`) are strings.
+It makes one pass without recursion or evaluation, so even hostile text takes linear time. It is
+more lenient than Python's literals: curly quotes open and close strings, a string may span
+lines, `\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`,
+`solve it`) are strings, with their blanks.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from batuta.errors import WorkflowError
 
 LiteralValue = str | int | list["LiteralValue"]
 
+
+class UnclosedListError(WorkflowError):
+    """A list, or a string in it, goes on to the end of the text."""
+
+
 MAX_DEPTH = 4
 """Lists inside lists; an access list needs two."""
 
 _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
-_WORD = re.compile(r"[A-Za-z_]\w{0,31}")
+_WORD = re.compile(r"[A-Za-z_]\w{0,31}(?:[ \t]+\w{1,32}(?![\w\"'\u201c\u2018]))*")
 _PREFIX = re.compile(r"([rRuU]?)(\"\"\"|'''|[\"'\u201c\u201d\u2018\u2019\u201e\u201a])")
 _CLOSING_QUOTES = {
     "\u201c": "\u201d",
@@ -52,10 +58,11 @@ _SIMPLE_ESCAPES = {
 
 
 def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
-    """The list whose `[` stands at `start`, and the position behind its `]`.
+    """Read the list whose `[` stands at `start`; return it and the position behind its `]`.
 
     Raises:
-        WorkflowError: no such list: unclosed, or with something else inside.
+        UnclosedListError: the text ends within it.
+        WorkflowError: no such list, as something else is inside.
     """
     stack: list[list[LiteralValue]] = [[]]
     position = start + 1
@@ -107,7 +114,7 @@ def _skip_blanks(text: str, position: int) -> int:
 def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
     """A string, a number or a bare word, and the position behind it."""
     if position >= len(text):
-        raise WorkflowError("a list is not closed")
+        raise UnclosedListError("a list is not closed")
     if quoted := _PREFIX.match(text, position):
         return _read_string(text, quoted)
     if number := _NUMBER.match(text, position):
@@ -134,12 +141,12 @@ def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
 
 
 def _find_closing_quote(text: str, start: int, quote: str) -> int:
-    """Where the closing quote stands."""
+    """Return the position of the closing quote."""
     ends = re.escape(quote) if quote not in _CLOSING_QUOTES else f"[{_CLOSING_QUOTES[quote]}]"
     for found in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
         if not found.group().startswith("\\"):
             return found.start()
-    raise WorkflowError("a string is not closed")
+    raise UnclosedListError("a string is not closed")
 
 
 def _unescape_string(raw: str) -> str:

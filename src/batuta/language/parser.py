@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import NamedTuple
 
 from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
 from batuta.language.draft_schema import lists_of_steps
-from batuta.language.literal import LiteralValue, read_list
+from batuta.language.literal import LiteralValue, UnclosedListError, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
 _LABEL = re.compile(
@@ -72,35 +73,73 @@ def read_lists(text: str) -> WorkflowLists:
     return _read_labelled_lists(spoken) if lists is None else WorkflowLists(*lists)
 
 
-def _read_labelled_lists(spoken: str) -> WorkflowLists:
-    """The first list behind each label.
+def is_complete_draft(text: str) -> bool:
+    """Tell whether all three lists are closed, so that nothing that may follow is read.
 
-    Raises:
-        WorkflowError: a label or its list is missing or cannot be read.
+    A bracket in a thought, in a subtask or in a list that is still open closes nothing.
     """
-    found: dict[str, list[LiteralValue]] = {}
-    loose: dict[str, int] = {}
-    errors: dict[str, WorkflowError] = {}
+    spoken = _strip_thinking(text).lstrip()
+    if spoken.startswith("{"):
+        return _is_json(spoken)
+    scan = _scan_labels(spoken)
+    opened = any(isinstance(error, UnclosedListError) for error in scan.errors.values())
+    return len(scan.found) == len(_FIELDS) and not opened
+
+
+def _is_json(text: str) -> bool:
+    """Tell whether an object of JSON ends where the text ends."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class _LabelScan(NamedTuple):
+    """The lists that follow the labels of a text, and the errors in them."""
+
+    found: dict[str, list[LiteralValue]]
+    """The first list directly behind each label."""
+    loose: dict[str, int]
+    """The end of each field's first label that has no list directly behind it."""
+    errors: dict[str, WorkflowError]
+    """The reason why a field's list could not be read."""
+
+
+def _scan_labels(spoken: str) -> _LabelScan:
+    """Read the lists that stand directly behind the labels, and note why others cannot be read."""
+    scan = _LabelScan({}, {}, {})
     position = 0
-    while len(found) < len(_FIELDS) and len(errors) < _MAX_TRIES:
+    while len(scan.found) < len(_FIELDS) and len(scan.errors) < _MAX_TRIES:
         label = _LABEL.search(spoken, position)
         if label is None:
             break
         field = next(name for name in _FIELDS if label[name])
         position = label.end()
-        if field in found:
+        if field in scan.found:
             continue
         if not label["list"]:
-            loose.setdefault(field, position)
+            scan.loose.setdefault(field, position)
         else:
             try:
-                found[field], position = read_list(spoken, label.end() - 1)
+                scan.found[field], position = read_list(spoken, label.end() - 1)
             except WorkflowError as error:
-                errors.setdefault(field if field not in errors else f"{field} {position}", error)
+                known = field if field not in scan.errors else f"{field} {position}"
+                scan.errors.setdefault(known, error)
+    return scan
+
+
+def _read_labelled_lists(spoken: str) -> WorkflowLists:
+    """Return the first list behind each label.
+
+    Raises:
+        WorkflowError: a label or its list is missing or cannot be read.
+    """
+    scan = _scan_labels(spoken)
     for field in _FIELDS:
-        if field not in found:
-            found[field] = _read_distant_list(spoken, field, loose, errors)
-    return WorkflowLists(*(found[field] for field in _FIELDS))
+        if field not in scan.found:
+            scan.found[field] = _read_distant_list(spoken, field, scan.loose, scan.errors)
+    return WorkflowLists(*(scan.found[field] for field in _FIELDS))
 
 
 def _read_distant_list(

@@ -42,18 +42,28 @@ from batuta.language.conversation import (
 )
 from batuta.language.draft_schema import DRAFT_FORM
 from batuta.language.examples import worked_examples
+from batuta.language.material import (
+    MATERIAL_NOTE,
+    PREVIOUS_HEADING,
+    PREVIOUS_ROUND,
+    QUESTION_HEADING,
+    RESPONSE,
+    SUBTASK,
+    TASK,
+    TOOLS_HEADING,
+    TURN,
+    WORKERS_HEADING,
+    join_lines,
+    wrap_in_tag,
+)
 from batuta.language.renderer import quote_list, render_workflow
 
-PROMPT_VERSION = "3"
-"""Of the whole prompt's wording; a run and a trained conductor's card keep it."""
+PROMPT_VERSION = "4"
+"""Version of the whole prompt's wording; a run and a trained conductor's card keep it."""
 COMPACT_VERSION = "compact-1"
-"""Of the compact prompt's."""
+"""Version of the compact prompt's wording."""
 COMPACT_CARDS_VERSION = "compact-2"
-"""Of the compact prompt's with descriptions, which hold what was measured of each worker."""
-QUESTION_HEADING = "USER QUESTION"
-WORKERS_HEADING = "AVAILABLE LANGUAGE MODELS"
-TOOLS_HEADING = "TOOLS OF THE USER"
-PREVIOUS_HEADING = "PREVIOUS WORKFLOW"
+"""Version of the compact prompt with descriptions, which hold what was measured of each worker."""
 PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, where the dialect can continue one."""
 EARLIER_REPLY_TOKENS = 4096
@@ -61,14 +71,10 @@ EARLIER_REPLY_TOKENS = 4096
 TOOL_DESCRIPTION = 300
 """Characters that a conductor is shown of what a tool does."""
 
-_TAGS = re.compile(
-    r"<(?=\s*/?\s*(?:overall_task|agent_subtask|agent_response|previous_round))", re.IGNORECASE
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """What a conductor is shown of its workers, beyond their numbers."""
+    """The facts about its workers that a conductor is shown, beyond their numbers."""
 
     descriptions: bool = True
     """Each worker's card; False: anonymous numbers, as in the paper."""
@@ -82,7 +88,7 @@ class PromptOptions:
 
     @property
     def version(self) -> str:
-        """Of the wording that is shown."""
+        """The version of the wording that is shown."""
         if self.compact:
             return COMPACT_CARDS_VERSION if self.descriptions else COMPACT_VERSION
         return PROMPT_VERSION
@@ -174,6 +180,8 @@ def conductor_request(
         parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(context)}\n\n{REVISION}")
     else:
         parts.append(CLOSING)
+    if any(f"<{tag}" in part for part in parts for tag in (TURN, RESPONSE)):
+        parts.insert(-1, MATERIAL_NOTE)
     if form is not None:
         parts.append(DRAFT_FORM)
     return Request(
@@ -197,7 +205,8 @@ def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
 
 
 def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
-    told = [worker.description] if rendering.descriptions and worker.description else []
+    described = rendering.descriptions and worker.description
+    told = [join_lines(worker.description)] if described else []
     if rendering.descriptions and worker.measured:
         shares = (f"{family} {share:.0%}" for family, share in worker.measured.items())
         told.append(f"Right alone: {', '.join(shares)}.")
@@ -218,7 +227,7 @@ def _compact_round_text(round_: Round) -> str:
         opening, ending = _reply_ends(said)
         first = endings.setdefault(ending, index)
         told = ending if first == index else f"as {first}"
-        lines.append(f"{index} {step.worker}: {step.subtask} {opening} -> {told}")
+        lines.append(f"{index} {step.worker}: {join_lines(step.subtask)} {opening} -> {told}")
     return "\n".join(lines)
 
 
@@ -235,10 +244,10 @@ def _reply_ends(text: str) -> tuple[str, str]:
 
 
 def _tools_text(question: Question) -> str:
-    """What a step's model may call, and a line for each tool."""
+    """Return the text about the tools that a step's model may call, with a line for each tool."""
     lines = [TOOLS]
     for tool in question.tools:
-        about = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)
+        about = join_lines(clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION))
         lines.append(f"- {tool.name}{': ' + about if about else ''}")
     return "\n".join(lines)
 
@@ -248,7 +257,7 @@ def _previous_workflow_text(context: PlanningContext) -> str:
     if last.workflow is None:
         return "No workflow was carried out."
     responses = "\n\n".join(
-        f"Response of step {step.index}:\n{clip_to_tokens(step.result.text, EARLIER_REPLY_TOKENS)}"
+        wrap_in_tag(RESPONSE, clip_to_tokens(step.result.text, EARLIER_REPLY_TOKENS), step.index)
         for step in sorted(last.steps, key=lambda step: step.index)
         if isinstance(step.result, Reply)
     )
@@ -295,12 +304,11 @@ def worker_messages(
     after = turns_for_step(later, max(len(rounds) - 1, 0), index, chain)
     if not step.subtask and not step.access and not step.previous:
         return (*messages[: at + 1], *after)
-    sections = [WORKER_PREAMBLE, _wrap_in_tag("overall_task", messages[at].text)]
+    sections = [WORKER_PREAMBLE, wrap_in_tag(TASK, messages[at].text)]
     *earlier_rounds, present = rounds
     if step.previous and earlier_rounds:
-        sections.append(
-            f"<previous_round>\n{_previous_round_section(earlier_rounds)}\n</previous_round>"
-        )
+        shown = _previous_round_section(earlier_rounds)
+        sections.append(f"<{PREVIOUS_ROUND}>\n{shown}\n</{PREVIOUS_ROUND}>")
     sections += [_step_section(workflow, earlier, present) for earlier in step.access]
     if step.subtask:
         sections.append(f"Your assigned subtask: {step.subtask}")
@@ -313,12 +321,12 @@ def worker_messages(
 
 
 def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
-    """What one earlier step was asked and what it replied; nothing if it failed."""
+    """Return what one earlier step was asked and what it replied; an empty text if it failed."""
     ended = round_.step(index)
     if ended is None or not isinstance(ended.result, Reply):
         return ""
-    subtask = _wrap_in_tag("agent_subtask", workflow.steps[index].subtask, index)
-    return f"{subtask}\n{_wrap_in_tag('agent_response', ended.result.text, index)}"
+    subtask = wrap_in_tag(SUBTASK, workflow.steps[index].subtask, index)
+    return f"{subtask}\n{wrap_in_tag(RESPONSE, ended.result.text, index)}"
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:
@@ -329,13 +337,3 @@ def _previous_round_section(rounds: Sequence[Round]) -> str:
             parts = (_step_section(flow, index, round_) for index in range(len(flow)))
             return "\n\n".join(part for part in parts if part)
     return ""
-
-
-def _wrap_in_tag(tag: str, text: str, index: int | None = None) -> str:
-    attribute = "" if index is None else f' step="{index}"'
-    return f"<{tag}{attribute}>\n{escape_tags(text)}\n</{tag}>"
-
-
-def escape_tags(text: str) -> str:
-    """The text in which none of our tags can open or close."""
-    return _TAGS.sub("&lt;", text)

@@ -1,19 +1,19 @@
 """Functions of this package called in processes that can be killed: hostile input costs no more."""
 
 from batuta.offload.pool import (
+    SHARED_PROCESSES,
     ProcessDiedError,
+    ProcessFailedError,
     ProcessPool,
     ProcessStartError,
     ProcessTimeoutError,
-    call_in_process,
-    call_in_process_now,
 )
 
 __all__ = [
+    "SHARED_PROCESSES",
     "ProcessDiedError",
+    "ProcessFailedError",
     "ProcessPool",
     "ProcessStartError",
     "ProcessTimeoutError",
-    "call_in_process",
-    "call_in_process_now",
 ]

@@ -2,6 +2,9 @@
 
 The call is made from a thread of its own, so the pool belongs to no event loop: one pool serves the
 server, the graders and every test, and a call that is cancelled takes its process with it.
+
+Processes of `multiprocessing`, and so of pebble, run the main module of the parent again, inherit
+its environment with its keys, and answer with pickles that the parent would have to trust.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ WALL_SECONDS = 10.0
 """Time of one call by the clock, from the moment it has a process."""
 PROCESSES = 2
 """Processes of an event loop that work at the same time; further calls wait."""
-_CHUNK = 1 << 16
+MEMORY_BYTES = 1 << 30
+"""Address space of a process."""
+IDLE_SECONDS = 300.0
+"""Seconds without a call after which a process ends; another starts when one is needed."""
 _MAX_ANSWER_BYTES = 64 << 20
-"""Bytes of an answer."""
+_CHUNK = 1 << 16
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
 """Variables that a process of the pool is given; keys are in none of them."""
 
@@ -46,7 +52,16 @@ class ProcessTimeoutError(BatutaError):
 
 
 class ProcessDiedError(BatutaError):
-    """The call ended its process, or what it called failed; nothing else was harmed."""
+    """The call ended its process, or the function that it called failed."""
+
+
+class ProcessFailedError(ProcessDiedError):
+    """The function raised, and the process goes on."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"it failed with {kind}")
+        self.kind = kind
+        """The name of the exception's type."""
 
 
 class ProcessStartError(BatutaError):
@@ -61,45 +76,52 @@ class _ProcessGoneError(Exception):
 class _Child:
     """One process, asked one thing at a time."""
 
-    def __init__(self) -> None:
-        root = str(Path(__file__).parents[2])
+    def __init__(self, memory_bytes: int, idle_seconds: float) -> None:
         given = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        self.calls = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "batuta.offload.child"],
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter and two numbers
+            [
+                *(sys.executable, "-P", "-m", "batuta.offload.child"),
+                *(str(memory_bytes), str(idle_seconds)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**given, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             start_new_session=True,
         )
+        self._has_answered = False
+        self._is_late = False
+
+    @property
+    def id(self) -> int:
+        """The process's id."""
+        return self._process.pid
 
     def ask(self, request: bytes, seconds: float) -> Any:
-        """The answer to a call.
+        """Return the answer to a call.
 
         Raises:
             ProcessTimeoutError: it did not come in time.
             ProcessDiedError: it will never come.
+            ProcessStartError: the process did not start.
             _ProcessGoneError: the process had ended before.
         """
-        self.calls += 1
+        process = cast("Any", self._process)
+        if process.poll() is not None:
+            raise _ProcessGoneError
         end = monotonic() + seconds
-        stdin = cast("Any", self._process.stdin)
         try:
-            stdin.write(len(request).to_bytes(HEADER_BYTES) + request)
-            stdin.flush()
-        except (BrokenPipeError, ValueError):
-            self.kill()
-            if self.calls > 1:
-                raise _ProcessGoneError from None
-            raise ProcessStartError("a separate process could not be started") from None
-        head = self._read(HEADER_BYTES, end)
-        size = int.from_bytes(head)
+            process.stdin.write(len(request).to_bytes(HEADER_BYTES) + request)
+            process.stdin.flush()
+        except (OSError, ValueError):  # a pipe that nobody reads, or that was closed
+            raise self._explain_end() from None
+        size = int.from_bytes(self._read(HEADER_BYTES, end))
         if size > _MAX_ANSWER_BYTES:
-            self.kill()
             raise ProcessDiedError("the answer of a separate process is too long")
-        return json.loads(self._read(size, end))
+        text = self._read(size, end)
+        self._has_answered = True
+        return json.loads(text)
 
     def kill(self) -> None:
         """End the process now, whatever it does; a call that waits for it fails."""
@@ -111,56 +133,66 @@ class _Child:
         self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+            with contextlib.suppress(OSError):
+                cast("Any", pipe).close()
 
-    def _read(self, size: int, end: float) -> bytes:
-        descriptor = cast("Any", self._process.stdout).fileno()
-        parts: list[bytes] = []
-        while size:
-            left = end - monotonic()
-            if left <= 0 or not _is_readable(descriptor, left):
-                raise ProcessTimeoutError("it took too long")
-            part = os.read(descriptor, min(size, _CHUNK))
+    def _read(self, size: int, end: float) -> bytearray:
+        """Read so many bytes until then."""
+        descriptor, text = cast("Any", self._process.stdout).fileno(), bytearray()
+        while len(text) < size:
+            self._is_late = not _wait_until_readable(descriptor, end)
+            part = b"" if self._is_late else os.read(descriptor, min(size - len(text), _CHUNK))
             if not part:
-                raise self._ended()
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+                raise self._explain_end()
+            text += part
+        return text
 
-    def _ended(self) -> Exception:
-        """Why there is no answer: the process is no more."""
+    def _explain_end(self) -> Exception:
+        """End the process and return the error that says why there is no answer."""
+        if self._is_late:
+            self.kill()
         code = self._process.wait()
-        if code == 0 and self.calls > 1:
-            return _ProcessGoneError()  # it had nothing to do for so long that it went
-        late = sys.platform != "win32" and code == -signal.SIGXCPU
-        return (
-            ProcessTimeoutError("it took too long")
-            if late
-            else ProcessDiedError("it ended its process")
-        )
+        if self._is_late or (sys.platform != "win32" and code == -signal.SIGXCPU):
+            return ProcessTimeoutError("it took too long")
+        if code == 0 and self._has_answered:
+            return _ProcessGoneError()
+        if code == 1 and not self._has_answered:
+            return ProcessStartError("a separate process could not be started")
+        return ProcessDiedError("it ended its process")
 
 
-def _is_readable(descriptor: int, seconds: float) -> bool:
-    """Whether there is something to read, or an end, within that time; pipes of any number."""
+def _wait_until_readable(descriptor: int, end: float) -> bool:
+    """Wait for bytes or an end of the pipe; tell whether they came before `end`."""
     if not hasattr(select, "poll"):
         return True
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(seconds * 1000))
+    return bool(waiting.poll(max(0.0, end - monotonic()) * 1000))
 
 
 @final
 class ProcessPool:
     """Calls functions of this package in processes of its own."""
 
-    def __init__(self, processes: int = PROCESSES) -> None:
-        """Starts nothing yet."""
+    def __init__(
+        self,
+        processes: int = PROCESSES,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
         self._processes = processes
+        self._open_child = partial(_Child, memory_bytes, idle_seconds)
         self._idle: list[_Child] = []
+        self._working: set[_Child] = set()
         self._lock = threading.Lock()
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(f"offload-{id(self)}")
+
+    @property
+    def process_ids(self) -> frozenset[int]:
+        """The ids of the processes that work or wait for work."""
+        with self._lock:
+            return frozenset(child.id for child in (*self._idle, *self._working))
 
     async def call(
         self,
@@ -169,7 +201,7 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """What the function returns there; cancelled, it ends with its process.
+        """Return the function's value; cancelled, the call ends with its process.
 
         Args:
             function: one of this package's modules.
@@ -181,10 +213,9 @@ class ProcessPool:
             ProcessTimeoutError: it was killed.
             ProcessDiedError: its process ended, or it raised.
             ProcessStartError: no process can be had.
-        ProcessStartError: no process can be had.
         """
-        request = _encode_call(function, arguments, cpu_seconds)
         taken: list[_Child] = []
+        request = _encode_call(function, arguments, cpu_seconds)
         work = partial(self._work, request, wall_seconds, taken)
         try:
             return await run_sync(work, abandon_on_cancel=True, limiter=self._limiter_here())
@@ -200,20 +231,19 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """As `call`, for a thread that may wait.
+        """Do as `call` does, for a thread that may wait.
 
         Raises:
-            ProcessTimeoutError: it was killed.
-            ProcessDiedError: its process ended, or it raised.
-            ProcessStartError: no process can be had.
-        ProcessStartError: no process can be had.
+            ProcessTimeoutError, ProcessDiedError, ProcessStartError: as `call`.
         """
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:
-        """End the processes that wait for work."""
+        """End the processes; calls that are being made fail."""
         with self._lock:
             idle, self._idle = self._idle, []
+            for child in self._working:
+                child.kill()
         for child in idle:
             child.close()
 
@@ -229,37 +259,39 @@ class ProcessPool:
         while True:
             child = self._take()
             taken[:] = [child]
+            keeps = False
             try:
                 answer = child.ask(request, seconds)
+                keeps = True
             except _ProcessGoneError:
-                child.close()
                 continue
-            except BaseException:
-                child.close()
-                raise
-            taken.clear()
-            self._put(child)
+            finally:
+                taken.clear()
+                self._put(child, keeps=keeps)
             if "error" in answer:
-                raise ProcessDiedError(f"it failed with {answer['error']}")
+                raise ProcessFailedError(answer["error"])
             return answer["value"]
 
     def _take(self) -> _Child:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            child = self._idle.pop() if self._idle else None
         try:
-            return _Child()
+            child = child or self._open_child()
         except OSError as error:
-            raise ProcessStartError(
-                f"no separate process can be started: {error.strerror}"
-            ) from None
-
-    def _put(self, child: _Child) -> None:
+            message = f"no separate process can be started: {error.strerror}"
+            raise ProcessStartError(message) from None
         with self._lock:
-            if len(self._idle) < self._processes:
+            self._working.add(child)
+        return child
+
+    def _put(self, child: _Child, *, keeps: bool) -> None:
+        with self._lock:
+            self._working.discard(child)
+            keeps = keeps and len(self._idle) < self._processes
+            if keeps:
                 self._idle.append(child)
-                return
-        child.close()
+        if not keeps:
+            child.close()
 
 
 def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: float) -> bytes:
@@ -272,39 +304,6 @@ def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: 
     return json.dumps(asked).encode()
 
 
-_POOL = ProcessPool()
-atexit.register(_POOL.close)
-
-
-async def call_in_process(
-    function: Callable[..., Any],
-    *arguments: Any,
-    cpu_seconds: float = CPU_SECONDS,
-    wall_seconds: float = WALL_SECONDS,
-) -> Any:
-    """As `ProcessPool.call`, in the pool that all of this process share.
-
-    Raises:
-        ProcessTimeoutError: it was killed.
-        ProcessDiedError: its process ended, or it raised.
-        ProcessStartError: no process can be had.
-    """
-    return await _POOL.call(
-        function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds
-    )
-
-
-def call_in_process_now(
-    function: Callable[..., Any],
-    *arguments: Any,
-    cpu_seconds: float = CPU_SECONDS,
-    wall_seconds: float = WALL_SECONDS,
-) -> Any:
-    """As `call_in_process`, for a thread that may wait.
-
-    Raises:
-        ProcessTimeoutError: it was killed.
-        ProcessDiedError: its process ended, or it raised.
-        ProcessStartError: no process can be had.
-    """
-    return _POOL.call_now(function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
+SHARED_PROCESSES = ProcessPool()
+"""The pool that everything in this process shares."""
+atexit.register(SHARED_PROCESSES.close)

@@ -1,5 +1,1 @@
-"""Models' Markdown and LaTeX as HTML; light, so that another process starts quickly."""
-
-from batuta.rendering.answer import render_answer
-
-__all__ = ["render_answer"]
+"""Presentation of text: models' Markdown and LaTeX as HTML, and all output on a terminal."""

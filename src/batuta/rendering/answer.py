@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from batuta.offload import ProcessDiedError, ProcessStartError, ProcessTimeoutError, call_in_process
+from batuta.offload import (
+    SHARED_PROCESSES,
+    ProcessDiedError,
+    ProcessStartError,
+    ProcessTimeoutError,
+)
 
 MAX_INLINE_CHARACTERS = 600
 """Characters that are rendered in this process: the worst of them take some milliseconds."""
@@ -22,7 +27,7 @@ async def render_answer(text: str) -> Markup:
     if len(text) <= MAX_INLINE_CHARACTERS:
         return render_markdown(text)
     try:
-        html: str = await call_in_process(render_markdown_html, text, cpu_seconds=CPU_SECONDS)
+        html: str = await SHARED_PROCESSES.call(render_markdown_html, text, cpu_seconds=CPU_SECONDS)
     except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
         return plain_text(text)
     return Markup(html)  # noqa: S704 - the renderer's own, as it would be here

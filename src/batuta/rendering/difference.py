@@ -6,7 +6,12 @@ import re
 from difflib import SequenceMatcher
 from typing import Literal
 
-from batuta.offload import ProcessDiedError, ProcessStartError, ProcessTimeoutError, call_in_process
+from batuta.offload import (
+    SHARED_PROCESSES,
+    ProcessDiedError,
+    ProcessStartError,
+    ProcessTimeoutError,
+)
 
 MAX_CHARACTERS = 20_000
 """Characters of an answer that are compared word by word."""
@@ -24,7 +29,7 @@ async def compare_texts(one: str, other: str) -> list[DiffPiece]:
     if len(one) + len(other) <= MAX_INLINE_CHARACTERS:
         return diff_words(one, other)
     try:
-        return await call_in_process(diff_words, one, other, cpu_seconds=CPU_SECONDS)
+        return await SHARED_PROCESSES.call(diff_words, one, other, cpu_seconds=CPU_SECONDS)
     except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
         return [("gone", one), ("new", other)]
 

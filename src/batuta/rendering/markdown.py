@@ -31,7 +31,7 @@ _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _CODE = Markup('<pre role="group" tabindex="0" aria-label="Code">')
 _TABLE = '<div class="wide" role="group" tabindex="0" aria-label="Table">'
-"""What may be wider than its place is scrolled, by the keyboard too."""
+"""The frame of a table: what is wider than its place is scrolled, by the keyboard too."""
 _FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
@@ -107,7 +107,7 @@ def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - 
 
 
 def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
-    """Whether the dollars are a formula's and no money's."""
+    """Return True if the dollars are a formula's and not money's."""
     inner = text[start:end]
     if not inner.strip():
         return False
@@ -170,6 +170,6 @@ def _show_cell(
 def _show_heading(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """From the third level on: the answer stands within a page that has its own headings."""
+    """Show a heading from the third level on: the answer stands within a page with its own."""
     level = min(6, int(tokens[at].tag[1:]) - env[_TOP_LEVEL] + 3)
     return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

@@ -30,6 +30,11 @@ _ATTRIBUTES = {
     *("columnalign", "rowspacing", "columnspacing", "columnlines", "rowlines", "width", "height"),
     *("depth", "minsize", "maxsize", "symmetric", "scriptlevel", "notation"),
 }
+_ROWS = {"math", "mrow", "mstyle", "mtd", "mpadded", "mphantom", "msqrt", "menclose"}
+"""Elements that take any number of children; in fractions and scripts, each position has a role."""
+_SCRIPTS = {"msub", "msup", "msubsup", "munder", "mover", "munderover"}
+_CLOSING = {")", "]", "}", "|"}
+_THIN_SPACE = '<mspace width="0.167em"></mspace>'
 _VALUE = re.compile(r"[A-Za-z0-9 .%+_-]{0,60}")
 
 
@@ -66,9 +71,48 @@ def _write_element(element: Element, depth: int) -> str:
         if name in _ATTRIBUTES and _VALUE.fullmatch(value)
     )
     inside = "".join(
-        _write_element(child, depth + 1) + _escape_text(child.tail) for child in element
+        (_THIN_SPACE if element.tag in _ROWS and _needs_space(before, child) else "")
+        + _write_element(child, depth + 1)
+        + _escape_text(child.tail)
+        for before, child in zip((None, *element), element, strict=False)
     )
     return f"<{element.tag}{''.join(known)}>{_escape_text(element.text)}{inside}</{element.tag}>"
+
+
+def _needs_space(before: Element | None, element: Element) -> bool:
+    """Tell whether TeX sets a thin space between them, as beside a function's name.
+
+    There is none between the name and its opening bracket, and signs have spaces of their own.
+    """
+    if before is None:
+        return False
+    left, right = _ends_in(before), _begins_with(element)
+    if "mspace" in {left.tag, right.tag}:
+        return False
+    if _is_function(before):
+        return _is_function(element) or right.tag != "mo"
+    if not _is_function(element):
+        return False
+    return left.tag != "mo" or unescape(left.text or "").strip() in _CLOSING
+
+
+def _is_function(element: Element) -> bool:
+    """Tell whether it names a function such as log, with or without something at its foot."""
+    while element.tag in _SCRIPTS and len(element):
+        element = element[0]
+    return element.tag == "mi" and len(unescape(element.text or "").strip()) > 1
+
+
+def _begins_with(element: Element) -> Element:
+    while element.tag == "mrow" and len(element):
+        element = element[0]
+    return element
+
+
+def _ends_in(element: Element) -> Element:
+    while element.tag == "mrow" and len(element):
+        element = element[-1]
+    return element
 
 
 def _escape_text(text: str | None) -> str:

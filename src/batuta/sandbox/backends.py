@@ -55,7 +55,7 @@ class SupervisorLaunch:
     command: tuple[str, ...]
     environment: dict[str, str]
     first_order: dict[str, Any]
-    """What the supervisor is told first."""
+    """The supervisor's first order."""
     descriptors: tuple[int, ...] = ()
     """Open files that it inherits; whoever starts it closes them."""
     exit_timeout: float = 10.0
@@ -67,7 +67,7 @@ class SupervisorLaunch:
 def build_launch(
     backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
 ) -> SupervisorLaunch:
-    """How to start a supervisor of that tier; `uid` is what it becomes, if it is started by root.
+    """Return how to start a supervisor of that tier; `uid` is what it becomes if root starts it.
 
     Raises:
         SandboxError: something that the tier needs is missing.
@@ -165,7 +165,7 @@ def _landlock_launch(
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
 
     def place(path: str) -> str:
-        """Where the supervisor finds a path: unprivileged, it may not pass folders like /root."""
+        """Return the supervisor's path; unprivileged, it may not pass folders like /root."""
         if uid is None:
             return path
         inside = [root for root in roots if Path(path).is_relative_to(root)]
@@ -194,7 +194,7 @@ def _landlock_launch(
 
 
 def _check_reachable(folder: str) -> None:
-    """Nothing, if another user than root can enter the folder's parents.
+    """Return if another user than root can enter the folder's parents, else raise.
 
     Raises:
         SandboxError: it cannot.

@@ -41,7 +41,7 @@ class Interpreter:
 
 
 async def inspect_interpreter(python: str | Path) -> Interpreter:
-    """What that interpreter says of itself.
+    """Ask the interpreter about itself.
 
     Raises:
         SandboxError: it does not run, or is older than 3.11.

@@ -27,7 +27,7 @@ class LoadedProgram:
         self._process: SandboxProcess | None = None
 
     async def run(self, test: ProgramTest) -> ProgramResult:
-        """How the test ended; the next one begins with nothing left of it.
+        """Run one test; the next one begins with nothing left of it.
 
         Raises:
             SandboxError: no sandbox could be started.

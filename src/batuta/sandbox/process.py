@@ -39,13 +39,13 @@ class SandboxProcess:
         self._stderr = process.stderr
 
     async def has_started(self) -> bool:
-        """Whether it runs: an order to one that died at its start would meet a broken pipe."""
+        """Return True if it runs; an order to a dead one would break the pipe."""
         return await self._exchange(b"", 0) is not None
 
     async def send_order(
         self, order: dict[str, Any], seconds: float, after: bytes = b""
     ) -> dict[str, Any] | None:
-        """Its reply to an order, and to what follows it.
+        """Return its reply to an order and to what follows it.
 
         None if it is gone, or says nothing for that long and more.
         """

@@ -1,9 +1,12 @@
-"""What goes into a sandbox and what comes out; expected outputs stay outside."""
+"""A sandbox's input and output; expected outputs stay outside."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -11,6 +14,21 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 
 MEGABYTE = 1 << 20
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
+
+
+def parse_value(text: str) -> JSON:
+    """Return the value that a text of JSON holds; a whole number of more digits is a Decimal.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, parse_int=_parse_integer)
+
+
+def _parse_integer(digits: str) -> int | Decimal:
+    longest = sys.int_info.default_max_str_digits  # the longest that Python reads and writes
+    return int(digits) if len(digits) <= longest else Decimal(digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +85,7 @@ ProgramTest: TypeAlias = ScriptTest | CallTest | AssertionTest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one test may use."""
+    """The limits of one test."""
 
     seconds: float = 10.0
     """Wall time."""
@@ -107,14 +125,14 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """What is known of a test that ran."""
+    """The result of a test that ran."""
 
     end: EndReason
     stdout: str = ""
     stderr: str = ""
-    """Its last 4,000 characters."""
+    """The last 4,000 characters of its standard error."""
     value: JSON = None
-    """What a `Call` returned, if it returned."""
+    """The value that a `Call` returned, if it returned."""
     status: int | None = None
     """Exit status; None: unknown, or ended by a limit."""
     seconds: float = 0.0

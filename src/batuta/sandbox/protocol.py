@@ -1,8 +1,7 @@
-"""What is said to a supervisor and what its reply means; functions of values."""
+"""Orders to a supervisor and the meaning of its replies, as functions of values."""
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -15,6 +14,7 @@ from batuta.sandbox.program import (
     ProgramResult,
     ProgramTest,
     ScriptTest,
+    parse_value,
 )
 
 MAX_STDERR = 4000
@@ -67,14 +67,14 @@ def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, An
 
 
 def trailing_bytes(test: ProgramTest) -> bytes:
-    """What follows an order and is not for the program: the text of tests that run apart."""
+    """Return what follows an order and is not for the program: the text of tests that run apart."""
     if isinstance(test, AssertionTest) and test.separate:
         return test.code.encode("utf-8", "surrogatepass")
     return b""
 
 
 def interpret_reply(test: ProgramTest, reply: dict[str, Any], token: str) -> ProgramResult:
-    """What a supervisor's reply means.
+    """Interpret a supervisor's reply.
 
     The supervisor is trusted; what it passes on from the program (output and report) is not.
     """
@@ -95,9 +95,12 @@ def interpret_reply(test: ProgramTest, reply: dict[str, Any], token: str) -> Pro
 
 
 def _parse_report(text: str) -> dict[str, JSON]:
-    """What the program's process said of its end; nothing, if that makes no sense."""
+    """Parse the report of the program's process about its end.
+
+    An empty one if it makes no sense.
+    """
     try:
-        report: JSON = json.loads(text)
+        report = parse_value(text)
     except (ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) else {}

@@ -21,14 +21,14 @@ from batuta.sandbox.sandbox import Sandbox
 from batuta.usage import ZERO_COST
 
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
-"""Of one program."""
+"""The limits of one program."""
 LONGEST = 16_000
 """Characters of a reply."""
 NO_PROGRAM = (
     "There is no complete Python code block in what I may read. Write the program in a block that "
     "begins with ```python and ends with ```."
 )
-_FENCE = re.compile(r"[ \t]*(?:[-*+>]|\d+[.)])?[ \t]*(`{3,}|~{3,})[ \t]*([\w+#-]*)")
+_FENCE = re.compile(r"[ \t]*+(?:(?:[-*+>]|\d++[.)])[ \t]*+)?(`{3,}|~{3,})[ \t]*([\w+#-]*)")
 _PYTHON = {"python", "python3", "py", "py3"}
 
 
@@ -44,7 +44,7 @@ class PythonWorker:
         return "PythonWorker()"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """What the program printed, or what went wrong in it.
+        """Reply with the program's output, or with what went wrong in it.
 
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
@@ -99,7 +99,7 @@ async def _run_program(source: str, limits: SandboxLimits) -> str:
 
 
 def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
-    """What the program printed if it ended well, else what went wrong and what it had printed."""
+    """Return the program's output if it ended well, else what went wrong and the output before."""
     printed = _shorten_text(outcome.stdout.rstrip())
     if outcome.end is EndReason.RETURNED:
         return printed or "The program ended without printing anything."
@@ -110,7 +110,7 @@ def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
 
 
 def _limit_text(end: EndReason, limits: SandboxLimits) -> str:
-    """Which limit stopped the program; empty: none did."""
+    """Name the limit that stopped the program; an empty text if none did."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {
         EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",

@@ -68,7 +68,7 @@ class Sandbox:
         tests: tuple[ProgramTest, ...],
         limits: SandboxLimits = DEFAULT_LIMITS,
     ) -> tuple[ProgramResult, ...]:
-        """How each test ended, in order.
+        """Run the tests in order and return their results.
 
         Raises:
             SandboxError: no sandbox could be started.

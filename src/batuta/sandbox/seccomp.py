@@ -28,7 +28,7 @@ OTHER_PROCESSES = (
     "setpriority ioprio_set migrate_pages move_pages shmctl msgctl msgsnd msgrcv semctl semop "
     "semtimedop mq_unlink"
 )
-"""They reach other processes of the same user, or what these share."""
+"""System calls that reach other processes of the same user, or what these share."""
 UNCOUNTED_MEMORY = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
 """Memory that belongs to no process, so that the watch on memory would not see it."""
 NETWORK = "socket connect bind listen"

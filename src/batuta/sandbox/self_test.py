@@ -63,7 +63,7 @@ REMEDY = (
 async def choose_backend(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> SandboxBackend:
-    """That tier, or the strongest for `auto`, once it has passed its self-test; `none` has none.
+    """Return that tier, or the strongest for `auto`, once it has passed its self-test.
 
     Raises:
         SandboxError: no tier that was asked for works here, with the cause for each.

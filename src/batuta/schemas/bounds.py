@@ -57,7 +57,7 @@ _LINEAR_KEYWORDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSize:
-    """What a schema amounts to."""
+    """The size of a schema."""
 
     values: int
     """Values of any kind in it."""
@@ -71,7 +71,7 @@ class SchemaSize:
 
 
 def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
-    """What the schema amounts to; nothing is compiled.
+    """Measure the schema; nothing is compiled.
 
     Raises:
         ValueError: it is too large in some way; the sentence says which.
@@ -108,7 +108,7 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
 
 
 class _Totals:
-    """What is counted over a whole schema."""
+    """The totals that are counted over a whole schema."""
 
     def __init__(self) -> None:
         self.characters = 0
@@ -136,7 +136,7 @@ class _Totals:
             self._mapping(name, cast("Mapping[str, object]", value))
 
     def check(self) -> None:
-        """Nothing, if all is within bounds.
+        """Return if all is within bounds, else raise.
 
         Raises:
             ValueError: it is not.
@@ -198,7 +198,7 @@ class _Expansion:
         """Places that were entered and not left: with what is in each, and what of that waits."""
 
     def of(self, schema: _SubSchema) -> tuple[int, int]:
-        """How many places, and how many of them one within the other.
+        """Return the number of places, and how many of them lie one within the other.
 
         Without recursion of this function's own: a schema decides how deep it goes.
         """
@@ -244,7 +244,10 @@ class _Expansion:
                 yield from _schemas_in(name, value)
 
     def _target(self, reference: object) -> Mapping[str, Any] | None:
-        """What a reference within the schema refers to; None: elsewhere, or nothing."""
+        """Return the target of a reference within the schema.
+
+        None if it points elsewhere or nowhere.
+        """
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
@@ -268,7 +271,7 @@ class _Expansion:
 
 
 def _place_width(place: Mapping[str, Any]) -> int:
-    """What the place itself is compared with."""
+    """Return the number of comparisons that the place itself takes."""
     return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
 
 

@@ -28,7 +28,7 @@ def strip_code_fence(text: str) -> str:
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:
-    """Why this is no JSON schema; None if it is one."""
+    """Return why this is no JSON schema; None if it is one."""
     try:
         _compile_schema(schema)
     except _jsonschema_rs().ValidationError as error:
@@ -91,7 +91,7 @@ def _jsonschema_rs() -> Any:
 
 
 def _describe_error(error: Any) -> str:
-    """What is wrong and where, in one line that ends."""
+    """Say what is wrong and where, in one line that ends."""
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}"
         for part in cast("Sequence[str | int]", error.instance_path)
@@ -103,7 +103,7 @@ def _describe_error(error: Any) -> str:
 
 
 def _is_shallow(value: object) -> bool:
-    """Whether the value is nested no deeper than the checker can go."""
+    """Return True if the value is nested no deeper than the checker can go."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []

@@ -11,11 +11,10 @@ from typing import Any, final
 
 from batuta.errors import BatutaError
 from batuta.offload import (
+    SHARED_PROCESSES,
     ProcessDiedError,
     ProcessStartError,
     ProcessTimeoutError,
-    call_in_process,
-    call_in_process_now,
 )
 from batuta.schemas.bounds import SchemaSize, measure_schema
 from batuta.schemas.checker import find_schema_fault, find_text_fault, find_text_fault_json
@@ -76,7 +75,7 @@ class JsonValidator:
         self._digest: bytes | None = None
 
     async def check(self) -> None:
-        """Nothing, if the schema is one.
+        """Return if the schema is one, else raise.
 
         Raises:
             ValueError: it is none; the sentence says where.
@@ -92,7 +91,7 @@ class JsonValidator:
             raise ValueError(fault)
 
     def check_now(self) -> None:
-        """As `check`, for a thread that may wait.
+        """Check the schema like `check`, in a thread that may wait.
 
         Raises:
             ValueError: it is none; the sentence says where.
@@ -104,7 +103,7 @@ class JsonValidator:
             fault = find_schema_fault(self._schema)
         else:
             with self._refusing_slow():
-                fault = call_in_process_now(find_schema_fault, self._schema)
+                fault = SHARED_PROCESSES.call_now(find_schema_fault, self._schema)
         if fault is not None:
             raise ValueError(fault)
 
@@ -121,7 +120,7 @@ class JsonValidator:
         )
 
     def find_fault_now(self, text: str) -> str | None:
-        """As `find_fault`, for a thread that may wait.
+        """Find a fault like `find_fault`, in a thread that may wait.
 
         Raises:
             SchemaTimeoutError: it cannot be told in the time there is.
@@ -129,12 +128,12 @@ class JsonValidator:
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
         with self._refusing_slow():
-            return call_in_process_now(
+            return SHARED_PROCESSES.call_now(
                 find_text_fault_json, self._schema, text, int(self._is_object)
             )
 
     def is_quick(self, text: str) -> bool:
-        """Whether checking the text here takes no more than some milliseconds."""
+        """Return True if checking the text in this thread takes no more than some milliseconds."""
         if len(text) > MAX_INLINE_CHARACTERS:
             return False
         if self._schema is None:
@@ -151,7 +150,7 @@ class JsonValidator:
 
     async def _call_in_process(self, function: Any, *arguments: Any) -> str | None:
         with self._refusing_slow():
-            return await call_in_process(function, *arguments)
+            return await SHARED_PROCESSES.call(function, *arguments)
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:

@@ -9,15 +9,16 @@ BatchProgressCallback = Callable[[int, int], None]
 
 
 def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
-    """What is called after each question, and with -1 at the end."""
+    """Return the function that is called after each question, and with -1 at the end."""
     if not isinstance(progress, bool):
         return lambda done, total: progress(done, total) if done >= 0 else None
     if not progress:
         return lambda _done, _total: None
-    from rich.console import Console  # noqa: PLC0415 - only where it is looked at
-    from rich.progress import Progress as Bar  # noqa: PLC0415 - same
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - only where it is looked at
 
-    bar = Bar(console=Console(stderr=True))
+    from batuta.rendering.console import open_console  # noqa: PLC0415 - same
+
+    bar = Bar(console=open_console(stderr=True))
     task = bar.add_task("questions", total=total)
     bar.start()
     return lambda done, _: bar.stop() if done < 0 else bar.update(task, completed=done)

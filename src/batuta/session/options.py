@@ -1,4 +1,4 @@
-"""What may be said with a question, and what it makes of the question and the limits."""
+"""Options of a question, and their effect on the question and its limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ToolRunner = Callable[[ToolCall], str | Awaitable[str]]
 
 
 class AskOptions(TypedDict, total=False):
-    """What may be said with a question; what is left out is the session's own choice."""
+    """Options of a question; the session chooses what is left out."""
 
     images: Sequence[ImageLike]
     """Pictures beside the question: a path, bytes, or an `https:` or `data:` address."""
@@ -36,7 +36,7 @@ class AskOptions(TypedDict, total=False):
     response_format: ResponseFormat
     """The form that the answer must have."""
     sampling: Sampling
-    """Of the visible answer."""
+    """Sampling of the visible answer."""
     max_cost: float
     """Dollars at most."""
     max_tokens: int

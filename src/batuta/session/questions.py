@@ -1,4 +1,4 @@
-"""What a caller of the library may give as a question becomes a Question. Pure but for files."""
+"""Turns what a caller of the library gives as a question into a Question. Pure but for files."""
 
 from __future__ import annotations
 

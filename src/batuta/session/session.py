@@ -14,7 +14,9 @@ from typing import Self, Unpack, cast, final
 import anyio
 
 from batuta.clients import HttpTransport
+from batuta.conductors import FixedConductor, best_single_worker
 from batuta.config.load import LoadedConfig, load_config, store_target
+from batuta.config.served_systems import ServedSystem, ultra_of
 from batuta.core import (
     Client,
     Conductor,
@@ -27,13 +29,12 @@ from batuta.core import (
     Run,
     WorkerId,
 )
-from batuta.engine import Recorder, conduct, find_resume_state
+from batuta.engine import Recorder, RunHooks, find_resume_state
 from batuta.session.batch import BatchProgressCallback, open_progress
 from batuta.session.options import AskOptions, complete_question, merge_limits
 from batuta.session.questions import QuestionLike, parse_question
 from batuta.session.stream import RunStream
 from batuta.session.tools import answer_tool_calls
-from batuta.solvers import FixedConductor, best_single_worker
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
@@ -65,7 +66,8 @@ class Session:
                 keys open.
             conductor: a name as `batuta ask --conductor` takes it, or a conductor of one's own.
             clients: how each worker of a `Pool` is called.
-            limits: of every run, unless a question says otherwise; None: the pool's own.
+            limits: of every run, unless a question says otherwise; None: the pool's own. A
+                conductor that needs more rounds has them; `max_rounds` of a question binds it.
             store: whether runs are kept where `batuta runs list` finds them.
             environ: where keys and settings are looked up.
 
@@ -113,7 +115,7 @@ class Session:
 
     @property
     def conductor(self) -> Conductor:
-        """Who writes the workflows."""
+        """The conductor that writes the workflows."""
         return self._opened.conductor
 
     @property
@@ -200,6 +202,14 @@ class Session:
             raise RuntimeError("the session is not open: async with batuta.open(...) as session")
         return self._config
 
+    @property
+    def _system(self) -> ServedSystem:
+        """The served system within the session's limits, with all rounds that it needs."""
+        system = ultra_of(self._opened)
+        if self._limits is None:
+            return system
+        return replace(system, limits=self._limits).with_conductor(system.conductor)
+
     async def _open_ensemble(self) -> LoadedConfig:
         named = self._conductor if isinstance(self._conductor, str) else None
         if isinstance(self._pool, Pool) and self._clients is not None:
@@ -222,22 +232,18 @@ class Session:
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
         """One run, counted and kept also if it is cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
+        system = self._system
         conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
         try:
-            return await conduct(
+            return await replace(
+                system, conductor=conductor, limits=merge_limits(system.limits, options)
+            ).answer(
                 question,
-                conductor,
-                opened.pool,
                 opened.clients,
-                limits=merge_limits(self._limits or opened.limits, options),
                 seed=options.get("seed"),
-                emit=options.get("on_event"),
-                model="batuta-ultra",
-                recorder=recorder,
                 resumed=find_resume_state(before, question, opened.pool) if before else None,
-                timeouts=opened.timeouts,
-                guardrails=opened.guardrails,
                 dry_run=options.get("dry_run", False),
+                hooks=RunHooks(emit=options.get("on_event"), recorder=recorder),
             )
         finally:
             if recorder.ended is not None:
@@ -312,7 +318,7 @@ def ask_sync(
     clients: Mapping[WorkerId, Client] | None = None,
     **options: Unpack[AskOptions],
 ) -> Run:
-    """As `ask`, for code without an event loop, and for notebooks, whose loop is running already.
+    """Answer like `ask`, for code without an event loop and for notebooks.
 
     Raises:
         ConfigError: no such pool, worker or conductor, or a key is missing.

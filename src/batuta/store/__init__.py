@@ -1,7 +1,7 @@
 """Runs on disk: a codec, two tables, their migrations, and the Store that serves them."""
 
-from batuta.store.codec import FORMAT, decode_run, encode_run
+from batuta.store.codec import FORMAT, decode_run, encode_run, read_run
 from batuta.store.rows import RunSummary
 from batuta.store.store import Store
 
-__all__ = ["FORMAT", "RunSummary", "Store", "decode_run", "encode_run"]
+__all__ = ["FORMAT", "RunSummary", "Store", "decode_run", "encode_run", "read_run"]

@@ -21,11 +21,11 @@ _BUSY_SECONDS = 0.01
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Batch(Generic[_T, _R]):
-    """What is done at once."""
+    """Items that are written at once."""
 
     items: list[_T] = field(default_factory=list[_T])
     results: dict[int, _R] = field(default_factory=dict[int, _R])
-    """By the item's identity; empty until all are there."""
+    """Results by the item's identity; empty until all are there."""
     is_led: bool = False
     """Whether one of those who wait does it, or waits for its turn to."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)

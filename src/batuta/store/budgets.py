@@ -2,9 +2,11 @@
 
 `spent + reserved <= cap` is checked by the statement that reserves, so it holds whatever other
 tasks and processes do at the same time. Requests that come while another one's transaction is on
-its way share the next one. A reservation belongs to a process, which renews it; when the process
-has died it expires, and the run is written down as lost: what it cost is not known. Only that of a
-job which another process takes up waits for it.
+its way share the next one, and those that follow upon each other get their money from a lease
+(`leases`), without the database. A reservation belongs to a process, which renews it; when others
+have seen no renewal for a while they end it, and the run is written down as lost: what it cost is
+not known. They measure that while by their own clocks, and so no step of a clock ends what is
+used. Only the reservation of a job which another process takes up waits for it.
 """
 
 from __future__ import annotations
@@ -12,24 +14,27 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from time import time
+from time import monotonic, time
 from typing import Any, final
 
 import anyio
 import orjson
-from sqlalchemy import select, update
+from sqlalchemy import select, tuple_
 
 from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.batching import Batcher
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error
-from batuta.store.ledger import Bucket, Reservation
+from batuta.store.leases import IDLE_SECONDS, Leases
+from batuta.store.ledger import Bucket, PeriodCaps, Reservation, restored_bucket
 from batuta.store.models import LEDGER, RESERVATIONS
 from batuta.store.totals import (
+    JOBS_OWNER,
     BudgetFullError,
     BudgetStatus,
+    ReserveRequest,
     end_reservations,
     grow_reservation,
     read_budget_status,
@@ -44,8 +49,12 @@ JOB_LEASE_SECONDS = 24 * 3600.0
 """Seconds for which what a job's run holds waits until the job is taken up again."""
 _MAX_TRIES = 8
 """Times that a smaller amount is tried where there is not enough; the last time the smallest."""
-_JOBS_OWNER = "jobs"
-"""Who owns reservations that no process renews."""
+_BATCH = 500
+"""Reservations of the dead that one transaction ends."""
+_PAUSE = IDLE_SECONDS / 2
+"""Seconds between looks at leases."""
+_FAILURE_PAUSE = 5.0
+"""The same while the database fails."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -61,31 +70,30 @@ class JobReservation:
     tenant: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReserveRequest:
-    """A reservation that somebody waits for."""
-
-    run_id: RunId
-    tenant: str
-    key: str | None
-    model: str
-    wanted: Reservation
-    lasting: bool
-
-
 @final
 class Budgets:
     """Reserves and gives back; what was spent is settled by the writer, with the run."""
 
-    def __init__(self, database: Database, writer: RunWriter, lease: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        database: Database,
+        writer: RunWriter,
+        leases: Leases,
+        lease: float = LEASE_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._database = database
         self._writer = writer
+        self._leases = leases
         self._lease = lease
+        self._clock = clock
         self._asks = Batcher(self._grant, self._undo)
         self._closing = anyio.Event()
         self._ended = anyio.Event()
-        self.owner = secrets.token_hex(8)
-        """This process's name in the table of reservations."""
+        self._seen: dict[str, tuple[float, float]] = {}
+        """The last expiry of each reservation of another process, and when it was first seen."""
+        self._reaping = anyio.Lock(fast_acquire=True)
+        self._is_failing = False
 
     async def reserve(
         self,
@@ -98,6 +106,7 @@ class Budgets:
         model: str = "",
         for_job: bool = False,
         least: int | None = None,
+        at: float | None = None,
     ) -> Reservation | BudgetStatus:
         """Sets `nano` billionths apart in every bucket, or in none.
 
@@ -110,25 +119,34 @@ class Budgets:
             model: as the tenant.
             for_job: the run is a job's, which outlives this process.
             least: what will do where there is not as much; None: nothing less.
+            at: the moment whose budgets these are, in seconds since the epoch; None: now.
 
         Raises:
             StoreError: the database fails.
         """
+        began = time() if at is None else at
 
-        async def take(amount: int) -> _ReserveResult:
-            wanted = Reservation(secrets.token_hex(8), amount, buckets)
-            return await self._asks.submit(
-                _ReserveRequest(
-                    run_id=run_id,
-                    tenant=tenant,
-                    key=key,
-                    model=model,
-                    wanted=wanted,
-                    lasting=for_job,
-                )
+        def request(amount: int) -> ReserveRequest:
+            return ReserveRequest(
+                run_id=run_id,
+                tenant=tenant,
+                key=key,
+                model=model,
+                wanted=Reservation(secrets.token_hex(8), amount, buckets),
+                lasting=for_job,
+                at=began,
             )
 
-        return await self._take_up_to(take, nano, nano if least is None else least)
+        first = request(nano)
+        # While runs cannot be written there is no telling for how long: nothing more is spent.
+        if not for_job and self._writer.failure is None and self._leases.take(first):
+            return first.wanted
+
+        async def take(amount: int) -> _ReserveResult:
+            return await self._asks.submit(request(amount))
+
+        least = nano if least is None else least
+        return await self._take_up_to(take, nano, least, buckets)
 
     async def grow(self, held: Reservation, nano: int, least: int) -> Reservation | BudgetStatus:
         """The reservation with up to `nano` billionths more in every bucket, at least `least`.
@@ -139,19 +157,29 @@ class Budgets:
 
         async def take(amount: int) -> _ReserveResult:
             try:
-                await self._database.write(
-                    lambda connection: grow_reservation(connection, held, amount)
-                )
+                await self._grow(held, amount)
             except BudgetFullError as refused:
                 return refused.exhausted
             except DATABASE_ERRORS as error:
                 return explain_error(error, self._database.url)
             return replace(held, nano=held.nano + amount)
 
-        return await self._take_up_to(take, nano, least)
+        return await self._take_up_to(take, nano, least, held.buckets)
+
+    async def _grow(self, held: Reservation, nano: int) -> None:
+        """Give a run more, from memory if its money is from there and there is as much."""
+        if self._leases.find(held.id) is not None and (
+            self._leases.grow(held.id, nano) or await self._leases.move_to_row(held.id, nano)
+        ):
+            return
+        await self._database.write(lambda connection: grow_reservation(connection, held, nano))
 
     async def _take_up_to(
-        self, take: Callable[[int], Awaitable[_ReserveResult]], nano: int, least: int
+        self,
+        take: Callable[[int], Awaitable[_ReserveResult]],
+        nano: int,
+        least: int,
+        buckets: tuple[Bucket, ...],
     ) -> Reservation | BudgetStatus:
         """What `take` gives for as much of `nano` as there is; a refusal if that is too little.
 
@@ -159,8 +187,7 @@ class Budgets:
             StoreError: the database fails.
         """
         answer = await take(nano)
-        if isinstance(answer, BudgetStatus) and self._writer.pending_count:
-            await self._writer.flush()  # runs that have ended may still hold what they reserved
+        if isinstance(answer, BudgetStatus) and await self._make_room(buckets):
             answer = await take(nano)
         tries = _MAX_TRIES
         while isinstance(answer, BudgetStatus) and least <= answer.remaining and tries:
@@ -169,19 +196,47 @@ class Budgets:
             answer = await take(nano)
         if isinstance(answer, StoreError):
             raise answer
+        if isinstance(answer, BudgetStatus):
+            unwritten = self._leases.unwritten_holders(answer.bucket)
+            return replace(answer, holders=answer.holders + unwritten)
         return answer
 
-    async def find_job_reservation(
-        self, run_id: RunId, buckets: tuple[Bucket, ...]
-    ) -> Reservation | None:
-        """What a job's run set apart in those buckets before its process died.
+    async def _make_room(self, buckets: tuple[Bucket, ...]) -> bool:
+        """Give back what only this process keeps of the budgets; tell whether there was any.
 
         Raises:
             StoreError: the database fails.
         """
-        mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == _JOBS_OWNER)
+        pending = self._writer.pending_count > 0
+        if pending:
+            await self._writer.flush()  # runs that have ended may still hold what they reserved
+        try:
+            returned = await self._leases.give_back_of(buckets)
+        except DATABASE_ERRORS as error:
+            raise explain_error(error, self._database.url) from error
+        return pending or returned
+
+    async def find_job_reservation(
+        self, run_id: RunId, caps: Mapping[str, PeriodCaps]
+    ) -> tuple[Reservation, float] | None:
+        """Return what a job's run set apart before its process died, and when that was.
+
+        Its buckets are those that were stored with it, also on another day or in another month.
+
+        Args:
+            run_id: the run.
+            caps: for each account what it may spend in a day and in a month now, in billionths.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
-        return Reservation(rows[0]["id"], rows[0]["nano"], buckets) if rows else None
+        if not rows:
+            return None
+        places: list[tuple[str, str]] = orjson.loads(rows[0]["buckets"])
+        buckets = tuple(restored_bucket(account, period, caps) for account, period in places)
+        return Reservation(rows[0]["id"], rows[0]["nano"], buckets), rows[0]["created"]
 
     async def job_reservations(self) -> list[JobReservation]:
         """What jobs' runs hold, of this process and others.
@@ -189,7 +244,7 @@ class Budgets:
         Raises:
             StoreError: the database fails.
         """
-        held = RESERVATIONS.c.owner == _JOBS_OWNER
+        held = RESERVATIONS.c.owner == JOBS_OWNER
         columns = (RESERVATIONS.c.id, RESERVATIONS.c.run_id, RESERVATIONS.c.tenant)
         rows = await self._database.fetch_rows(select(*columns).where(held))
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
@@ -215,19 +270,29 @@ class Budgets:
         mine = (LEDGER.c.run_id == run_id, LEDGER.c.line >= 0)
         return bool(await self._database.fetch_rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
-    async def release(self, reservation: Reservation) -> None:
-        """Gives back what was reserved for a run that was never executed.
+    async def release(self, reservation: Reservation, counted: int = 0) -> None:
+        """Gives back what was reserved for a run that is not in the ledger.
+
+        Args:
+            reservation: what was reserved.
+            counted: billionths of it that count as spent, for calls of which nobody knows more.
 
         Raises:
             StoreError: the database fails; the reservation expires with its lease.
         """
+        places = ((bucket.account, bucket.period) for bucket in reservation.buckets)
+        spent = dict.fromkeys(places, counted) if counted else {}
+        leased = self._leases.find(reservation.id)
         with anyio.CancelScope(shield=True):
+            if leased is not None:
+                await self._leases.release(leased, counted)
+                return
             await self._database.run_write(
-                lambda one: settle_reservations(one, (reservation.id,), {})
+                lambda one: settle_reservations(one, (reservation.id,), spent)
             )
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
-        """How full those buckets are.
+        """Return how full those buckets are; what this process can still hand out is not reserved.
 
         Raises:
             StoreError: the database fails.
@@ -236,41 +301,97 @@ class Budgets:
 
     async def work(self) -> None:
         """Renews this process's reservations and ends those of dead ones, until `close`."""
+        due = float("-inf")
         try:
             while not self._closing.is_set():
                 # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
                 with anyio.CancelScope(shield=True):
-                    await self._renew_and_reap()
-                with anyio.move_on_after(self._lease / 3):
-                    await self._closing.wait()
+                    if self._clock() >= due:
+                        due = self._clock() + self._lease / 3
+                        await self._try(self._renew_and_reap)
+                    await self._try(self._tidy)
+                await self._rest(max(0.0, due - self._clock()))
         finally:
             self._ended.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long at most; while leases are used only until they may have to be given back."""
+        if self._leases.is_active:
+            with anyio.move_on_after(min(seconds, _FAILURE_PAUSE if self._is_failing else _PAUSE)):
+                await self._closing.wait()
+            return
+        if self._closing.is_set():
+            return
+        self._leases.began = anyio.Event()
+        with anyio.move_on_after(seconds):
+            await self._leases.began.wait()
 
     async def close(self) -> None:
         """Ends `work`; what is reserved stays so until its lease is over."""
         self._closing.set()
+        self._leases.began.set()
         await self._ended.wait()
 
-    async def _renew_and_reap(self) -> None:
+    async def give_back_leases(self) -> None:
+        """Gives back what this process has taken beforehand; what fails ends with its lease."""
+        await self._try(self._leases.give_back)
+
+    async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
-            await self.renew(time())
-            await self.reap(time())
+            await work()
         except (StoreError, *DATABASE_ERRORS) as error:
-            _LOG.warning("budgets: %s", error)
+            if not self._is_failing:
+                _LOG.warning("budgets: %s", error)
+            self._is_failing = True
+        else:
+            self._reaping = anyio.Lock(fast_acquire=True)
+        self._is_failing = False
+
+    async def _renew_and_reap(self) -> None:
+        await self.renew(time())
+        await self.reap(self._clock())
+
+    async def _tidy(self) -> None:
+        await self._leases.tidy(lambda asked: self._writer.find(asked.run_id) is not None)
 
     async def renew(self, now: float) -> None:
-        """Holds this process's reservations for another lease."""
-        mine = RESERVATIONS.c.owner == self.owner
-        if not await self._has_reservation(mine):
-            return
-        later = update(RESERVATIONS).where(mine).values(expires=now + self._lease)
-        await self._database.execute(later)
+        """Holds this process's reservations for another lease.
 
-    async def reap(self, now: float) -> int:
-        """Gives back what runs of dead processes hold; how many runs were lost."""
-        dead = RESERVATIONS.c.expires < now
-        if not await self._has_reservation(dead):
-            return 0
+        Args:
+            now: what time it is; others see that it is another time than before.
+        """
+        mine = RESERVATIONS.c.owner == self._leases.owner
+        if self._leases.is_active or await self._has_reservation(mine):
+            await self._leases.renew(now + self._lease)
+
+    async def reap(self, now: float, today: float | None = None) -> int:
+        """Gives back what dead processes hold, and jobs that nobody took up; how many were lost.
+
+        Dead is a process whose reservations this one has seen unchanged for a lease. Its own clock
+        alone measures that: no clock that is wrong or is set ends the reservation of a living one.
+
+        Args:
+            now: seconds of a clock that is never set.
+            today: what time it is, which tells how long jobs have waited; None: ask the system.
+        """
+        columns = (RESERVATIONS.c.id, RESERVATIONS.c.owner, RESERVATIONS.c.expires)
+        query = select(*columns).where(RESERVATIONS.c.owner != self._leases.owner)
+        today = time() if today is None else today
+        async with self._reaping:
+            rows = await self._database.read(lambda one: one.execute(query).all())
+            seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
+            for name, owner, said in rows:
+                before = self._seen.get(name)
+                seen[name] = before if before is not None and before[0] == said else (said, now)
+                is_silent = now - seen[name][1] >= self._lease
+                if said < today if owner == JOBS_OWNER else is_silent:
+                    dead.append((name, said))
+            self._seen = seen
+            del dead[_BATCH:]  # the others a moment later
+            unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)
+            return await self._end_lost(unchanged) if dead else 0
+
+    async def _end_lost(self, dead: Any) -> int:
         rows = await self._database.write(lambda connection: end_reservations(connection, dead))
         for row in rows:
             _LOG.warning("run %s was lost with its process; its cost is not known", row["run_id"])
@@ -280,7 +401,7 @@ class Budgets:
         query = select(RESERVATIONS.c.id).where(chosen).limit(1)
         return await self._database.read(lambda one: one.execute(query).first() is not None)
 
-    async def _grant(self, asks: list[_ReserveRequest]) -> list[_ReserveResult]:
+    async def _grant(self, asks: list[ReserveRequest]) -> list[_ReserveResult]:
         """All in one transaction; if a bucket is too full for all, one by one."""
         answer = await self._try_all(asks)
         if len(asks) == 1 or answer is None:
@@ -289,7 +410,7 @@ class Budgets:
             return [answer] * len(asks)
         return [await self._try_all([ask]) or ask.wanted for ask in asks]
 
-    async def _try_all(self, asks: list[_ReserveRequest]) -> BudgetStatus | StoreError | None:
+    async def _try_all(self, asks: list[ReserveRequest]) -> BudgetStatus | StoreError | None:
         """Reserves for all of them or for none; None if it did, else why not."""
         try:
             await self._transact(asks)
@@ -304,32 +425,32 @@ class Budgets:
         if isinstance(answer, Reservation):
             await self.release(answer)
 
-    async def _transact(self, asks: list[_ReserveRequest]) -> None:
+    async def _transact(self, asks: list[ReserveRequest]) -> None:
         sums: Counter[Bucket] = Counter()
         for ask in asks:
             for bucket in ask.wanted.buckets:
                 sums[bucket] += ask.wanted.nano
-        now = time()
-        rows = [_reservation_row(ask, self.owner, now, self._lease) for ask in asks]
-        await self._database.write(lambda connection: reserve_in_buckets(connection, sums, rows))
+        later = time()
+        rows = [
+            ask.row(
+                self._leases.owner,
+                ask.wanted.nano,
+                later + (JOB_LEASE_SECONDS if ask.lasting else self._lease),
+            )
+            for ask in asks
+        ]
+        busy = self._leases.find_busy(asks)
+        try:
+            if busy:
+                await self._leases.reserve(sums, rows, busy)
+            else:
+                await self._database.write(lambda one: reserve_in_buckets(one, sums, rows))
+        except DATABASE_ERRORS:
+            self._leases.doubt(ask.wanted.id for ask in asks)
+            raise
 
     async def _bucket_status(self, bucket: Bucket) -> BudgetStatus:
-        return await self._database.run_read(
+        found = await self._database.run_read(
             lambda connection: read_budget_status(connection, bucket)
         )
-
-
-def _reservation_row(ask: _ReserveRequest, owner: str, now: float, lease: float) -> dict[str, Any]:
-    places = [(bucket.account, bucket.period) for bucket in ask.wanted.buckets]
-    return {
-        "id": ask.wanted.id,
-        "run_id": ask.run_id,
-        "tenant": ask.tenant,
-        "key": ask.key,
-        "model": ask.model,
-        "buckets": orjson.dumps(places).decode(),
-        "nano": ask.wanted.nano,
-        "created": now,
-        "owner": _JOBS_OWNER if ask.lasting else owner,
-        "expires": now + (JOB_LEASE_SECONDS if ask.lasting else lease),
-    }
+        return replace(found, reserved=found.reserved - self._leases.free_of(bucket))

@@ -23,6 +23,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
+from anyio.to_thread import run_sync
 
 from batuta.core import Run
 from batuta.errors import StoreError
@@ -65,8 +66,19 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
         raise StoreError(f"a stored run cannot be read: {error}") from error
 
 
+async def read_run(body: bytes, version: int = FORMAT) -> Run:
+    """Decode a run in an event loop: a process's first one waits for its reader in a thread.
+
+    Raises:
+        StoreError: as `decode_run`.
+    """
+    if not _run_adapter.cache_info().currsize:
+        await run_sync(_run_adapter)
+    return decode_run(body, version)
+
+
 def check_format(version: int) -> None:
-    """Nothing, if bytes of that format can be read.
+    """Return if bytes of that format can be read, else raise.
 
     Raises:
         StoreError: a later version has written them.
@@ -109,7 +121,7 @@ def _decode_json(body: bytes) -> Run:
 
 
 def _plain_value(value: object) -> Any:
-    """What orjson does not know, as something it knows."""
+    """Turn a value that orjson does not know into one that it knows."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, Mapping):

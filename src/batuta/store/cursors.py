@@ -1,4 +1,4 @@
-"""Where a list goes on: the time and the id of the last row of the page before."""
+"""Positions in a list: the time and the id of the last row of the page before."""
 
 from __future__ import annotations
 

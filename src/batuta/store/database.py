@@ -34,19 +34,27 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import NullPool
 
+from batuta.distribution import install_hint, package_hint
 from batuta.errors import StoreError
-from batuta.store.sqlite_file import make_private_file, set_pragmas, truncate_log, use_wal
+from batuta.store.sqlite_file import (
+    make_private_file,
+    probe_file,
+    set_pragmas,
+    truncate_log,
+    use_wal,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _T = TypeVar("_T")
 DatabaseWork = Callable[[Connection], _T]
-"""What is done with a connection; it blocks, and knows no event loop."""
+"""Work with a connection; it blocks, and knows no event loop."""
 
 DATABASE_ERRORS = (SQLAlchemyError, OSError)
-"""What a database that cannot be used raises; asyncpg's refused connection is an OSError."""
+"""Errors of a database that cannot be used; asyncpg's refused connection is an OSError."""
 
+_POSTGRES_DRIVERS = ("asyncpg", "psycopg", "psycopg2")
 _MAX_READERS = 4
 """Threads that read an SQLite file at the same time, besides the one that writes."""
 
@@ -63,7 +71,7 @@ _DRIVERS = {
 }
 
 _BUSY_MARKS = ("locked", "lock timeout", "deadlock")
-"""What a database says that others are using."""
+"""Words by which a database says that others are using it."""
 
 _SENTENCES = (
     ("is full", "the disk under {place} is full: free some space"),
@@ -94,6 +102,7 @@ class Database:
         # SQLite would let the second writer sleep and poll; here it is woken in time.
         self._writer = _WriterThread() if isinstance(engine, Engine) else None
         self._readers = anyio.CapacityLimiter(_MAX_READERS)
+        self._prober = anyio.CapacityLimiter(1)
 
     async def write(self, work: DatabaseWork[_T]) -> _T:
         """Does `work` in a transaction; errors are the driver's.
@@ -145,6 +154,21 @@ class Database:
             return await run_sync(_run_in_connection, engine.connect, work, limiter=self._readers)
         return await _run_in_async_connection(engine.connect, work)
 
+    async def probe(self, work: DatabaseWork[_T]) -> _T:
+        """Does `work`, which changes nothing, as somebody who might write; errors are the driver's.
+
+        An SQLite file is opened anew for it, as what is open already has parts of it in memory,
+        and whoever is cancelled waits for no disk.
+
+        Raises:
+            SQLAlchemyError: the database fails, or others do not let anybody write.
+            OSError: it cannot be reached.
+        """
+        if not is_sqlite(self.url):
+            return await self.read(work)
+        probe = partial(probe_file, self.url, work)
+        return await run_sync(probe, abandon_on_cancel=True, limiter=self._prober)
+
     async def run_read(self, work: DatabaseWork[_T]) -> _T:
         """Does `work`, which changes nothing.
 
@@ -157,7 +181,7 @@ class Database:
             raise explain_error(error, self.url) from error
 
     async def fetch_rows(self, query: Any) -> list[dict[str, Any]]:
-        """What the query finds.
+        """Return the rows that the query finds.
 
         Raises:
             StoreError: the database fails.
@@ -183,7 +207,10 @@ class Database:
             raise explain_error(error, self.url) from error
 
     async def _in_writer(self, work: Callable[[], _T]) -> _T:
-        """What `work` gives, in the thread that writes; whoever is cancelled waits for its end."""
+        """Return the result of `work` in the writing thread.
+
+        A cancelled caller waits for its end.
+        """
         assert self._writer is not None  # noqa: S101 - an SQLite file has one
         with anyio.CancelScope(shield=True):
             return await self._writer.submit(work)
@@ -290,12 +317,12 @@ def parse_url(target: str | Path) -> URL:
 
 
 def is_sqlite(url: URL) -> bool:
-    """Whether the database is an SQLite file."""
+    """Return True if the database is an SQLite file."""
     return url.get_backend_name() == "sqlite"
 
 
 def is_partitioned(connection: Connection) -> bool:
-    """Whether the database keeps runs by day."""
+    """Return True if the database keeps runs by day."""
     return connection.dialect.name == "postgresql"
 
 
@@ -322,9 +349,16 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
             options |= {"pool_size": _MAX_READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
         engine = create_engine(url, **options)
     except ImportError as error:
-        raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
+        raise StoreError(_describe_missing(error.name or url.drivername)) from error
     event.listen(engine, "connect", set_pragmas)
     return Database(engine, url)
+
+
+def _describe_missing(package: str) -> str:
+    """Say what to install for a database whose driver is missing."""
+    is_extra = package in _POSTGRES_DRIVERS
+    hint = install_hint("postgres") if is_extra else package_hint(package)
+    return f"{package} is not installed: {hint}"
 
 
 def _timeout_options(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its caller was told
@@ -353,13 +387,13 @@ def explain_error(error: Exception, url: URL) -> StoreError:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same statement may well succeed in a moment."""
+    """Return True if the same statement may well succeed in a moment."""
     told = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
     return any(mark in told for mark in _BUSY_MARKS)
 
 
 def is_row_error(error: Exception) -> bool:
-    """Whether the database works and only refuses these values."""
+    """Return True if the database works and only refuses these values."""
     if isinstance(error, DBAPIError):
         return isinstance(error, (IntegrityError, DataError))
     return isinstance(error, StatementError)

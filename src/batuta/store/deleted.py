@@ -13,7 +13,7 @@ from batuta.store.upsert import insert_statement
 REMEMBERED = 7 * 86_400.0
 """Seconds for which a deletion is remembered: longer than anything goes on."""
 TENANT = "tenant:"
-"""What the name of a deleted tenant begins with."""
+"""The beginning of a deleted tenant's name."""
 _PAGE = 500
 """Names of one statement at most."""
 
@@ -21,7 +21,7 @@ _PAGE = 500
 def forgotten_among(
     connection: Connection, named: Iterable[str], owned: Iterable[tuple[str, float]]
 ) -> set[str | tuple[str, float]]:
-    """What of these must not be written.
+    """Return which of these must not be written.
 
     Args:
         connection: within whose transaction it will be written or not.

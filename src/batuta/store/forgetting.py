@@ -1,4 +1,4 @@
-"""What somebody deleted: erased wherever it is kept, and never written again.
+"""Erases what somebody deleted wherever it is kept, and keeps it from being written again.
 
 A run that is going on while it is deleted ends later, perhaps in another process. So a deletion
 leaves a name behind, and the writers look for it. Money is not forgotten: the ledger has no
@@ -133,7 +133,7 @@ def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int
 def _related_row_ids(
     table: Table, ids: Sequence[str], tenant: str, *, up: bool, connection: Connection
 ) -> list[str]:
-    """Those of the rows that are there, and what they came from or what came from them."""
+    """Return which of the rows exist, with their ancestors or their descendants."""
     link = table.c.previous if table is RESPONSES else table.c.parent
     own = table.c.tenant == sql_text(tenant)
     found: dict[str, None] = {}

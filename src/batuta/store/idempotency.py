@@ -1,4 +1,4 @@
-"""What was answered under an Idempotency-Key; kept for a day, a tenant's own."""
+"""Answers kept for a day under a tenant's Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class IdempotencyStore:
         self._database = database
 
     async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
-        """What came before; or, if nothing did, the claim to be the first.
+        """Return the earlier request with that key.
+
+        If there was none, the claim to be the first.
 
         Raises:
             StoreError: the database fails.

@@ -16,7 +16,7 @@ from batuta.store.upsert import insert_statement
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What somebody says of a run."""
+    """Somebody's judgement of a run."""
 
     score: float | None
     """None: an earlier judgement is taken back."""
@@ -42,7 +42,7 @@ def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnEleme
 
 
 def _count_judgement(connection: Connection, score: float, *chosen: ColumnElement[bool]) -> None:
-    """Nothing is known of a run whose content is not kept."""
+    """Count the judgement of a run, unless the run's content is not kept."""
     query = select(CONTENTS.c.body, CONTENTS.c.format).join(RUNS, SAME_RUN).where(*chosen)
     row = connection.execute(query).first()
     if row is None:

@@ -30,7 +30,7 @@ class IssuedKey:
 
     id: str
     text: str
-    """What the caller sends; shown once."""
+    """The key's text as the caller sends it; shown once."""
     digest: bytes
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ def parse_key_id(text: str) -> str | None:
 
 
 def digests_equal(one: bytes, other: bytes | None) -> bool:
-    """Whether two hashes are equal, in a time that tells nothing."""
+    """Compare two hashes in a time that tells nothing about them."""
     return other is not None and hmac.compare_digest(one, other)
 
 

@@ -1,4 +1,4 @@
-"""What a key may do. Pure."""
+"""Permissions of a key. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 from batuta.core import Worker
+from batuta.core.suggestions import find_similar
 
 TAG_PREFIX = "tag:"
-"""What an entry that means every worker of a tag begins with."""
+"""The beginning of an entry that stands for every worker with a tag."""
 _MAX_INTEGER = 2**53
+_SHOWN_CHARACTERS = 80
+_SHOWN_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +50,11 @@ class KeyPermissions:
                 raise ValueError(f"{name} must be at least 1: {number}")
 
     def allows_model(self, name: str) -> bool:
-        """Whether the key may ask that served model."""
+        """Return True if the key may ask that served model."""
         return not self.models or any(_matches_model(name, entry) for entry in self.models)
 
     def allows_worker(self, worker: Worker) -> bool:
-        """Whether that worker may read what the key sends."""
+        """Return True if that worker may read what the key sends."""
         if any(_matches_worker(entry, worker) for entry in self.workers_deny):
             return False
         return not self.workers_allow or any(_matches_worker(e, worker) for e in self.workers_allow)
@@ -60,6 +63,56 @@ class KeyPermissions:
     def allows_all_workers(self) -> bool:
         """Whether every worker may be used."""
         return not (self.workers_allow or self.workers_deny)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNames:
+    """The models and workers that a key's limits can name.
+
+    Tags are not among them, as a limit by tag also applies to workers added later.
+    """
+
+    models: tuple[str, ...]
+    """The names of all served models."""
+    workers: tuple[str, ...]
+    """The ids of all workers."""
+
+    def check_permissions(
+        self, permissions: KeyPermissions, before: KeyPermissions | None = None
+    ) -> None:
+        """Raise ValueError unless each model and worker that is named exists.
+
+        Args:
+            permissions: what a key shall be allowed.
+            before: what it was allowed; what that names may stay.
+
+        Raises:
+            ValueError: one does not exist; the sentence names the one that was meant.
+        """
+        old = before or KeyPermissions()
+        for entry in permissions.models:
+            if entry in old.models or any(_matches_model(name, entry) for name in self.models):
+                continue
+            raise ValueError(_describe_unknown("model", entry, self.models))
+        named = (*permissions.workers_allow, *permissions.workers_deny)
+        for entry in named:
+            is_old = entry in old.workers_allow or entry in old.workers_deny
+            if is_old or entry.startswith(TAG_PREFIX) or entry in self.workers:
+                continue
+            raise ValueError(_describe_unknown("worker", entry, self.workers))
+
+
+def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
+    """Say that nobody has that name, without a full stop, and which may be meant."""
+    told = f"there is no {kind} {entry[:_SHOWN_CHARACTERS]!r}"
+    near = find_similar(entry[:_SHOWN_CHARACTERS], known)
+    if near is None and (bare := entry.rpartition("/")[2]):
+        near = next((name for name in known if name.rpartition("/")[2] == bare), None)
+    if near is not None:
+        return f"{told}: you may mean {near!r}"
+    folders = {f"{name.partition('/')[0]}/*" for name in known if "/" in name}
+    names = [*(name for name in known if "/" not in name), *sorted(folders)]
+    return f"{told}: there are {', '.join(names[:_SHOWN_NAMES])}" if names else told
 
 
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:

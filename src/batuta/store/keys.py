@@ -8,7 +8,7 @@ from time import time
 from typing import Any, final
 
 import orjson
-from sqlalchemy import Connection, insert, select, tuple_, update
+from sqlalchemy import Connection, func, insert, select, tuple_, update
 
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
@@ -39,17 +39,17 @@ class ApiKey:
     old_until: float | None = None
     """Until when the text before the last rotation is taken too."""
     identity: str | None = None
-    """Whose own entry it is, who signs in by an identity provider; nobody knows a text of it."""
+    """The person whose own entry this is, who signs in by an identity provider; it has no text."""
     role: str | None = None
     """`user` or `admin`, of such an entry."""
     user: str | None = None
     """The id of the entry of the user who made this key."""
     owner: ApiKey | None = None
-    """That entry: its limits and its money count, and the key ends with it."""
+    """The entry of that person: its limits and its money count, and the key ends with it."""
 
     @property
     def cursor(self) -> str:
-        """Where a list goes on after this key: `ApiKeyStore.list(after=...)`."""
+        """The position behind this key in a list: `ApiKeyStore.list(after=...)`."""
         return format_cursor(self.created, self.id)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class ApiKey:
 
 @final
 class ApiKeyStore:
-    """What `batuta keys` and the admin's routes do."""
+    """The keys in the database, for `batuta keys` and the admin's routes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -80,6 +80,7 @@ class ApiKeyStore:
         *,
         expires: float | None = None,
         user: str | None = None,
+        most_of_user: int | None = None,
     ) -> tuple[ApiKey, IssuedKey]:
         """A new key; its text is in what is issued and nowhere else.
 
@@ -90,9 +91,10 @@ class ApiKeyStore:
             permissions: what it may do.
             expires: seconds since the epoch.
             user: the id of the entry of the user who makes it, whose limits count.
+            most_of_user: keys of that user that may be active at the same time.
 
         Raises:
-            ValueError: the tenant or the name cannot be called so.
+            ValueError: the tenant or the name cannot be called so, or the user has as many keys.
             StoreError: the database fails.
         """
         check_name(tenant)
@@ -111,14 +113,16 @@ class ApiKeyStore:
         }
 
         def make(connection: Connection) -> None:
-            ensure_tenant(connection, tenant, now)
+            ensure_tenant(connection, tenant, now)  # it writes, which locks the SQLite file
+            if user is not None and most_of_user is not None:
+                _check_number(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
 
         await self._database.run_write(make)
         return await self._get(issued.id), issued
 
     async def has_keys(self) -> bool:
-        """Whether there ever was a key.
+        """Return True if there ever was a key.
 
         Raises:
             StoreError: the database fails.
@@ -186,7 +190,7 @@ class ApiKeyStore:
         return await self._get(await self._database.run_write(enter))
 
     async def list_of_user(self, user: str, limit: int) -> list[ApiKey]:
-        """At most `limit` keys that this user has made: revoked ones last, the newest first.
+        """Return at most `limit` keys that this user has made: revoked ones last, the newest first.
 
         Raises:
             StoreError: the database fails.
@@ -347,6 +351,18 @@ class ApiKeyStore:
         return key
 
 
+def _check_number(connection: Connection, user: str, most: int, now: float) -> None:
+    """Raise ValueError if the user has as many active keys; their entry is locked until the end.
+
+    Of two transactions in PostgreSQL the second waits here, and then counts the first one's key.
+    """
+    connection.execute(select(KEYS.c.id).where(KEYS.c.id == user).with_for_update())
+    unexpired = KEYS.c.expires.is_(None) | (KEYS.c.expires > now)
+    own = KEYS.c.user == user, KEYS.c.revoked.is_(None), unexpired
+    if connection.execute(select(func.count()).where(*own)).scalar_one() >= most:
+        raise ValueError(f"you have {most} keys: revoke one first")
+
+
 _SELECT_KEYS = select(
     KEYS,
     TENANTS.c.created.label("tenant_created"),
@@ -364,7 +380,7 @@ def _key_from_row(row: dict[str, Any]) -> ApiKey:
 
 
 def _read_permissions(key_id: str, text: str) -> KeyPermissions:
-    """What was kept; a limit that cannot be read must not be one that is not there."""
+    """Read stored permissions; one that cannot be read must not count as absent."""
     try:
         return read_permissions(orjson.loads(text))
     except ValueError as error:

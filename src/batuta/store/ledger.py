@@ -1,4 +1,4 @@
-"""What a run cost, line by line, and whose money it was. Pure.
+"""The cost of a run, line by line, and who pays it. Pure.
 
 The ledger is exact: `usd` of a run's lines adds up to `run.cost.usd` to the last digit. Budgets
 count in billionths of a dollar, each run rounded up, and count a call whose price nobody knows
@@ -29,8 +29,10 @@ CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
 LOST_KIND = "lost"
 """A run whose process died: what it cost is not known, and is counted as one unpriced call."""
+CUT_KIND = "cut"
+"""The amount reserved for calls that were cut off, beyond their estimated cost."""
 LOST_LINE_NUMBER = -1
-"""Its line: a run that is executed again after all keeps its own ones."""
+"""The line number of a lost run; if it is executed again after all it keeps its own lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class Bucket:
     """Billionths of a dollar."""
 
 
+PeriodCaps = tuple[int | None, int | None]
+"""The most an account may spend in a day and in a month, in billionths; None: no limit."""
+
+
+def restored_bucket(account: str, period: str, caps: Mapping[str, PeriodCaps]) -> Bucket:
+    """Return the bucket that was stored with a reservation, with the cap that it has now."""
+    day, month = caps.get(account, (None, None))
+    cap = month if period == utc_month(period) else day
+    return Bucket(account, period, _MAX_INTEGER if cap is None else cap)
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """Money that a run may spend, set apart until the run is settled."""
@@ -56,30 +69,38 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCharge:
-    """Who pays for a run."""
+    """The payer of a run."""
 
     tenant: str = "local"
     key: str | None = None
     """The key's id."""
     at: float | None = None
-    """When it was booked, in seconds since the epoch; None: when the run began."""
+    """Time of booking, in seconds since the epoch; None for the run's beginning."""
     reservation: Reservation | None = None
+    counted: Decimal | None = None
+    """Dollars that budgets count for it at least: a call that was cut off and whose provider never
+    stated a cost counts as the amount reserved for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """What a worker or the conductor of a run cost."""
+    """The cost of one worker, or of the conductor, in a run."""
 
     kind: str
     name: str
     usage: Usage
     cost: Cost
     assumed_usd: Decimal
-    """What budgets count its unpriced calls as."""
+    """Dollars that budgets count beside the cost, for unpriced calls and for those cut off."""
 
 
-def ledger_lines(run: Run) -> tuple[LedgerLine, ...]:
-    """The conductor first, then each worker; their dollars add up to the run's."""
+def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, ...]:
+    """Return the conductor's line, then each worker's; their dollars add up to the run's.
+
+    Args:
+        run: what was run.
+        counted: dollars that budgets count it as at least; what is missing to them has a line.
+    """
     unknown = run.header.limits.unknown
     totals: dict[tuple[str, str], tuple[Usage, Cost, Decimal]] = {
         (CONDUCTOR_KIND, run.header.conductor): (ZERO_USAGE, ZERO_COST, Decimal(0))
@@ -88,10 +109,15 @@ def ledger_lines(run: Run) -> tuple[LedgerLine, ...]:
         before = totals.get((kind, name), (ZERO_USAGE, ZERO_COST, Decimal(0)))
         extra = usage_cost(usage, unknown).usd if cost.unpriced_calls else Decimal(0)
         totals[kind, name] = (before[0] + usage, before[1] + cost, before[2] + extra)
-    return tuple(
+    lines = tuple(
         LedgerLine(kind=kind, name=name, usage=usage, cost=cost, assumed_usd=extra)
         for (kind, name), (usage, cost, extra) in totals.items()
     )
+    missing = (counted or Decimal(0)) - _budgeted_usd(lines)
+    if missing <= 0:
+        return lines
+    cut = LedgerLine(kind=CUT_KIND, name="", usage=ZERO_USAGE, cost=ZERO_COST, assumed_usd=missing)
+    return (*lines, cut)
 
 
 def usd_to_nano(usd: Decimal) -> int:
@@ -110,8 +136,12 @@ def nano_to_usd(nano: int) -> Decimal:
 
 
 def budgeted_nano(lines: Iterable[LedgerLine]) -> int:
-    """What budgets count a run as."""
-    return usd_to_nano(sum((line.cost.usd + line.assumed_usd for line in lines), Decimal(0)))
+    """Return the billionths of a dollar that budgets count for a run."""
+    return usd_to_nano(_budgeted_usd(lines))
+
+
+def _budgeted_usd(lines: Iterable[LedgerLine]) -> Decimal:
+    return sum((line.cost.usd + line.assumed_usd for line in lines), Decimal(0))
 
 
 def utc_day(at: float) -> str:

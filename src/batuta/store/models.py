@@ -42,7 +42,7 @@ class Money(TypeDecorator[Decimal]):
         return str(value) if dialect.name == "sqlite" and value is not None else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Decimal | None:
-        """From the database."""
+        """Read the number from the database."""
         return None if value is None else Decimal(value)
 
 

@@ -1,4 +1,4 @@
-"""In PostgreSQL runs and what they say are kept by day (UTC), so that old days are dropped whole.
+"""Partitions of PostgreSQL by day (UTC), so that old runs are dropped by whole days.
 
 `runs` and `run_contents` each have a partition for every day that has a run, made by whoever writes
 the day's first one; `_early` holds what is older than the first day, `_late` what says it is from
@@ -21,7 +21,7 @@ DAY_SECONDS = 86_400
 LATE_START = 4_102_444_800
 """2100-01-01; nothing is kept by day from then on."""
 _LOCK = 7_092_011
-"""Of whoever makes or drops a partition."""
+"""The lock of those who make or drop a partition."""
 _PATIENCE_MS = 400
 """How long dropping waits for others, who wait behind it: less than PostgreSQL takes to call two
 transactions that wait for each other a deadlock and to end one, which might be theirs."""
@@ -36,7 +36,7 @@ _DAY_NAME = re.compile(rf"{RUNS.name}_(\d{{4}})(\d\d)(\d\d)")
 
 
 def unique_columns(dialect: str, table: Table) -> tuple[str, ...]:
-    """What is unique in the table, for `ON CONFLICT`."""
+    """Return the unique columns of the table, for `ON CONFLICT`."""
     keys = tuple(column.name for column in table.primary_key.columns)
     by_day = dialect == "postgresql" and table in _PARTITIONED
     return (*keys, "created") if by_day else keys
@@ -106,7 +106,7 @@ def _create_partition(connection: Connection, parent: str, day: int) -> None:
 
 
 def _missing_days(connection: Connection, days: set[int]) -> set[int]:
-    """Those that have no partition and are not before the first one."""
+    """Return the days that have no partition and are not before the first one."""
     if not days:
         return set()
     found = _existing_names(connection, [_partition_name(RUNS.name, day) for day in days])

@@ -24,8 +24,12 @@ class ProcessLock:
     and unlocks correctly.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy: str = "") -> None:
         """Takes the lock.
+
+        Args:
+            path: the file that is locked.
+            busy: what to say where another process has it; empty: a server's sentence.
 
         Raises:
             StoreError: another process has it, or the file cannot be made.
@@ -43,7 +47,8 @@ class ProcessLock:
         except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):
                 raise StoreError(
-                    f"another server uses {path.parent}: stop it, give this one a folder of its "
+                    busy
+                    or f"another server uses {path.parent}: stop it, give this one a folder of its "
                     "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
                 ) from None
             raise StoreError(f"{path} cannot be locked: {error}") from None

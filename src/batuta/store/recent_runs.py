@@ -10,12 +10,12 @@ import anyio.lowlevel
 from sqlalchemy import case, func, select, tuple_
 
 from batuta.core import Run
-from batuta.store.codec import decode_run, sql_text
+from batuta.store.codec import read_run, sql_text
 from batuta.store.database import Database
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 
 LARGEST_BYTES = 100_000
-"""Of a run that is read; reading one holds everybody else up, by what it holds."""
+"""The largest run that is read; reading one delays everybody else by its size."""
 READ_SECONDS = 0.1
 """Processor time after which no further run is read."""
 _AT_ONCE = 20
@@ -44,9 +44,8 @@ async def recent_runs(
         if row["body"] is None:
             continue
         began = thread_time()
-        run = decode_run(row["body"], row["format"])
-        # The first one of a process builds the reader as well.
-        spent += thread_time() - began if found else 0.0
+        run = await read_run(row["body"], row["format"])
+        spent += thread_time() - began
         found.append((run, row["score"]))
         if spent > READ_SECONDS:
             break

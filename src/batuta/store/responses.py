@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
 
 from sqlalchemy import (
+    CTE,
     Column,
     ColumnElement,
     Connection,
@@ -15,9 +16,11 @@ from sqlalchemy import (
     Float,
     Index,
     LargeBinary,
+    Select,
     Table,
     Text,
     delete,
+    func,
     literal,
     select,
 )
@@ -51,7 +54,10 @@ RESPONSES = Table(
     Index(None, "tenant", "created"),
     Index(None, "tenant", "previous"),
 )
-_COLUMNS_WITHOUT_EVENTS = [column for column in RESPONSES.c if column.name != "events"]
+_PARTS = {"body": RESPONSES.c.body, "input": RESPONSES.c.input, "events": RESPONSES.c.events}
+ALL_PARTS = frozenset(_PARTS)
+"""The parts of a response that can be read besides its name and its state."""
+_CONTENT = frozenset({"body", "input"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,9 @@ class StoredResponse:
     status: str
     previous: str | None
     body: bytes
+    """Empty where it was not read."""
     input: bytes
+    """Empty where it was not read."""
     events: bytes | None = None
 
 
@@ -99,28 +107,54 @@ class ResponseTable:
         if error is not None:
             raise error
 
-    async def get(self, response_id: str, tenant: str) -> StoredResponse | None:
-        """The response; None if there is none.
+    async def get(
+        self, response_id: str, tenant: str, parts: Collection[str] = ALL_PARTS
+    ) -> StoredResponse | None:
+        """Return the response with those parts of it; None if there is none.
 
         Raises:
             StoreError: the database fails.
         """
         rows = await self._database.fetch_rows(
-            select(RESPONSES).where(*_row_filter(response_id, tenant))
+            select(*_select_columns(parts)).where(*_row_filter(response_id, tenant))
         )
         return _response_from_row(rows[0]) if rows else None
 
-    async def get_many(self, ids: Sequence[str], tenant: str) -> list[StoredResponse]:
-        """Those of the responses that there are, without events.
+    async def measure(
+        self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
+    ) -> int:
+        """Count the bytes of those parts of the responses together.
 
         Raises:
             StoreError: the database fails.
         """
-        wanted = RESPONSES.c.id.in_([sql_text(one) for one in ids])
-        query = select(*_COLUMNS_WITHOUT_EVENTS).where(
-            wanted, RESPONSES.c.tenant == sql_text(tenant)
-        )
+        query = select(_size_of(parts)).where(*_rows_filter(ids, tenant))
+        return await self._fetch_size(query)
+
+    async def get_many(
+        self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
+    ) -> list[StoredResponse]:
+        """Return those of the responses that exist, with those parts of them.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
+
+    async def measure_thread(self, response_id: str, tenant: str, most: int) -> int:
+        """Count the bytes that `get_thread` would read.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        thread = _select_thread(response_id, tenant, most)
+        query = (
+            select(_size_of(_CONTENT))
+            .join(thread, RESPONSES.c.id == thread.c.id)
+            .where(RESPONSES.c.tenant == sql_text(tenant))
+        )
+        return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
         """The response and those before it, oldest first, at most `most` and without events.
@@ -128,18 +162,18 @@ class ResponseTable:
         Raises:
             StoreError: the database fails.
         """
-        first = select(*_COLUMNS_WITHOUT_EVENTS, literal(0).label("depth")).where(
-            *_row_filter(response_id, tenant)
+        thread = _select_thread(response_id, tenant, most)
+        query = (
+            select(*_select_columns(_CONTENT))
+            .join(thread, RESPONSES.c.id == thread.c.id)
+            .where(RESPONSES.c.tenant == sql_text(tenant))
+            .order_by(thread.c.depth.desc())
         )
-        thread = first.cte("thread", recursive=True)
-        older = (
-            select(*_COLUMNS_WITHOUT_EVENTS, (thread.c.depth + 1).label("depth"))
-            .join(thread, RESPONSES.c.id == thread.c.previous)
-            .where(RESPONSES.c.tenant == sql_text(tenant), thread.c.depth + 1 < most)
-        )
-        thread = thread.union_all(older)
-        rows = await self._database.fetch_rows(select(thread).order_by(thread.c.depth.desc()))
-        return [_response_from_row(row) for row in rows]
+        return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
+
+    async def _fetch_size(self, query: Select[Any]) -> int:
+        (row,) = await self._database.fetch_rows(query)
+        return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
         """Forgets the response; whether there was one.
@@ -174,11 +208,40 @@ def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
 
 @cache
 def _put_statement(dialect: str) -> Executable:
-    """In place of what is there; built once."""
+    """Return the statement that replaces a stored response; built once."""
     new = insert_statement(dialect, RESPONSES)
     names = [column.name for column in RESPONSES.c if not column.primary_key]
     later = {name: new.excluded[name] for name in names}
     return new.on_conflict_do_update(index_elements=["id", "tenant"], set_=later)
+
+
+def _select_columns(parts: Collection[str]) -> list[ColumnElement[Any]]:
+    return [column for column in RESPONSES.c if column.name not in _PARTS or column.name in parts]
+
+
+def _size_of(parts: Collection[str]) -> ColumnElement[Any]:
+    whole: ColumnElement[Any] = literal(0)
+    for part in sorted(parts):
+        whole = whole + func.coalesce(func.length(_PARTS[part]), 0)
+    return func.sum(whole).label("size")
+
+
+def _select_thread(response_id: str, tenant: str, most: int) -> CTE:
+    """Select the ids of the response and those before it, with how far before."""
+    names = (RESPONSES.c.id, RESPONSES.c.previous)
+    first = select(*names, literal(0).label("depth")).where(*_row_filter(response_id, tenant))
+    thread = first.cte("thread", recursive=True)
+    older = (
+        select(*names, (thread.c.depth + 1).label("depth"))
+        .join(thread, RESPONSES.c.id == thread.c.previous)
+        .where(RESPONSES.c.tenant == sql_text(tenant), thread.c.depth + 1 < most)
+    )
+    return thread.union_all(older)
+
+
+def _rows_filter(ids: Sequence[str], tenant: str) -> tuple[ColumnElement[bool], ...]:
+    named = RESPONSES.c.id.in_([sql_text(one) for one in ids])
+    return named, RESPONSES.c.tenant == sql_text(tenant)
 
 
 def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:
@@ -192,8 +255,8 @@ def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
         created=row["created"],
         status=row["status"],
         previous=row["previous"],
-        body=row["body"],
-        input=row["input"],
+        body=row.get("body", b""),
+        input=row.get("input", b""),
         events=row.get("events"),
     )
 

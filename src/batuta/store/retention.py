@@ -1,4 +1,4 @@
-"""What is old is forgotten: runs with what they say, and responses. The ledger stays."""
+"""Forgets old runs, with their contents, and old responses. The ledger stays."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LOCAL_CHARGE = RunCharge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a list of runs shows: everything but the content."""
+    """The fields of a run that a list shows: everything but the content."""
 
     id: RunId
     tenant: str
@@ -44,10 +44,10 @@ class RunSummary:
     calls: int
     input_tokens: int
     cached_tokens: int
-    """Of `input_tokens`."""
+    """Tokens of `input_tokens` that came from a cache."""
     output_tokens: int
     reasoning_tokens: int
-    """Of `output_tokens`."""
+    """Tokens of `output_tokens` that were reasoning."""
     cost: Cost
     seconds: float
     score: float | None
@@ -56,7 +56,7 @@ class RunSummary:
 
     @property
     def cursor(self) -> str:
-        """Where a list goes on after this run: `Store.list(before=...)`."""
+        """The position behind this run in a list: `Store.list(before=...)`."""
         return format_cursor(self.created, self.id)
 
 
@@ -69,7 +69,7 @@ class RunEntry:
     content: bool
     """False: only the numbers are kept."""
     charge: RunCharge = LOCAL_CHARGE
-    """Who pays."""
+    """The payer."""
     keep: bool = True
     """False: only the ledger hears of it."""
 
@@ -83,13 +83,13 @@ class PackedRun:
     body: bytes | None
     """The encoded run; None if its content is not kept."""
     lines: tuple[dict[str, Any], ...] = ()
-    """Of the ledger."""
+    """Lines of the ledger."""
     nano: int = 0
-    """What budgets count it as."""
+    """Billionths of a dollar that budgets count for the run."""
     reservation: str | None = None
-    """What ends with it."""
+    """The reservation that ends with the run."""
     seconds: tuple[DriftValue, ...] = ()
-    """What its calls took, if it is kept."""
+    """Seconds of the run's calls, if these are kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:
@@ -99,7 +99,7 @@ def pack_run(entry: RunEntry) -> PackedRun:
     """
     run, charge = entry.run, entry.charge
     at = _finite_or_zero(run.header.started if charge.at is None else charge.at)
-    lines = ledger_lines(run)
+    lines = ledger_lines(run, charge.counted)
     held = charge.reservation.id if charge.reservation else None
     row = _run_row(entry) if entry.keep else None
     body = _encode_body(run) if entry.keep and entry.content else None

@@ -30,7 +30,7 @@ _FEW = 4_000
 _SAMPLE = 500
 """Runs of any day, about, that tell which words are common."""
 _MOST_WORDS = 16
-"""Of a search with more of them, none is looked at apart."""
+"""The most words of a search that are looked up one by one."""
 _COMMON = 0.05
 """Part of them that shows a common word."""
 _STORED = """
@@ -177,7 +177,10 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 
 
 def _rare_words(connection: Connection, words: str) -> list[str]:
-    """Those to search by, if the others are common ones; empty: all of them together."""
+    """Return the words to search by if the others are common.
+
+    None if all are to be used together.
+    """
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
     if not 1 < len(parts) <= _MOST_WORDS:
         return []

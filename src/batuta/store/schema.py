@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, inspect, text
+from sqlalchemy import URL, Connection, inspect, select, text
 
 from batuta.errors import StoreError
 from batuta.store.database import (
@@ -16,6 +16,7 @@ from batuta.store.database import (
     open_database,
     parse_url,
 )
+from batuta.store.models import KEYS, LEDGER, RUNS
 
 REVISIONS = ("0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Every migration, oldest first: lets a database at head open without importing alembic."""
@@ -37,8 +38,27 @@ async def stored_revision(database: Database) -> str | None:
     return await database.read(_read_revision)
 
 
+async def usable_revision(database: Database) -> str | None:
+    """The schema of a database that can be read and written now; None if it has none.
+
+    Raises:
+        SQLAlchemyError: the database is locked, damaged or fails.
+        OSError: the database cannot be reached.
+    """
+    return await database.probe(_read_some)
+
+
+def _read_some(connection: Connection) -> str | None:
+    """Read the schema and a row of the tables without which nothing is served."""
+    revision = _read_revision(connection)
+    if revision == HEAD_REVISION:
+        for table in (RUNS, KEYS, LEDGER):
+            connection.execute(select(table).limit(1)).first()
+    return revision
+
+
 def check_revision(revision: str | None, url: URL) -> None:
-    """Nothing, for a schema that this code knows or for none.
+    """Return for a schema that this code knows, or for none; else raise.
 
     Raises:
         StoreError: the database is newer than the code.

@@ -1,4 +1,4 @@
-"""What was spent, asked of the ledger: by day, tenant, key, model, worker or conductor; exact."""
+"""Spending from the ledger: by day, tenant, key, model, worker or conductor; exact."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ SPEND_GROUPS = {
     "kind": LEDGER.c.kind,
     "worker": LEDGER.c.name.label("worker"),
 }
-"""What spending can be told apart by; `worker` is the conductor's name where `kind` says so."""
+"""Columns by which spending can be grouped; `worker` is the conductor's name where `kind` says so.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendGroup:
-    """What one group spent."""
+    """Spending of one group."""
 
     group: tuple[str | None, ...]
-    """In the order in which the groups were asked for."""
+    """The group's values, in the order in which the columns were asked for."""
     runs: int
     calls: int
     input_tokens: int
     output_tokens: int
     estimated_calls: int
-    """Of `calls`, those whose tokens are an estimate."""
+    """Calls of `calls` whose tokens are an estimate."""
     cost: Cost
     """Calls without a price, and runs that were lost, are counted apart."""
     assumed_usd: Decimal
-    """What budgets counted the unpriced calls as."""
+    """Dollars that budgets counted for the unpriced calls."""
 
 
 async def report_spending(
@@ -91,12 +92,15 @@ async def report_spending(
 
 
 def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
-    """How many runs each group has."""
+    """Return the query of how many runs each group has."""
     return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
 
 
 def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:
-    """What each group comes to; its dollars once for each sum of `lines` equal ones."""
+    """Return the query of each group's sums.
+
+    Its dollars once for each sum of `lines` equal ones.
+    """
     sums = [func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS]
     if dialect != "sqlite":  # its numbers are exact: nothing is left to add up here
         money = [func.sum(LEDGER.c[name]).label(name) for name in _MONEY_COLUMNS]

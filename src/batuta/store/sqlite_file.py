@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
 
+_T = TypeVar("_T")
 BUSY_MS = 5_000
 """How long SQLite waits for another writer before it says `locked`."""
 
 _WAL_PAUSE = 0.01
 """Seconds between attempts to switch a file to WAL."""
+
+_PROBE_SECONDS = 1.0
+"""Seconds that a probe waits for other writers."""
 
 _CHECKPOINTS = 5
 """Attempts to empty the log, each of which waits for readers like any writer."""
@@ -71,6 +76,21 @@ def set_pragmas(connection: Any, _record: object) -> None:
             cursor.execute(pragma)
     finally:
         cursor.close()
+
+
+def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
+    """Do `work` in a new connection that could write now, and change nothing. Blocks.
+
+    Raises:
+        SQLAlchemyError: the file is locked or damaged.
+    """
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _PROBE_SECONDS})
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            return work(connection)
+        finally:
+            connection.rollback()
 
 
 def truncate_log(engine: Engine) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
@@ -11,27 +13,35 @@ from typing import Any, Generic, Self, TypeVar, final
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import Delete, Update, delete, select, tuple_, update
+from sqlalchemy import Connection, Delete, Update, delete, select, tuple_, update
 
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
-from batuta.store.budgets import Budgets
-from batuta.store.codec import check_format, decode_run, encode_run, sql_text
+from batuta.store.budgets import LEASE_SECONDS, Budgets
+from batuta.store.codec import check_format, encode_run, read_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
 from batuta.store.forgetting import Forgetting, delete_runs
 from batuta.store.judgement import Judgement, judge_run
 from batuta.store.keys import ApiKeyStore
+from batuta.store.leases import Leases
 from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, summary_from_row
 from batuta.store.run_search import find_ids_by_prefix, find_newest, list_query, run_filter
-from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
+from batuta.store.schema import (
+    HEAD_REVISION,
+    check_revision,
+    stored_revision,
+    upgrade_database,
+    usable_revision,
+)
 from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
+_LOG = logging.getLogger(__name__)
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
 _T = TypeVar("_T")
@@ -68,7 +78,7 @@ class Store:
     drift = _OpenTable(DriftTable)
     """How workers do beside what was measured of them."""
     exploration = _OpenTable(ExplorationTable)
-    """What systems that explore have learned, and their money."""
+    """The results of exploring systems, and their money."""
 
     def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
         """Opens nothing yet.
@@ -88,6 +98,7 @@ class Store:
         self._budgets: Budgets | None = None
         self._responses: ResponseTable | None = None
         self._tasks: TaskGroup | None = None
+        self._was_ready = True
 
     @classmethod
     def open(cls, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> Self:
@@ -113,8 +124,9 @@ class Store:
                 raise explain_error(error, self.url) from error
             raise
         self._database = database
-        self._writer = RunWriter(database, self._capacity)
-        self._budgets = Budgets(database, self._writer)
+        leases = Leases(database, seconds=LEASE_SECONDS)
+        self._writer = RunWriter(database, leases, self._capacity)
+        self._budgets = Budgets(database, self._writer, leases)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
@@ -187,10 +199,10 @@ class Store:
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return entry.run if entry.content else None
         body = await self.get_encoded(run_id, tenant)
-        return None if body is None else decode_run(body)
+        return None if body is None else await read_run(body)
 
     async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
-        """As `get`, but as `encode_run` writes it: reading a run of many parts takes long.
+        """Return a run as `encode_run` writes it: reading one of many parts takes long.
 
         Raises:
             StoreError: the database fails, or another version has written the run.
@@ -276,6 +288,21 @@ class Store:
         own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
 
+    async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
+        """Judges many runs at once, each in place of any earlier judgement.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        await self._open_writer.flush()
+
+        def write(connection: Connection) -> None:
+            for run_id, said in judgements.items():
+                plain = replace(said, comment=sql_text(said.comment or "") or None)
+                judge_run(connection, plain, *run_filter(run_id, None))
+
+        await self.database.run_write(write)
+
     async def redact(self, run_id: str, tenant: str | None = None) -> bool:
         """Forgets what a run says and keeps its numbers; whether there is such a run.
 
@@ -300,16 +327,20 @@ class Store:
         return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
 
     async def is_ready(self) -> bool:
-        """Whether the database answers, is at the code's schema, and takes writes."""
+        """Return True if the database answers, has the code's schema, and takes writes."""
         if self._database is None or self.failure is not None:
             return False
         revision = None
         with anyio.move_on_after(_READY_SECONDS):
             try:
-                revision = await stored_revision(self._database)
-            except DATABASE_ERRORS:
+                revision = await usable_revision(self._database)
+            except DATABASE_ERRORS as error:
+                if self._was_ready:  # it may be asked every second
+                    _LOG.warning("the store is not ready: %s", explain_error(error, self.url))
+                self._was_ready = False
                 return False
-        return revision == HEAD_REVISION
+        self._was_ready = revision == HEAD_REVISION
+        return self._was_ready
 
     @property
     def failure(self) -> StoreError | None:
@@ -337,7 +368,7 @@ class Store:
 
     @property
     def budgets(self) -> Budgets:
-        """What may still be spent.
+        """The budgets that are left.
 
         Raises:
             StoreError: the store is closed.
@@ -375,6 +406,8 @@ class Store:
                 await self._writer.close()
             except StoreError as error:
                 failure = error
+            else:
+                await self.budgets.give_back_leases()
             self._database = self._responses = None
             await database.close()
         return failure

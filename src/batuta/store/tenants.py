@@ -17,7 +17,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """Whose runs, responses and money they are."""
+    """The owner of runs, responses and money."""
 
     name: str
     created: float
@@ -27,7 +27,7 @@ class Tenant:
 
 
 def check_name(tenant: str) -> None:
-    """Nothing, for a name that a tenant may have.
+    """Return for a name that a tenant may have, else raise.
 
     Raises:
         ValueError: it may not.

@@ -40,7 +40,7 @@ _FORGETTING = (CONTENTS, RUNS, RESPONSES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTransfer:
-    """What a pass did with a table."""
+    """The result of one pass over a table."""
 
     table: str
     source: int
@@ -49,7 +49,7 @@ class TableTransfer:
     written: int
     forgotten: int
     source_usd: Decimal
-    """Of the column `usd`, if there is one."""
+    """The sum of the column `usd`, if there is one."""
     target_usd: Decimal
 
     @property
@@ -139,7 +139,10 @@ async def _write_changed(
 async def _with_parents(
     new: Database, table: Table, rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Those whose parents were written; a parent that came since then is for the next pass."""
+    """Return the rows whose parents were written.
+
+    A parent that came since then is for the next pass.
+    """
     for foreign in table.foreign_keys:
         child, parent = foreign.parent.name, foreign.column
         query = select(parent).where(parent.in_([row[child] for row in rows]))

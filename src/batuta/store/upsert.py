@@ -53,7 +53,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
 
 def _copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """By the driver itself, whose errors become SQLAlchemy's."""
+    """Copy the rows by the driver itself, whose errors become SQLAlchemy's."""
     import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
 
     driver: Any = connection.connection.driver_connection
@@ -69,11 +69,14 @@ def _copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str,
 
 
 _ERRORS = {"22": DataError, "23": IntegrityError}
-"""By the first two characters of the SQLSTATE."""
+"""SQLAlchemy's errors by the first two characters of the SQLSTATE."""
 
 
 def _sqlstate_class(error: BaseException) -> str:
-    """Its first two characters; of values that the driver itself refuses those of a data error."""
+    """Return the first two characters of the SQLSTATE.
+
+    Of values that the driver refuses, a data error's.
+    """
     if isinstance(error, ValueError):
         return "22"
     return str(getattr(error, "sqlstate", None) or "")[:2]

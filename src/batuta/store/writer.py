@@ -8,7 +8,7 @@ or may not have been committed is simply repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -31,6 +31,8 @@ from batuta.store.database import (
 )
 from batuta.store.deleted import forgotten_among
 from batuta.store.drift import count_values
+from batuta.store.lease_rows import LeaseChanges, LeasedRun
+from batuta.store.leases import Leases
 from batuta.store.ledger import charged_accounts, utc_month
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
@@ -62,8 +64,9 @@ _LOG = logging.getLogger(__name__)
 class RunWriter:
     """Takes runs without waiting and writes them in batches, in order."""
 
-    def __init__(self, database: Database, capacity: int = QUEUE_CAPACITY) -> None:
+    def __init__(self, database: Database, leases: Leases, capacity: int = QUEUE_CAPACITY) -> None:
         self._database = database
+        self._leases = leases
         self._capacity = capacity
         self._pending: dict[RunId, RunEntry] = {}  # in order; a batch being written is its head
         self._queued = 0
@@ -219,7 +222,17 @@ class RunWriter:
             _LOG.error("the database refused a run's money: %r", one.lines)
 
     async def _transact(self, packed: Sequence[PackedRun]) -> None:
-        await self._database.write(lambda connection: _write_runs(connection, packed))
+        held = [one.reservation for one in packed if one.reservation is not None]
+        if not any(map(self._leases.find, held)):
+            await self._database.write(lambda connection: _write_runs(connection, packed))
+            return
+        async with self._leases.turn:
+            leased = {name: run for name in held if (run := self._leases.find(name))}
+            changes = LeaseChanges()
+            await self._database.write(
+                lambda connection: _write_runs(connection, packed, leased, changes)
+            )
+            self._leases.note_changes(leased.values(), changes)
 
     def _remove_written(self, batch: tuple[RunEntry, ...]) -> None:
         for entry in batch:
@@ -257,10 +270,15 @@ def _pack_all(batch: tuple[RunEntry, ...]) -> list[PackedRun]:
     return [pack_run(entry) for entry in batch]
 
 
-def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
+def _write_runs(
+    connection: Connection,
+    packed: Sequence[PackedRun],
+    leased: Mapping[str, LeasedRun] | None = None,
+    changes: LeaseChanges | None = None,
+) -> None:
     """The runs, what they say, and their money, in the caller's transaction."""
     kept = _drop_deleted_runs(connection, packed)
-    billed = _write_charges(connection, packed)
+    billed = _write_charges(connection, packed, leased or {}, changes or LeaseChanges())
     kept = _drop_stored_runs(connection, kept, billed)
     rows = [one.row for one in kept if one.row is not None]
     bodies = [
@@ -312,7 +330,12 @@ def _drop_stored_runs(
     return [one for one in packed if one.row is None or one.row["id"] not in stored]
 
 
-def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> set[str]:
+def _write_charges(
+    connection: Connection,
+    packed: Sequence[PackedRun],
+    leased: Mapping[str, LeasedRun],
+    changes: LeaseChanges,
+) -> set[str]:
     """The money of these runs; the ids of those that were not billed before."""
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for one in packed for line in one.lines]
@@ -325,8 +348,20 @@ def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> set[s
         for account in charged_accounts(first["tenant"], first["key"]):
             for period in (first["day"], utc_month(first["day"])):
                 spent[account, period] = spent.get((account, period), 0) + one.nano
-    held = tuple(one.reservation for one in packed if one.reservation is not None)
-    settle_reservations(connection, held, spent)
+    costs = [
+        (leased[one.reservation], one.nano if one.lines[0]["run_id"] in found else 0)
+        for one in packed
+        if one.reservation is not None and one.reservation in leased
+    ]
+    returned = changes.settle(connection, costs)
+    # A leased run has a row of its own only if it went on for long.
+    held = tuple(
+        one.reservation
+        for one in packed
+        if one.reservation is not None
+        and (one.reservation not in leased or leased[one.reservation].has_row)
+    )
+    settle_reservations(connection, held, spent, returned)
     return found
 
 

@@ -19,7 +19,7 @@ from batuta.clients.call import ProviderClient, ProviderEndpoint, ProviderReply,
 from batuta.clients.http_target import HttpTarget
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_continuation, refuse_fields
+from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_fields
 from batuta.core import Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
 
@@ -30,7 +30,7 @@ _MIN_THINKING_TOKENS = 1024
 """Tokens of thinking that the API takes at least."""
 _EFFORTS = {"none": "low", "minimal": "low"}
 _NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
-"""What efforts are called, where the API calls them by another name."""
+"""Names of efforts where the API calls them otherwise."""
 _OFF_EFFORTS = {"low", "medium", "high"}
 """Efforts at which thinking can be turned off."""
 
@@ -125,7 +125,7 @@ class AnthropicAdapter:
         return wanted and not self._must_not_think(request)
 
     def _must_not_think(self, request: Request) -> bool:
-        """Whether thinking is turned off, or cannot go with what is asked."""
+        """Return True if thinking is turned off, or cannot go with the request."""
         forced = self._rules.forced_tools and _forces_call(request)
         if request.sampling.effort == "none" or forced:
             return True
@@ -143,7 +143,6 @@ class AnthropicAdapter:
     def _set_thinking(self, body: dict[str, Any], request: Request) -> None:
         rules, effort = self._rules, request.sampling.effort
         refuse_fields(self._model, request.sampling, (*PENALTIES[:2], *CHOICES))
-        refuse_continuation(self._model, request)
         thinks = self._thinks(request)
         if rules.thinking == "adaptive":
             self._set_effort(body, effort, thinks=thinks)
@@ -206,11 +205,12 @@ def _set_temperature(body: dict[str, Any], request: Request) -> None:
 
 
 def _lacks_thoughts(request: Request, model: str) -> bool:
-    """Whether a result is given to a call whose own thoughts are missing."""
+    """Return True if a result is given to a call whose own reasoning is missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
         return False
     asked = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    return asked is None or all(thought.model != model for thought in asked.thoughts)
+    own = [] if asked is None else [one for one in asked.thoughts if one.model == model]
+    return not any(thought.signature or thought.redacted for thought in own)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:

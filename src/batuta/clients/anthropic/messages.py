@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from batuta.clients.data_url import split_data_url
+from batuta.clients.tool_turns import CLAUDE_IDS, fit_tool_turns
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
 from batuta.errors import BadRequestError
 
-_FORBIDDEN_ID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _USUAL = "5m"
 """How long the API keeps what is marked, unless it is told otherwise."""
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
@@ -43,11 +42,15 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
         BadRequestError: a picture that cannot be sent.
     """
     turns: list[dict[str, Any]] = []
-    for message in messages:
+    for message in fit_tool_turns(messages, CLAUDE_IDS):
         if message.role in _SYSTEM_ROLES:
             continue
         role = "assistant" if message.role is Role.ASSISTANT else "user"
-        blocks = [_thinking_block(one) for one in message.thoughts if one.model == thinker]
+        blocks = [
+            _thinking_block(one)
+            for one in message.thoughts
+            if one.model == thinker and (one.signature or one.redacted)
+        ]
         blocks += [block for part in message.parts if (block := _content_block(part)) is not None]
         if not blocks:
             continue  # the API refuses an empty turn
@@ -97,13 +100,13 @@ def _unmarked_block(part: Part) -> dict[str, Any] | None:
     if isinstance(part, ToolCall):
         return {
             "type": "tool_use",
-            "id": _safe_call_id(part.id),
+            "id": part.id,
             "name": part.name,
             "input": _tool_input(part.arguments),
         }
     return {
         "type": "tool_result",
-        "tool_use_id": _safe_call_id(part.call_id),
+        "tool_use_id": part.call_id,
         "content": part.content,
     }
 
@@ -118,11 +121,6 @@ def _image_source(url: str) -> dict[str, Any]:
     if data is None:
         return {"type": "url", "url": url}
     return {"type": "base64", "media_type": data[0], "data": data[1]}
-
-
-def _safe_call_id(call_id: str) -> str:
-    """Ids of other providers may hold what this one refuses."""
-    return _FORBIDDEN_ID_CHARACTERS.sub("_", call_id) or "_"
 
 
 def _tool_input(arguments: str) -> dict[str, Any]:

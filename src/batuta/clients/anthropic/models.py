@@ -1,4 +1,4 @@
-"""What Claude models take and refuse, by their family and version.
+"""The fields that Claude models take and refuse, by family and version.
 
 Read from Anthropic's model pages and migration guides on 2026-11-24 (platform.claude.com/docs:
 models/overview, models/opus-5-5/whats-new-opus-5-5, models/sonnet-5-5/migration-guide,
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Literal
 
 DEFAULT_MAX_TOKENS = 4096
-"""Where no limit was asked for and the model's own is not known: the API wants one."""
+"""Sent if no limit was asked for and the model's own is not known: the API wants one."""
 
 _NAME = re.compile(
     r"claude-(?:(?P<family>opus|sonnet|haiku|fable|mythos)-)?"
@@ -25,7 +25,7 @@ _ALWAYS_THINKING = {"fable", "mythos"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeRules:
-    """What a model takes."""
+    """The fields that a model takes."""
 
     max_output: int = DEFAULT_MAX_TOKENS
     """Tokens that it may write at most, thinking included."""
@@ -48,7 +48,7 @@ _UNKNOWN = ClaudeRules()
 
 @cache
 def claude_rules(model: str) -> ClaudeRules:
-    """What the model takes; of a model that is no Claude, what the API always took."""
+    """Return the rules of the model; those of a model that is no Claude are the API's oldest."""
     named = _NAME.match(model.lower().rpartition("/")[2].rpartition("anthropic.")[2])
     if named is None:
         return _UNKNOWN

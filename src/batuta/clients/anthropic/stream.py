@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
-import orjson
-
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.decoding import as_count, as_object, as_string, is_wrong_count, need_string
+from batuta.clients.decoding import (
+    as_count,
+    as_object,
+    as_string,
+    dump_json,
+    is_wrong_count,
+    load_json,
+    need_string,
+    raise_counts,
+)
+from batuta.clients.stated_errors import find_stated_error
 from batuta.core import Delta, Finish, Reply, Thought, Usage
 
 _COUNTS = (
@@ -31,7 +39,7 @@ class AnthropicStreamAccumulator:
     """A stream of events from `message_start` to `message_stop`."""
 
     def __init__(self, model: str = "") -> None:
-        """Nothing came yet.
+        """Begin an empty reply.
 
         Args:
             model: the model that is asked, to whom signed thoughts belong.
@@ -39,11 +47,16 @@ class AnthropicStreamAccumulator:
         self._asked = model
         self._thoughts: list[Thought] = []
         self._thought: Thought | None = None
+        self._thought_pieces: list[str] = []
+        """The pieces of the thought's text since its block began."""
+        self._signature_pieces: list[str] = []
         self._matched: str | None = None
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._blocks: dict[int, int] = {}
+        self._given: dict[int, str] = {}
+        """Arguments that came whole at the start of a call, by the call's number."""
         self._model = ""
         self._stop = ""
         self._usage: dict[str, Any] = {}
@@ -51,35 +64,44 @@ class AnthropicStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """`message_stop` came."""
-        return self.is_closed
+        """`message_stop` came, or the reason for the end."""
+        return self.is_closed or bool(self._stop)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event; `ping` and unknown events have none."""
-        told = orjson.loads(data)
-        kind = told["type"]
+        told = load_json(data)
+        kind = as_string(told.get("type")) or event
+        index = as_count(told.get("index"))
         if kind == "content_block_delta":
-            return self._add_block_delta(told["index"], told["delta"])
+            return self._add_block_delta(index, told["delta"])
         if kind == "content_block_start":
-            return self._start_block(told["index"], told["content_block"])
+            return self._start_block(index, told["content_block"])
         if kind == "content_block_stop":
-            return self._end()
+            return (*self._end(), *self._tell_given())
         if kind == "error":
             raise ErrorReply(told)
+        return self._add_message_event(kind, told)
+
+    def _add_message_event(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+        """Take in an event of the message, and not of a block."""
         if kind == "message_start":
             self._model = as_string(told["message"].get("model"))
-            self._update_usage(told["message"])
+            raise_counts(self._usage, told["message"].get("usage"))
         elif kind == "message_delta":
             delta = as_object(told.get("delta"))
             self._stop = as_string(delta.get("stop_reason")) or self._stop
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
-            self._update_usage(told)
+            raise_counts(self._usage, told.get("usage"))
         elif kind == "message_stop":
             self.is_closed = True
+            return self._tell_given()
+        elif not kind and (stated := find_stated_error(told)):
+            raise ErrorReply(stated)
         return ()
 
     def result(self) -> ProviderReply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
+        self._tell_given()
         calls = self._calls.tool_calls()
         reply = Reply(
             text="".join(self._text),
@@ -91,31 +113,46 @@ class AnthropicStreamAccumulator:
             stop_sequence=self._matched,
         )
         # Until the first message_delta the count of output tokens is only a beginning.
-        usage = parse_usage(self._usage) if self._stop else None
         return ProviderReply(
-            reply=reply, usage=usage, hour_cache_write=_hour_cache_write(self._usage)
+            reply=reply,
+            usage=parse_usage(self._usage),
+            usage_is_partial=not self._stop,
+            hour_cache_write=_hour_cache_write(self._usage),
         )
-
-    def _update_usage(self, told: dict[str, Any]) -> None:
-        known = {
-            name: value for name, value in as_object(told.get("usage")).items() if value is not None
-        }
-        self._usage.update(known)
 
     def _start_block(self, index: int, block: dict[str, Any]) -> Sequence[Delta]:
         if block["type"] == "tool_use":
-            self._blocks[index] = len(self._calls)
-            whole = as_object(block.get("input"))  # empty, but for servers that do not stream it
-            arguments = orjson.dumps(whole).decode() if whole else ""
-            return (self._calls.start_call(as_string(block.get("id")), block["name"], arguments),)
+            self._blocks[index] = number = len(self._calls)
+            # Usually empty; servers that do not stream the input send it here, and some do both.
+            if whole := as_object(block.get("input")):
+                self._given[number] = dump_json(whole)
+            return (
+                *self._tell_given(number),
+                self._calls.start_call(as_string(block.get("id")), block["name"]),
+            )
         self._thought = thought_of(block, self._asked)
+        self._thought_pieces, self._signature_pieces = [], []
         return self._add_text(as_string(block.get("text")), as_string(block.get("thinking")))
+
+    def _tell_given(self, before: int | None = None) -> list[Delta]:
+        """Tell the arguments of calls that came at their beginning and did not come again.
+
+        Args:
+            before: only of the calls before that one; None: of all.
+        """
+        numbers = [n for n in self._given if before is None or n < before]
+        return [self._calls.add_arguments(n, self._given.pop(n)) for n in numbers]
 
     def _end(self) -> Sequence[Delta]:
         """The end of a block; a signed thought is told as one."""
         thought, self._thought = self._thought, None
-        if thought is None or not (thought.signature or thought.redacted):
+        if thought is None:
             return ()
+        text = thought.text + "".join(self._thought_pieces)
+        signature = thought.signature + "".join(self._signature_pieces)
+        if not (signature or thought.redacted):
+            return ()
+        thought = replace(thought, text=text, signature=signature)
         self._thoughts.append(thought)
         return (Delta(thought=thought),)
 
@@ -123,16 +160,18 @@ class AnthropicStreamAccumulator:
         kind = delta["type"]
         if kind == "text_delta":
             return self._add_text(need_string(delta["text"]), "")
-        if kind == "signature_delta" and self._thought is not None:
-            signature = self._thought.signature + delta["signature"]
-            self._thought = replace(self._thought, signature=signature)
+        if kind == "signature_delta":
+            self._signature_pieces.append(as_string(delta.get("signature")))
         if kind == "thinking_delta":
-            if self._thought is not None:
-                text = self._thought.text + delta["thinking"]
-                self._thought = replace(self._thought, text=text)
-            return self._add_text("", need_string(delta["thinking"]))
-        if kind == "input_json_delta" and index in self._blocks:
-            return (self._calls.add_arguments(self._blocks[index], delta["partial_json"]),)
+            self._thought_pieces.append(need_string(delta["thinking"]))
+            return self._add_text("", delta["thinking"])
+        if kind == "input_json_delta" and delta.get("partial_json"):
+            # If the block is not known, the piece belongs to the last call.
+            number = self._blocks.get(index, len(self._calls) - 1)
+            if number < 0:
+                raise ValueError("arguments of no call")
+            self._given.pop(number, None)
+            return (self._calls.add_arguments(number, delta["partial_json"]),)
         return ()
 
     def _add_text(self, text: str, reasoning: str) -> Sequence[Delta]:
@@ -144,7 +183,7 @@ class AnthropicStreamAccumulator:
 
 
 def thought_of(block: dict[str, Any], model: str) -> Thought | None:
-    """What a block of thinking holds; None for another block."""
+    """Return the reasoning of a block; None for a block of another kind."""
     if block["type"] == "redacted_thinking":
         return Thought(model=model, redacted=as_string(block.get("data")))
     if block["type"] != "thinking":
@@ -163,7 +202,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     Raises:
         ClientError: it is an error object.
     """
-    if data["type"] == "error":
+    if data.get("type") == "error" or data.get("error"):
         raise ErrorReply(data)
     text: list[str] = []
     reasoning: list[str] = []
@@ -175,7 +214,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         elif block["type"] == "thinking":
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":
-            calls.start_call(block["id"], block["name"], orjson.dumps(block["input"]).decode())
+            calls.start_call(as_string(block.get("id")), block["name"], dump_json(block["input"]))
     reply = Reply(
         text="".join(text),
         reasoning="".join(reasoning),
@@ -208,7 +247,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _hour_cache_write(usage: Any) -> int:
-    """Of the tokens written to the cache, those that it keeps for an hour."""
+    """Return how many tokens written to the cache are kept for an hour."""
     told = as_object(usage)
     hour = as_count(as_object(told.get("cache_creation")).get("ephemeral_1h_input_tokens"))
     return min(hour, as_count(told.get("cache_creation_input_tokens")))

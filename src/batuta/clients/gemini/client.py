@@ -25,7 +25,7 @@ from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.http_target import HttpTarget
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import refuse_continuation, refuse_fields
+from batuta.clients.unsupported_fields import refuse_fields
 from batuta.core import Request, Tool, Worker
 
 _THINKING_BUDGETS = {
@@ -89,7 +89,7 @@ class GeminiAdapter:
         """The JSON to send."""
         signed = _gemini_version(self._model) >= (3, 0)
         body: dict[str, Any] = {
-            "contents": gemini_contents(request.messages, needs_signature=signed)
+            "contents": gemini_contents(request.messages, needs_signature=signed, model=self._model)
         }
         system = system_texts(request.messages)
         if system:
@@ -103,16 +103,15 @@ class GeminiAdapter:
 
     def parse_reply(self, data: Any) -> ProviderReply:
         """A whole reply read."""
-        return parse_response(data)
+        return parse_response(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
         """An empty reply."""
-        return GeminiStreamAccumulator()
+        return GeminiStreamAccumulator(self._model)
 
     def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
         refuse_fields(self._model, sampling, ("logprobs",))
-        refuse_continuation(self._model, request)
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,

@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 import orjson
 
 from batuta.clients.data_url import split_data_url
+from batuta.clients.tool_turns import ANY_ID, fit_tool_turns, kept_signatures
 from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _SKIP_SIGNATURE = "skip_thought_signature_validator"
-"""What Google documents for calls whose thoughts were not kept, such as another model's."""
+"""The signature that Google documents for calls whose thoughts were not kept."""
 
 
 def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -22,19 +23,23 @@ def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
     return tuple(m.text for m in messages if m.role in _SYSTEM_ROLES and m.text)
 
 
-def gemini_contents(messages: Sequence[Message], *, needs_signature: bool) -> list[dict[str, Any]]:
-    """The other messages; neighbours of one role are merged.
+def gemini_contents(
+    messages: Sequence[Message], *, needs_signature: bool, model: str = ""
+) -> list[dict[str, Any]]:
+    """Write the other messages, with neighbours of one role merged.
 
     Args:
         messages: the conversation.
-        needs_signature: whether the model refuses a function call without a thought signature.
+        needs_signature: whether the model refuses a function call without a thought signature;
+            such a model also gives its calls ids, and takes them.
+        model: the model that is asked: it gets the signatures of its own calls.
 
     Raises:
         BadRequestError: a picture that cannot be sent.
     """
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    for message in messages:
+    for message in fit_tool_turns(messages, ANY_ID):
         if message.role in _SYSTEM_ROLES:
             continue
         role = "model" if message.role is Role.ASSISTANT else "user"
@@ -42,11 +47,22 @@ def gemini_contents(messages: Sequence[Message], *, needs_signature: bool) -> li
         parts = [
             part for p in message.parts if (part := _content_part(p, names, signed=needs_signature))
         ]
+        _sign_calls(parts, kept_signatures(message, model))
         if parts and turns and turns[-1]["role"] == role:
             turns[-1]["parts"] += parts
         elif parts:
             turns.append({"role": role, "parts": parts})
     return turns or [{"role": "user", "parts": [{"text": "Continue."}]}]
+
+
+def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None:
+    """Put the signatures that came with calls in the place of the one for calls without."""
+    calls = [part for part in parts if "functionCall" in part] if signatures else []
+    for number, call in enumerate(calls):
+        # Only the first of parallel calls is signed.
+        call.pop("thoughtSignature", None)
+        if number in signatures:
+            call["thoughtSignature"] = signatures[number]
 
 
 def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[str, Any]:
@@ -60,13 +76,13 @@ def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[st
     if isinstance(part, Audio):
         return {"inlineData": {"mimeType": f"audio/{part.format}", "data": part.data}}
     if isinstance(part, ToolCall):
-        call: dict[str, Any] = {
-            "functionCall": {"name": part.name, "args": _parse_object(part.arguments, "arguments")}
-        }
+        called = {"name": part.name, "args": _parse_object(part.arguments, "arguments")}
+        call: dict[str, Any] = {"functionCall": ({"id": part.id} if signed else {}) | called}
         return call | ({"thoughtSignature": _SKIP_SIGNATURE} if signed else {})
     # The result names the function, which only the call before it knows.
     name = names.get(part.call_id, part.call_id)
-    return {"functionResponse": {"name": name, "response": _parse_object(part.content, "result")}}
+    returned = {"name": name, "response": _parse_object(part.content, "result")}
+    return {"functionResponse": ({"id": part.call_id} if signed else {}) | returned}
 
 
 def _image_part(url: str) -> dict[str, Any]:

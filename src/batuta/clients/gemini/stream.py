@@ -6,10 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
-import orjson
-
-from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.decoding import as_array, as_count, as_object, as_string, is_wrong_count
+from batuta.clients.call import (
+    ErrorReply,
+    ProviderReply,
+    ToolCallAccumulator,
+    check_choices,
+    resolve_finish,
+)
+from batuta.clients.decoding import (
+    as_array,
+    as_count,
+    as_object,
+    as_string,
+    dump_json,
+    is_wrong_count,
+    load_json,
+    raise_counts,
+)
+from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Reply, Usage
 
 _COUNTS = (
@@ -34,8 +49,10 @@ _BROKEN_CALL_REASONS = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"}
 class _CandidateAccumulator:
     """One of the replies of a stream."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, asked: str) -> None:
         self._number = number
+        self._asked = asked
+        self._given_back = GivenBack()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
@@ -44,14 +61,16 @@ class _CandidateAccumulator:
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
         """The fragments of one response's candidate."""
         if reason := candidate.get("finishReason"):
-            self.finish = _parse_finish(reason)
+            self.finish = _parse_finish(as_string(reason))
         parts = as_array(as_object(candidate.get("content")).get("parts"))
         return [delta for part in parts if (delta := self._add_part(part)) is not None]
 
     def reply(self, model: str) -> Reply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
         calls = self._calls.tool_calls()
+        thought = self._given_back.thought(self._asked)
         return Reply(
+            thoughts=() if thought is None else (thought,),
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
@@ -61,7 +80,11 @@ class _CandidateAccumulator:
 
     def _add_part(self, part: dict[str, Any]) -> Delta | None:
         if call := part.get("functionCall"):
-            arguments = orjson.dumps(call.get("args") or {}).decode()
+            given: Any = call.get("args") or {}
+            arguments = given if isinstance(given, str) else dump_json(given)
+            if signature := as_string(part.get("thoughtSignature")):
+                signed = {"extra_content": {"google": {"thought_signature": signature}}}
+                self._given_back.add_extra(signed, len(self._calls))
             delta = self._calls.start_call(as_string(call.get("id")), call["name"], arguments)
             return replace(delta, choice=self._number) if self._number else delta
         text = as_string(part.get("text"))
@@ -78,10 +101,16 @@ class _CandidateAccumulator:
 class GeminiStreamAccumulator:
     """A stream of `GenerateContentResponse`s; also reads a whole one."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: str = "") -> None:
+        """Begin an empty reply.
+
+        Args:
+            asked: the model that was asked; its thoughts are its own.
+        """
+        self._asked = asked
         self._candidates: dict[int, _CandidateAccumulator] = {}
         self._is_blocked = False
-        self._usage: Any = None
+        self._usage: dict[str, Any] = {}
         self._model = ""
         self.is_closed = False
         """Never set: the stream has no end mark, usage may follow the finish reason."""
@@ -94,7 +123,7 @@ class GeminiStreamAccumulator:
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event."""
-        return self.add_chunk(orjson.loads(data))
+        return self.add_chunk(load_json(data))
 
     def add_chunk(self, chunk: Any) -> Sequence[Delta]:
         """The fragments of one response.
@@ -104,19 +133,23 @@ class GeminiStreamAccumulator:
         """
         if chunk.get("error"):
             raise ErrorReply(chunk)
-        self._usage = chunk.get("usageMetadata") or self._usage
+        raise_counts(self._usage, chunk.get("usageMetadata"))
         self._model = as_string(chunk.get("modelVersion")) or self._model
         if as_object(chunk.get("promptFeedback")).get("blockReason"):
             self._is_blocked = True
         deltas: list[Delta] = []
+        if not self._usage and not self._is_blocked and (stated := find_stated_error(chunk)):
+            raise ErrorReply(stated)
         for candidate in chunk.get("candidates") or ():
             number = as_count(candidate.get("index"))
-            known = self._candidates.setdefault(number, _CandidateAccumulator(number))
-            deltas += known.add_candidate(candidate)
+            if number not in self._candidates:
+                check_choices(len(self._candidates) + 1)
+                self._candidates[number] = _CandidateAccumulator(number, self._asked)
+            deltas += self._candidates[number].add_candidate(candidate)
         return deltas
 
     def result(self) -> ProviderReply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
         replies = [self._candidates[each].reply(self._model) for each in sorted(self._candidates)]
         blocked = Finish.CONTENT_FILTER if self._is_blocked else Finish.STOP
         first = replies[0] if replies else Reply(text="", model=self._model, finish=blocked)
@@ -129,15 +162,21 @@ class GeminiStreamAccumulator:
         )
 
 
-def parse_response(data: Any) -> ProviderReply:
-    """A whole response read.
+def parse_response(data: Any, asked: str = "") -> ProviderReply:
+    """Read a whole response.
+
+    Args:
+        data: the response.
+        asked: the model that was asked; its thoughts are its own.
 
     Raises:
         ClientError: it is an error object.
     """
-    fold = GeminiStreamAccumulator()
-    fold.add_chunk(data)
-    if not fold.is_finished and not data["candidates"]:
+    fold = GeminiStreamAccumulator(asked)
+    chunks = as_array(data) or [data]  # a server that ignores `alt=sse` streams one array
+    for chunk in chunks:
+        fold.add_chunk(chunk)
+    if not fold.is_finished and not any(chunk["candidates"] for chunk in chunks):
         raise ValueError("no candidates")
     return fold.result()
 

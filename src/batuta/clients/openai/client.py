@@ -6,33 +6,43 @@ each difference is a field of `Dialect`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from batuta.clients.adaptations import Kind
 from batuta.clients.anthropic.messages import cache_control
 from batuta.clients.call import (
     ProviderClient,
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
-    call_provider,
     min_cap,
 )
+from batuta.clients.decoding import as_object
 from batuta.clients.http_target import HttpTarget
-from batuta.clients.openai.echo import EchoAdapter, keep_continuation
 from batuta.clients.openai.models import reasoning_effort
-from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion
+from batuta.clients.openai.stream import (
+    OpenAIStreamAccumulator,
+    parse_completion,
+    reasoning_field_of,
+)
 from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.tool_turns import (
+    ANY_ID,
+    OPENAI_IDS,
+    fit_tool_turns,
+    give_back,
+    rule_of_model,
+)
 from batuta.clients.transport import HttpTransport
 from batuta.clients.unsupported_fields import PENALTIES, refuse_fields
 from batuta.core import (
     Audio,
-    CallListener,
     File,
     Image,
     Message,
-    Reply,
     Request,
     Role,
     Sampling,
@@ -42,8 +52,7 @@ from batuta.core import (
     ToolResult,
     Worker,
 )
-from batuta.core.conductor import NULL_LISTENER
-from batuta.errors import BadRequestError, ModelNotFoundError, UnsupportedFieldError
+from batuta.errors import BadRequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +62,8 @@ class ChatDialect:
     max_tokens: str = "max_tokens"
     """The name of the field that limits the completion."""
     effort: str = "reasoning_effort"
-    """Where the reasoning effort goes: `reasoning_effort`, `reasoning` (OpenRouter's object), or
-    empty: the server has no such setting and it is left out."""
+    """The field of the reasoning effort: `reasoning_effort`, `reasoning` (OpenRouter's object), or
+    empty if the server has no such setting."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Efforts the server calls by another name."""
     own_efforts: bool = False
@@ -68,7 +77,8 @@ class ChatDialect:
     prefill: bool = False
     """Whether the server can continue an assistant's message that is not finished."""
     reasoning_field: str = ""
-    """The field in which an assistant's reasoning is given back; empty: it is not."""
+    """The field in which an assistant's reasoning is sent back; empty: the one in which the
+    server sends it, or none."""
     cache_keys: bool = False
     """Whether `prompt_cache_key` and `prompt_cache_retention` are known."""
     cache_marks: bool = False
@@ -87,12 +97,21 @@ class ChatDialect:
     """Whether models that need the Responses API are asked by it (`openai.models`)."""
     key_header: str = ""
     """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
+    adapt: tuple[Kind, ...] = ()
+    """Adaptations that apply from the first request on, without waiting for a refusal."""
 
 
 _NO_SAMPLING = Sampling()
+_GIVES_REASONING = re.compile(
+    r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
+    re.IGNORECASE,
+)
+"""Matches models whose servers accept reasoning back with tool turns; some demand it."""
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
-COMPATIBLE_DIALECT = ChatDialect()
+_PLAIN = ("merge_first_system_messages",)
+"""Many templates take a single system message, and some ignore a second one."""
+COMPATIBLE_DIALECT = ChatDialect(adapt=_PLAIN)
 """Any other server; also Ollama and llama.cpp."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
@@ -107,7 +126,7 @@ OPENAI_DIALECT = ChatDialect(
 )
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API; a model is the name of a deployment."""
-PREFILL_DIALECT = ChatDialect(prefill=True)
+PREFILL_DIALECT = ChatDialect(prefill=True, adapt=_PLAIN)
 """vLLM and SGLang."""
 OPENROUTER_DIALECT = ChatDialect(
     effort="reasoning",
@@ -123,6 +142,7 @@ DEEPSEEK_DIALECT = ChatDialect(
     reasoning_field="reasoning_content",
     top_k=False,
     choices=False,
+    adapt=("no_json_schema", "say_json"),
 )
 
 
@@ -158,29 +178,6 @@ class OpenAIChatClient(ProviderClient):
                 stream_target=target,
             ),
         )
-        echo = replace(target, url=base_url.rstrip("/") + "/completions")
-        self._echo = replace(
-            self._endpoint,
-            adapter=EchoAdapter(worker.model),
-            reply_target=echo,
-            stream_target=echo,
-        )
-
-    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; of a continuation the log probabilities of its tokens.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-            UnsupportedFieldError: a continuation is asked for and the server does not echo.
-        """
-        if not request.continuation:
-            return await super().complete(request, listener)
-        try:
-            tokens = await call_provider(self._echo, request, NULL_LISTENER)
-        except ModelNotFoundError as error:
-            # of this address alone; the model may well be there in chats
-            raise UnsupportedFieldError(f"no prompt is echoed: {error}") from None
-        return keep_continuation(tokens, request)
 
 
 @final
@@ -190,13 +187,17 @@ class OpenAIChatAdapter:
     def __init__(self, model: str, dialect: ChatDialect) -> None:
         self._model = model
         self._dialect = dialect
+        self._call_ids = rule_of_model(model, OPENAI_IDS if dialect.own_efforts else ANY_ID)
+        self._reasoning_field = dialect.reasoning_field
+        if not dialect.reasoning_field and _GIVES_REASONING.search(model):
+            self._reasoning_field = "reasoning_content"
         self.supports_prefill = dialect.prefill
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """The JSON to send."""
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": _chat_messages(request, self._dialect),
+            "messages": self._messages(request),
             **self._dialect.extra,
         }
         if stream:
@@ -215,13 +216,31 @@ class OpenAIChatAdapter:
             body["add_generation_prompt"] = False
         return body
 
+    def _messages(self, request: Request) -> list[dict[str, Any]]:
+        """Write the conversation, with the thoughts of this model in its turns."""
+        fitted = fit_tool_turns(request.messages, self._call_ids)
+        sent: list[dict[str, Any]] = []
+        for message in fitted:
+            sent += _chat_messages(message, self._dialect)
+            if message.role is Role.ASSISTANT:
+                give_back(sent[-1], message, self._model, self._reasoning_field)
+        if request.prefill and self.supports_prefill:
+            sent.append({"role": "assistant", "content": request.prefill})
+        return sent
+
     def parse_reply(self, data: Any) -> ProviderReply:
         """A whole reply read."""
-        return parse_completion(data)
+        reply = parse_completion(data, self._model)
+        self._note_field(reasoning_field_of(as_object(data["choices"][0]).get("message")))
+        return reply
 
     def new_accumulator(self) -> StreamAccumulator:
         """An empty reply."""
-        return OpenAIStreamAccumulator()
+        return OpenAIStreamAccumulator(self._model, self._note_field)
+
+    def _note_field(self, name: str) -> None:
+        """Reasoning goes back in the field in which the server tells it."""
+        self._reasoning_field = name or self._reasoning_field
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling, dialect = request.sampling, self._dialect
@@ -275,21 +294,17 @@ def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
         body[name] = value
 
 
-def _chat_messages(request: Request, dialect: ChatDialect) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    for message in request.messages:
-        # Results answer the turn before, so they come before whatever else this turn says.
-        messages.extend(
-            {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
-            for part in message.parts
-            if isinstance(part, ToolResult)
-        )
-        if message.role is Role.ASSISTANT:
-            messages.append(_assistant_json(message, dialect))
-        elif message.role is not Role.TOOL:
-            messages.append(_message_json(message, dialect))
-    if request.prefill and dialect.prefill:
-        messages.append({"role": "assistant", "content": request.prefill})
+def _chat_messages(message: Message, dialect: ChatDialect) -> list[dict[str, Any]]:
+    """Write a turn as messages: results answer the turn before, so they come first."""
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
+        for part in message.parts
+        if isinstance(part, ToolResult)
+    ]
+    if message.role is Role.ASSISTANT:
+        messages.append(_assistant_json(message))
+    elif message.role is not Role.TOOL:
+        messages.append(_message_json(message, dialect))
     return messages
 
 
@@ -337,7 +352,7 @@ def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": file.name or "file.pdf", "file_data": url}}
 
 
-def _assistant_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
+def _assistant_json(message: Message) -> dict[str, Any]:
     calls = [_call_json(part) for part in message.parts if isinstance(part, ToolCall)]
     said: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if calls:
@@ -346,8 +361,6 @@ def _assistant_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
         said["content"] = ""
     if message.name:
         said["name"] = message.name
-    if message.reasoning and dialect.reasoning_field:
-        said[dialect.reasoning_field] = message.reasoning
     return said
 
 

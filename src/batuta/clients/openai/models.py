@@ -1,4 +1,4 @@
-"""What OpenAI's own models take, by their generation.
+"""The fields that OpenAI's own models take, by generation.
 
 Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
 guides/latest-model, guides/deployment-checklist). A generation that is not listed there follows the
@@ -12,7 +12,7 @@ from functools import cache
 
 _NAME = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)(-.*)?")
 _ALWAYS_REASONING = ("-astra", "-sol", "-terra")
-"""Of the tiers of generation 6.1 and later, and of every Astra: the lowest effort is `low`."""
+"""Tiers of generation 6.1 and later, and every Astra, whose lowest effort is `low`."""
 
 
 _UNNUMBERED: tuple[int, int] = (0, 0)
@@ -26,7 +26,7 @@ def gpt_version(model: str) -> tuple[int, int] | None:
 
 
 def needs_responses(model: str) -> bool:
-    """Whether the model's tools, or the model itself, are only to be had by the Responses API."""
+    """Return True if the model, or its tools, can only be had by the Responses API."""
     version = gpt_version(model)
     if version is None:
         return False
@@ -46,7 +46,7 @@ def reasoning_effort(model: str, effort: str) -> str:
 
 
 def _reasons_always(model: str, version: tuple[int, int]) -> bool:
-    """Whether the model has no effort `none`."""
+    """Return True if the model has no effort `none`."""
     if version < (5, 1) or "-astra" in model or "-pro" in model:
         return True
     return version >= (6, 1) and any(tier in model for tier in _ALWAYS_REASONING)

@@ -23,8 +23,9 @@ from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.tool_turns import OPENAI_IDS, fit_tool_turns
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_continuation, refuse_fields
+from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_fields
 from batuta.core import (
     File,
     Image,
@@ -89,7 +90,7 @@ class OpenAIResponsesAdapter:
         """The JSON to send."""
         body: dict[str, Any] = {
             "model": self._model,
-            "input": _input_items(request.messages, self._model),
+            "input": _input_items(fit_tool_turns(request.messages, OPENAI_IDS), self._model),
             "store": False,
             **self._extra,
         }
@@ -117,7 +118,6 @@ class OpenAIResponsesAdapter:
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling = request.sampling
         refuse_fields(self._model, sampling, (*PENALTIES, *CHOICES))
-        refuse_continuation(self._model, request)
         if sampling.stop:
             raise UnsupportedFieldError(f"{self._model} takes no stop")
         most = min_cap(sampling.max_tokens, request.max_output)
@@ -139,7 +139,8 @@ def _input_items(messages: Sequence[Message], model: str) -> list[dict[str, Any]
     for message in messages:
         # Results answer the turn before, so they come before whatever else this turn says.
         items.extend(_result_item(part) for part in message.parts if isinstance(part, ToolResult))
-        items.extend(_thought_item(one) for one in message.thoughts if one.model == model)
+        own = (one for one in message.thoughts if one.model == model and one.redacted)
+        items.extend(_thought_item(one) for one in own)
         if message.role is Role.ASSISTANT:
             if message.text:
                 content = [{"type": "output_text", "text": message.text}]
@@ -179,7 +180,8 @@ def _result_item(result: ToolResult) -> dict[str, Any]:
 
 def _thought_item(thought: Thought) -> dict[str, Any]:
     """Reasoning as it came: its id and what only OpenAI can read stand in one text."""
-    item_id, _, encrypted = thought.redacted.partition(":")
+    mark = "." if "." in thought.redacted else ":"  # the separator of earlier versions
+    item_id, _, encrypted = thought.redacted.partition(mark)
     return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": encrypted}
 
 

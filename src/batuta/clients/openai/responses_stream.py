@@ -1,33 +1,74 @@
-"""What OpenAI's Responses API answers, whole or as a stream of events, read."""
+"""Reads replies of OpenAI's Responses API, whole or as a stream of events."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, final
 
-import orjson
-
-from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
+from batuta.clients.call import (
+    MAX_TOOL_CALLS,
+    ErrorReply,
+    ProviderReply,
+    ToolCallAccumulator,
+    resolve_finish,
+)
 from batuta.clients.decoding import (
     as_array,
     as_count,
     as_object,
     as_string,
+    dump_json,
     is_wrong_count,
+    join_halves,
+    load_json,
     need_string,
+    raise_counts,
 )
 from batuta.clients.openai.stream import bound_usage
+from batuta.clients.stated_errors import find_stated_error
 from batuta.core import Delta, Finish, Reply, Thought, ToolCall, Usage
 
 _FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
 
 
+_FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
+_MAX_ITEMS = 2 * MAX_TOOL_CALLS
+"""The most items that one response may have."""
+_CALL_TYPES = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The item types that call a tool, and the field of each that has the arguments."""
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    """An item of the output while it comes, with what has come of it so far."""
+
+    kind: str = ""
+    is_aside: bool = False
+    """True if it is a message that counts as reasoning."""
+    texts: dict[tuple[str, int], list[str]] = field(
+        default_factory=dict[tuple[str, int], list[str]]
+    )
+    """The pieces of its texts, by the kind of text and its number."""
+    call_id: str = ""
+    name: str = ""
+    number: int | None = None
+    """The number of its call in the reply; None: it has not begun, as its name has not come."""
+    arguments: list[str] = field(default_factory=list[str])
+    has_thought: bool = False
+
+
 @final
 class ResponsesStreamAccumulator:
-    """A stream of events from `response.created` to `response.completed`."""
+    """A stream of events from `response.created` to `response.completed`.
+
+    Some events carry the same text in pieces and as a whole, and servers may leave out either. So
+    every event is read, and adds what none before it has brought.
+    """
 
     def __init__(self, model: str) -> None:
-        """Nothing came yet.
+        """Begin an empty reply.
 
         Args:
             model: the model that was asked; its reasoning is its own.
@@ -38,11 +79,12 @@ class ResponsesStreamAccumulator:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
-        self._places: dict[int, int] = {}
-        self._asides: set[int] = set()
+        self._items: list[_Item] = []
+        self._by_place: dict[int | str, _Item] = {}
         self._thoughts: list[Thought] = []
         self._refused = False
         self._ended: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
 
     @property
     def is_finished(self) -> bool:
@@ -55,25 +97,58 @@ class ResponsesStreamAccumulator:
         Raises:
             ErrorReply: the event is an error.
         """
-        told = orjson.loads(data)
+        if data == b"[DONE]":
+            return ()
+        told = load_json(data)
         kind = as_string(told.get("type")) or event
         if kind in {"error", "response.failed"} or told.get("error"):
             raise ErrorReply(_error_of(told))
-        if kind == "response.output_item.added":
-            return self._start_item(as_count(told["output_index"]), told["item"])
-        if kind == "response.output_item.done":
-            return self._end_item(told["item"])
+        if kind in _FINAL_EVENTS:
+            return self.end_response(told["response"])
+        if "response" in told:
+            self._read_head(as_object(told["response"]))
+            return ()
+        return self._add_output(kind, told)
+
+    def _add_output(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+        """Take in an event of an item, of a part of one, or of a text."""
+        if not kind and (stated := find_stated_error(told)):
+            raise ErrorReply(stated)
+        if kind.startswith("response.output_item."):
+            item = as_object(told["item"])
+            known = self._item_at(told, as_string(item.get("id")), as_string(item.get("type")))
+            return self._read_item(known, item, is_whole=kind.endswith(".done"))
+        if kind.startswith("response.content_part."):
+            return self._read_part(self._item_at(told), told, as_object(told.get("part")))
         if kind.endswith(".delta"):
             return self._add_delta(kind, told)
-        if kind in {"response.completed", "response.incomplete"}:
-            self._ended = told["response"]
-            self.is_closed = True
-        if not self._model:
-            self._model = as_string(as_object(told.get("response")).get("model"))
-        return ()
+        return self._add_whole(kind, told) if kind.endswith(".done") else ()
+
+    def end_response(self, response: dict[str, Any]) -> Sequence[Delta]:
+        """Take in a whole response, and return what was not said before.
+
+        Raises:
+            ErrorReply: it is an error object, or says that it failed.
+        """
+        if response.get("error") or response.get("status") == "failed":
+            raise ErrorReply(_error_of(response))
+        self._read_head(response)
+        deltas: list[Delta] = []
+        output = as_array(response.get("output"))
+        if len(output) > _MAX_ITEMS:
+            raise ValueError(f"more than {_MAX_ITEMS:,} items in one response")
+        for place, item in enumerate(output):
+            known = self._place_of(place, item)
+            deltas += self._read_item(known, item, is_whole=True)
+        self._ended = response
+        self.is_closed = True
+        return deltas
 
     def result(self) -> ProviderReply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
+        for item in self._items:
+            if item.number is None and (item.call_id or item.arguments):
+                self._begin_call(item)  # without a name it calls no known tool
         calls = self._calls.tool_calls()
         reply = Reply(
             text="".join(self._text),
@@ -84,36 +159,167 @@ class ResponsesStreamAccumulator:
             thoughts=tuple(self._thoughts),
             is_refusal=self._refused,
         )
-        return ProviderReply(reply=reply, usage=parse_usage(self._ended.get("usage")))
+        return ProviderReply(reply=reply, usage=parse_usage(self._usage))
 
-    def _start_item(self, place: int, item: dict[str, Any]) -> Sequence[Delta]:
-        if item.get("phase") == "commentary":
-            self._asides.add(place)
-        if item.get("type") != "function_call":
-            return ()
-        self._places[place] = len(self._calls)
-        return (self._calls.start_call(as_string(item.get("call_id")), item["name"]),)
+    def _read_head(self, response: dict[str, Any]) -> None:
+        self._model = as_string(response.get("model")) or self._model
+        raise_counts(self._usage, response.get("usage"))
 
-    def _end_item(self, item: dict[str, Any]) -> Sequence[Delta]:
-        thought = _thought_of(item, self._asked)
-        if thought is None:
-            return ()
-        self._thoughts.append(thought)
-        return (Delta(thought=thought),)
+    def _item_at(self, told: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
+        """Find the item of an event by its place, or by its id where no place is told.
+
+        An item of another kind than the one at its place is another one.
+        """
+        place = told.get("output_index")
+        if not isinstance(place, int):
+            place = as_string(told.get("item_id")) or item_id
+        known = self._by_place.get(place)
+        if known is None or (kind and known.kind not in {"", kind}):
+            known = self._by_place[place] = self._new_item()
+        return known
+
+    def _place_of(self, place: int, item: dict[str, Any]) -> _Item:
+        """Find the item of the finished response: that of its call, else the one at its place."""
+        call_id, item_id = as_string(item.get("call_id")), as_string(item.get("id"))
+        same = (one for one in self._items if call_id and one.call_id == call_id)
+        known = next(same, None) or self._by_place.get(place) or self._by_place.get(item_id)
+        if known is None or known.kind not in {"", item.get("type")}:
+            known = self._new_item()
+        return known
+
+    def _new_item(self) -> _Item:
+        if len(self._items) >= _MAX_ITEMS:
+            raise ValueError(f"more than {_MAX_ITEMS:,} items in one response")
+        self._items.append(_Item())
+        return self._items[-1]
+
+    def _read_item(self, known: _Item, item: dict[str, Any], *, is_whole: bool) -> list[Delta]:
+        """Take in an item, and return what was not said before."""
+        kind = known.kind = as_string(item.get("type")) or known.kind
+        known.is_aside = known.is_aside or item.get("phase") == "commentary"
+        if kind in _CALL_TYPES:
+            known.call_id = known.call_id or as_string(item.get("call_id"))
+            known.name = known.name or need_string(item.get("name") or "")
+            given = item.get(_CALL_TYPES[kind])
+            return self._read_arguments(known, kind, given, is_whole=is_whole)
+        deltas: list[Delta] = []
+        for name in ("summary", "content"):
+            for number, part in enumerate(as_array(item.get(name))):
+                where = {f"{name}_index": number, "in": name}
+                deltas += self._read_part(known, where, as_object(part))
+        if is_whole and not known.has_thought and (thought := _thought_of(item, self._asked)):
+            known.has_thought = True
+            self._thoughts.append(thought)
+            deltas.append(Delta(thought=thought))
+        return deltas
+
+    def _read_arguments(
+        self, known: _Item, kind: str, given: Any, *, is_whole: bool
+    ) -> list[Delta]:
+        """Take in more of a call: its beginning, or more of its arguments."""
+        if given is not None and not isinstance(given, str):
+            given = dump_json(given)
+        if kind == "custom_tool_call":
+            given = dump_json({"input": given or ""}) if is_whole else None
+        rest = _unsaid_rest(known.arguments, given or "")
+        if rest:
+            known.arguments.append(rest)
+        return self._tell_arguments(known, rest)
+
+    def _tell_arguments(self, known: _Item, rest: str) -> list[Delta]:
+        if known.number is not None:
+            return [self._calls.add_arguments(known.number, rest)] if rest else []
+        return [self._begin_call(known)] if known.name else []
+
+    def _begin_call(self, known: _Item) -> Delta:
+        known.number = len(self._calls)
+        return self._calls.start_call(known.call_id, known.name, "".join(known.arguments))
+
+    def _read_part(self, known: _Item, where: dict[str, Any], part: dict[str, Any]) -> list[Delta]:
+        """Take in a part of an item, and return what was not said before."""
+        kind = "refusal" if part.get("type") == "refusal" else "text"
+        if where.get("in") == "summary":
+            kind = "summary"
+        elif known.kind == "reasoning" or part.get("type") == "reasoning_text":
+            kind = "reasoning"
+        return self._say_rest(known, (kind, _number_of(where)), _part_text(part))
 
     def _add_delta(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
-        said, place = need_string(told["delta"]), as_count(told.get("output_index"))
-        if kind == "response.function_call_arguments.delta":
-            return (self._calls.add_arguments(self._places[place], said),)
-        if "reasoning" in kind or place in self._asides:
-            self._reasoning.append(said)
-            return (Delta(reasoning=said),)
-        if kind not in {"response.output_text.delta", "response.refusal.delta"}:
+        text = _TEXT_EVENTS.get(kind.removesuffix(".delta"))
+        is_call = kind == "response.function_call_arguments.delta"
+        if text is None and not is_call:
             return ()
+        known, said = self._item_at(told), need_string(told["delta"])
+        if text is None:
+            known.arguments.append(said)
+            return self._tell_arguments(known, said)
+        known.texts.setdefault((text, _number_of(told)), []).append(said)
+        return self._say(known, text, said)
+
+    def _add_whole(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+        """Take in the event that ends a text, or arguments, and return what is new."""
+        text = _TEXT_EVENTS.get(kind.removesuffix(".done"))
+        if kind == "response.function_call_arguments.done":
+            known = self._item_at(told)
+            known.name = known.name or as_string(told.get("name"))
+            given = told.get("arguments")
+            return self._read_arguments(known, "function_call", given, is_whole=True)
+        if text is None:
+            return ()
+        said = as_string(told.get("text")) or as_string(told.get("refusal"))
+        return self._say_rest(self._item_at(told), (text, _number_of(told)), said)
+
+    def _say_rest(self, known: _Item, place: tuple[str, int], whole: str) -> list[Delta]:
+        if not whole:
+            return []
+        before = known.texts.setdefault(place, [])
+        rest = _unsaid_rest(before, whole)
+        if not rest:
+            return []
+        before.append(rest)
+        return self._say(known, place[0], rest)
+
+    def _say(self, known: _Item, kind: str, said: str) -> list[Delta]:
+        if known.is_aside or kind in {"summary", "reasoning"}:
+            self._reasoning.append(said)
+            return [Delta(reasoning=said)]
         self._text.append(said)
-        refused = kind == "response.refusal.delta"
-        self._refused = self._refused or refused
-        return (Delta(text=said, is_refusal=refused),)
+        self._refused = self._refused or kind == "refusal"
+        return [Delta(text=said, is_refusal=kind == "refusal")]
+
+
+_TEXT_EVENTS = {
+    "response.output_text": "text",
+    "response.refusal": "refusal",
+    "response.reasoning_summary_text": "summary",
+    "response.reasoning_summary": "summary",
+    "response.reasoning_text": "reasoning",
+    "response.reasoning": "reasoning",
+}
+"""Events that carry a text, in pieces or as a whole, and the kind of text."""
+
+
+def _number_of(told: dict[str, Any]) -> int:
+    """Return the number of the text, among its item's, that an event is of."""
+    return as_count(told.get("content_index") or told.get("summary_index"))
+
+
+def _unsaid_rest(said: list[str], whole: str) -> str:
+    """Return the end of the whole that was not said in pieces.
+
+    Raises:
+        ValueError: the pieces are not the beginning of the whole.
+    """
+    if not whole:
+        return ""
+    before = join_halves("".join(said), alone="surrogatepass")
+    said[:] = [before]
+    if whole.startswith(before):
+        return whole[len(before) :]
+    # Some servers strip the whole of a text that they have sent in pieces.
+    if before.startswith(whole) or before.strip() == whole.strip():
+        return ""
+    raise ValueError("the pieces of an item are not those of the whole")
 
 
 def parse_response(data: Any, model: str) -> ProviderReply:
@@ -126,35 +332,11 @@ def parse_response(data: Any, model: str) -> ProviderReply:
     Raises:
         ErrorReply: it is an error object, or says that it failed.
     """
-    if data.get("error") or data.get("status") == "failed":
-        raise ErrorReply(_error_of(data))
-    text: list[str] = []
-    reasoning: list[str] = []
-    thoughts: list[Thought] = []
-    calls = ToolCallAccumulator()
-    refused = False
-    for item in data["output"]:
-        if item["type"] == "message":
-            parts = [as_object(part) for part in as_array(item["content"])]
-            refused = refused or any(part.get("type") == "refusal" for part in parts)
-            heard = reasoning if item.get("phase") == "commentary" else text
-            heard += (_part_text(part) for part in parts)
-        elif item["type"] == "function_call":
-            calls.start_call(as_string(item.get("call_id")), item["name"], item["arguments"])
-        elif item["type"] == "reasoning":
-            shown = (*as_array(item.get("summary")), *as_array(item.get("content")))
-            reasoning += (as_string(as_object(part).get("text")) for part in shown)
-            thoughts += filter(None, (_thought_of(item, model),))
-    reply = Reply(
-        text="".join(text),
-        reasoning="".join(reasoning),
-        tool_calls=calls.tool_calls(),
-        finish=_finish_of(data, calls.tool_calls(), is_refusal=refused),
-        model=as_string(data.get("model")),
-        thoughts=tuple(thoughts),
-        is_refusal=refused,
-    )
-    return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
+    fold = ResponsesStreamAccumulator(model)
+    if not data.get("error") and not isinstance(data["output"], list):
+        raise TypeError("the output is no list")
+    fold.end_response(data)
+    return fold.result()
 
 
 def _part_text(part: dict[str, Any]) -> str:
@@ -184,7 +366,7 @@ def _thought_of(item: dict[str, Any], model: str) -> Thought | None:
     item_id, encrypted = as_string(item.get("id")), as_string(item.get("encrypted_content"))
     if item.get("type") != "reasoning" or not encrypted:
         return None
-    return Thought(model=model, redacted=f"{item_id}:{encrypted}")
+    return Thought(model=model, redacted=f"{item_id}.{encrypted}")
 
 
 def _finish_of(ended: dict[str, Any], calls: Sequence[ToolCall], *, is_refusal: bool) -> Finish:

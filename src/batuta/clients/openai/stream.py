@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, final
 
-import orjson
-
-from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
+from batuta.clients.call import (
+    ErrorReply,
+    ProviderReply,
+    ToolCallAccumulator,
+    check_choices,
+    resolve_finish,
+)
 from batuta.clients.decoding import (
     as_array,
     as_count,
     as_object,
     as_string,
     is_wrong_count,
-    need_string,
+    join_halves,
+    load_json,
+    raise_counts,
 )
+from batuta.clients.openai.call_fragments import CallFragments, function_arguments
+from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Reply, TokenLogprob, Usage
 
 _FINISH = {
@@ -32,32 +42,37 @@ _FINISH = {
 _MOST_USD = 10_000
 """Dollars of one call at most; more is not believed."""
 _USD_PLACES = 15
+_LEAST_LOGPROB = -9999.0
+"""OpenAI's value for the logarithm of zero."""
 
 
 @final
 class _ChoiceAccumulator:
     """One of the replies of a stream."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, asked: str = "") -> None:
         self._number = number
+        self._asked = asked
+        self._given_back = GivenBack()
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._calls = ToolCallAccumulator()
-        self._indices: dict[int, int] = {}
+        self._calls = CallFragments()
         self._logprobs: list[TokenLogprob] = []
         self.finish: Finish | None = None
         self._refused = False
         self._matched: str | None = None
 
     def reply(self, model: str) -> Reply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
         calls = self._calls.tool_calls()
+        thought = self._given_back.thought(self._asked)
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
             finish=resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
+            thoughts=() if thought is None else (thought,),
             stop_sequence=self._matched,
             is_refusal=self._refused,
             logprobs=tuple(self._logprobs),
@@ -88,35 +103,37 @@ class _ChoiceAccumulator:
                     logprobs=logprobs,
                 )
             )
-        if calls := message.get("tool_calls"):
-            deltas += [self._add_call_fragment(call) for call in calls]
-        return deltas
+        self._given_back.add_details(message.get("reasoning_details"))
+        for call in _tool_calls_of(message):
+            deltas += self._numbered(self._calls.add_fragment(as_object(call)))
+            self._given_back.add_extra(call, self._calls.last_number)
+        return deltas + self.flush() if self.finish is not None else deltas
 
-    def _add_call_fragment(self, call: dict[str, Any]) -> Delta:
-        """A fragment of a call, known by its index, by its new id where servers repeat an index."""
-        function = as_object(call.get("function"))
-        call_id, arguments = as_string(call.get("id")), _function_arguments(function)
-        index = call.get("index")
-        if index is None:
-            index = len(self._calls) if call_id else len(self._calls) - 1
-        known = self._indices.get(index)
-        if known is None or (call_id and call_id != self._calls.call_id(known)):
-            self._indices[index] = len(self._calls)
-            name = as_string(function.get("name"))
-            delta = self._calls.start_call(call_id, name, arguments)
-        else:
-            delta = self._calls.add_arguments(known, arguments)
-        return replace(delta, choice=self._number) if self._number else delta
+    def flush(self) -> list[Delta]:
+        """Tell what waited for more that might have come."""
+        return self._numbered(self._calls.flush())
+
+    def _numbered(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """Put the number of their choice on the fragments."""
+        return [replace(delta, choice=self._number) if self._number else delta for delta in deltas]
 
 
 @final
 class OpenAIStreamAccumulator:
     """A stream of `chat.completion.chunk`s."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: str = "", note_field: Callable[[str], None] | None = None) -> None:
+        """Begin an empty reply.
+
+        Args:
+            asked: the model that was asked; its thoughts are its own.
+            note_field: told the field in which reasoning comes.
+        """
+        self._asked = asked
+        self._note_field = note_field
         self._choices: dict[int, _ChoiceAccumulator] = {}
         self._model = ""
-        self._usage: Any = None
+        self._usage: dict[str, Any] = {}
         self.is_closed = False
 
     @property
@@ -130,22 +147,27 @@ class OpenAIStreamAccumulator:
         if data == b"[DONE]":
             self.is_closed = True
             return ()
-        chunk = orjson.loads(data)
-        if chunk.get("error"):
-            raise ErrorReply(chunk)
-        if usage := chunk.get("usage"):
-            self._usage = usage
+        chunk = load_json(data)
+        if chunk.get("error") or event == "error":
+            raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
+        raise_counts(self._usage, _usage_of(chunk))
         if not self._model:
             self._model = as_string(chunk.get("model"))
-        choices = chunk.get("choices")
+        choices = [as_object(choice) for choice in as_array(chunk.get("choices"))]
         if not choices:
+            if not self._usage and (stated := find_stated_error(chunk)):
+                raise ErrorReply(stated)
             return ()
+        if self._note_field and (name := reasoning_field_of(choices[0].get("delta"))):
+            self._note_field(name)
+            self._note_field = None
+        check_choices(len(choices))
         if len(choices) == 1:
             return self._choice(choices[0]).add_fragment(choices[0])
         return [delta for choice in choices for delta in self._choice(choice).add_fragment(choice)]
 
     def result(self) -> ProviderReply:
-        """All that came so far."""
+        """Return the reply as far as it has come."""
         replies = [self._choices[number].reply(self._model) for number in sorted(self._choices)]
         return _joined_reply(replies or [Reply(text="", model=self._model)], self._usage)
 
@@ -153,8 +175,19 @@ class OpenAIStreamAccumulator:
         number = as_count(choice.get("index"))
         known = self._choices.get(number)
         if known is None:
-            known = self._choices[number] = _ChoiceAccumulator(number)
+            check_choices(len(self._choices) + 1)
+            known = self._choices[number] = _ChoiceAccumulator(number, self._asked)
         return known
+
+
+def _usage_of(chunk: dict[str, Any]) -> Any:
+    """Find the usage that a chunk tells: its own, its choice's (Moonshot) or Groq's own field's."""
+    if usage := chunk.get("usage"):
+        return usage
+    choices = as_array(chunk.get("choices"))
+    if choices and (usage := as_object(choices[0]).get("usage")):
+        return usage
+    return as_object(chunk.get("x_groq")).get("usage")
 
 
 def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
@@ -179,29 +212,36 @@ def _audio_tokens(usage: Any) -> int:
 
 
 def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
-    """The log probabilities of a choice's tokens; none if the provider sends none."""
-    told = choice.get("logprobs")
-    if not told:
-        return ()
-    return tuple(_parse_token(as_object(row)) for row in as_array(as_object(told).get("content")))
+    """Read the log probabilities of a choice's tokens; those that cannot be read are left out."""
+    rows = as_array(as_object(choice.get("logprobs")).get("content"))
+    return tuple(token for row in rows if (token := _parse_token(as_object(row))) is not None)
 
 
-def _parse_token(row: dict[str, Any]) -> TokenLogprob:
+def _parse_token(row: dict[str, Any]) -> TokenLogprob | None:
+    told = _parse_alternative(row)
     others = [_parse_alternative(as_object(other)) for other in as_array(row.get("top_logprobs"))]
-    return replace(_parse_alternative(row), others=tuple(others))
+    return told and replace(told, others=tuple(other for other in others if other is not None))
 
 
-def _parse_alternative(row: dict[str, Any]) -> TokenLogprob:
-    utf8 = row.get("bytes")
+def _parse_alternative(row: dict[str, Any]) -> TokenLogprob | None:
+    token, logprob, utf8 = row.get("token"), row.get("logprob"), row.get("bytes")
+    if not isinstance(token, str) or isinstance(logprob, bool):
+        return None
+    if not isinstance(logprob, (int, float)):
+        return None
     return TokenLogprob(
-        token=need_string(row["token"]),
-        logprob=float(row["logprob"]),
+        token=join_halves(token),
+        logprob=float(logprob) if math.isfinite(logprob) else _LEAST_LOGPROB,
         utf8=None if utf8 is None else tuple(as_count(byte) for byte in as_array(utf8)),
     )
 
 
-def parse_completion(data: Any) -> ProviderReply:
-    """A `chat.completion` read.
+def parse_completion(data: Any, asked: str = "") -> ProviderReply:
+    """Read a `chat.completion`.
+
+    Args:
+        data: the completion.
+        asked: the model that was asked; its thoughts are its own.
 
     Raises:
         ClientError: it is an error object.
@@ -209,19 +249,23 @@ def parse_completion(data: Any) -> ProviderReply:
     if data.get("error"):
         raise ErrorReply(data)
     choices = data["choices"]
+    check_choices(len(choices))
     if len(choices) > 1:
         choices = sorted(choices, key=lambda choice: as_count(choice.get("index")))
-    replies = [_parse_choice(choice, as_string(data.get("model"))) for choice in choices]
-    return _joined_reply(replies, data.get("usage"))
+    replies = [_parse_choice(choice, as_string(data.get("model")), asked) for choice in choices]
+    return _joined_reply(replies, _usage_of(data))
 
 
-def _parse_choice(choice: dict[str, Any], model: str) -> Reply:
+def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
     message = choice["message"]
-    calls = ToolCallAccumulator()
-    for call in message.get("tool_calls") or ():
+    calls, given_back = ToolCallAccumulator(), GivenBack()
+    given_back.add_details(message.get("reasoning_details"))
+    for call in _tool_calls_of(message):
+        given_back.add_extra(call, len(calls))
         function = call["function"]
-        calls.start_call(as_string(call.get("id")), function["name"], _function_arguments(function))
+        calls.start_call(as_string(call.get("id")), function["name"], function_arguments(function))
     finish = _parse_finish(choice, choice.get("finish_reason"))
+    thought = given_back.thought(asked)
     return Reply(
         text=_message_text(message),
         reasoning=_message_reasoning(message),
@@ -229,6 +273,7 @@ def _parse_choice(choice: dict[str, Any], model: str) -> Reply:
         finish=resolve_finish(finish, calls.tool_calls()),
         model=model,
         stop_sequence=_matched_stop_text(choice),
+        thoughts=() if thought is None else (thought,),
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
         logprobs=parse_logprobs(choice),
     )
@@ -278,7 +323,7 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
     message = as_object(choice.get("delta") or choice.get("message"))
     if message.get("refusal"):
         return Finish.CONTENT_FILTER
-    return _FINISH.get(reason, Finish.STOP)
+    return _FINISH.get(as_string(reason), Finish.STOP)
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
@@ -287,30 +332,58 @@ def _matched_stop_text(choice: dict[str, Any]) -> str | None:
     return matched if isinstance(matched, str) and matched else None
 
 
+def _tool_calls_of(message: dict[str, Any]) -> Sequence[Any]:
+    """Return the calls, or the one call of the form that was before them."""
+    calls = message.get("tool_calls")
+    if not calls and (call := message.get("function_call")):
+        return ({"index": 0, "function": call},)
+    return calls or ()
+
+
 def _message_text(message: dict[str, Any]) -> str:
+    """Return the text of the content (a text, a part or parts), or else the refusal.
+
+    Raises:
+        TypeError: the content is something else.
+    """
     content = message.get("content")
-    if isinstance(content, str):
+    if content is None or isinstance(content, str):
         return content or as_string(message.get("refusal"))
-    parts = [as_string(as_object(part).get("text")) for part in as_array(content)]
-    return "".join(parts) or as_string(message.get("refusal"))
+    parts = [content] if "text" in as_object(content) else as_array(content)
+    if not parts and content != []:
+        raise TypeError("the content is neither a text nor parts")
+    return "".join(map(_part_text, parts)) or as_string(message.get("refusal"))
+
+
+def _part_text(part: Any) -> str:
+    return part if isinstance(part, str) else as_string(as_object(part).get("text"))
+
+
+def reasoning_field_of(message: Any) -> str:
+    """Name the field of a message that holds plain reasoning; return "" if none does."""
+    told = as_object(message)
+    names = ("reasoning_content", "reasoning")
+    return next((name for name in names if told.get(name) and isinstance(told[name], str)), "")
 
 
 def _message_reasoning(message: dict[str, Any]) -> str:
     """The first of the three fields that has any: servers that send two send the same twice."""
-    for name in ("reasoning_content", "reasoning"):
-        value = message.get(name)
-        if value and isinstance(value, str):
-            return value
+    if name := reasoning_field_of(message):
+        return message[name]
     details = message.get("reasoning_details")
     if not details:
-        return ""
+        return _thinking_parts(message)
     rows = [as_object(detail) for detail in as_array(details)]
     return "".join(as_string(row.get("text")) or as_string(row.get("summary")) for row in rows)
 
 
-def _function_arguments(function: dict[str, Any]) -> str:
-    """JSON text; some servers send the object itself."""
-    arguments = function.get("arguments")
-    if arguments is None:
+def _thinking_parts(message: dict[str, Any]) -> str:
+    """Return the reasoning among the parts of the content, as Magistral tells it."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
         return ""
-    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    parts = [as_object(part).get("thinking") for part in as_array(content)]
+    return "".join(
+        part if isinstance(part, str) else "".join(map(_part_text, as_array(part)))
+        for part in parts
+    )

@@ -1,10 +1,11 @@
-"""Who asks: found from a key, a token or a session; and what such a caller may do."""
+"""Finds the caller of a request from a key, a token or a session, with its permissions."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import re
+import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,6 +19,7 @@ from starlette.types import Scope
 from batuta.errors import ConfigError
 from batuta.gateway.errors import APIError
 from batuta.store import Store
+from batuta.store.deleted import forgotten_among, remember_deleted
 from batuta.store.key_hasher import KeyHasher, digests_equal, parse_key_id
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.keys import ApiKey
@@ -27,7 +29,7 @@ _NO_LIMITS = KeyPermissions()
 
 
 class CallerRole(StrEnum):
-    """What somebody is to the server."""
+    """The role of a caller on this server."""
 
     LOCAL = "local"
     """Anybody, where there are no keys: such a server serves the loopback only."""
@@ -67,7 +69,7 @@ ADMIN = Caller(tenant="", role=CallerRole.ADMIN)
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Who asks; the middleware that checks keys has written it down."""
+    """Return the caller that the middleware found for this request."""
     found = scope.get(_SCOPE_KEY)
     return found if isinstance(found, Caller) else LOCAL
 
@@ -84,13 +86,14 @@ SESSION_SECONDS = 12 * 3600.0
 _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
+_SIGNATURE_LENGTH = 64
 _UNTIL = re.compile(r"[0-9]{1,12}")
 """Seconds since the epoch, as sessions are signed with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedKey:
-    """What was found for a key, and until when it is believed."""
+    """The result of looking up a key, and until when it is believed."""
 
     key: ApiKey | None
     until: float
@@ -135,15 +138,17 @@ class Authenticator:
         self._cache: OrderedDict[bytes, _CachedKey] = OrderedDict()
         self._wrong: OrderedDict[bytes, _CachedKey] = OrderedDict()
         """Apart, so that guesses do not push out keys that are good."""
+        self._forgotten = 0
+        """Times that keys were forgotten; a key that is being read then is not remembered."""
         self._lock = anyio.Lock(fast_acquire=True)
 
     @property
     def key_hasher(self) -> KeyHasher | None:
-        """What makes keys here."""
+        """The maker of keys here."""
         return self._key_hasher
 
     async def needs_key(self) -> bool:
-        """Whether a key is needed.
+        """Return True if a key is needed.
 
         Raises:
             StoreError: the database fails.
@@ -159,11 +164,11 @@ class Authenticator:
 
     @property
     def is_known_to_need_key(self) -> bool:
-        """What `keyed` found when it was last asked."""
+        """The latest result of `needs_key`."""
         return self._needs_key
 
     async def authenticate(self, credential: str | None, session: str | None = None) -> Caller:
-        """Who asks; `NOBODY` if a key is needed and nothing was shown.
+        """Return the caller; `NOBODY` if a key is needed and none was shown.
 
         Args:
             credential: a key or the admin's token.
@@ -182,7 +187,7 @@ class Authenticator:
         return self._caller_of_key(await self._find_key(credential))
 
     async def restore_caller(self, tenant: str, key: str | None) -> Caller:
-        """Who asked for what is run later: the caller of that key as it is now.
+        """Return the caller of a request that is run later, with the key's permissions of now.
 
         Raises:
             APIError: the key is not valid any more.
@@ -193,19 +198,18 @@ class Authenticator:
         return self._caller_of_key(await self._store.keys.find(key))
 
     async def open_session(self, credential: str) -> str:
-        """What a browser may show in place of a key or of the admin's token.
+        """Open a session, which a browser shows in place of a key or of the admin's token.
 
         Raises:
             APIError: it is not valid.
             StoreError: the database fails.
         """
-        until = int(time() + SESSION_SECONDS)
         if self._is_admin(credential):
-            return self._sign_session("admin", until, self._admin or b"")
+            return self._new_session("admin", self._admin or b"")
         key = await self._find_key(credential)
         self._caller_of_key(key)
         assert key is not None  # noqa: S101 - it has a caller
-        return self._sign_session(key.id, until, key.digest)
+        return self._new_session(key.id, key.digest)
 
     def open_user_session(self, user: ApiKey) -> str:
         """The session of somebody whom an identity provider has named.
@@ -214,7 +218,26 @@ class Authenticator:
             APIError: their entry was revoked.
         """
         self._caller_of_key(user)
-        return self._sign_session(user.id, int(time() + SESSION_SECONDS), user.digest)
+        return self._new_session(user.id, user.digest)
+
+    async def close_session(self, text: str) -> None:
+        """Ends the session before its time, on every server of the database.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        if self._store is not None and await self._caller_of_session(text) is not NOBODY:
+            name = _session_name(text)
+            await self._store.database.run_write(lambda one: remember_deleted(one, [name]))
+
+    async def _is_closed(self, text: str) -> bool:
+        """Tell whether somebody has signed out of the session."""
+        if self._store is None:
+            return False
+        name = _session_name(text)
+        return bool(
+            await self._store.database.run_read(lambda one: forgotten_among(one, [name], ()))
+        )
 
     def forget(self, key: str | None = None) -> None:
         """Looks that key up again when it is next shown; None: every key."""
@@ -222,6 +245,7 @@ class Authenticator:
         for digest in gone:
             del self._cache[digest]
         self._wrong.clear()
+        self._forgotten += 1
         self._checked_at = float("-inf")
 
     def _is_admin(self, credential: str) -> bool:
@@ -242,10 +266,12 @@ class Authenticator:
         async with self._lock:  # of a hundred requests one looks it up
             known = self._cache.get(digest) or self._wrong.get(digest)
             if known is None or known.until <= monotonic():
+                forgotten, until = self._forgotten, monotonic() + self._cache_seconds
                 key = await self._store.keys.find(name)
                 valid = key is not None and _matches_digest(key, digest)
-                known = _CachedKey(key if valid else None, monotonic() + self._cache_seconds)
-                self._remember(digest, known)
+                known = _CachedKey(key if valid else None, until)
+                if forgotten == self._forgotten:  # else what was read may be out of date
+                    self._remember(digest, known)
         return known.key
 
     def _remember(self, digest: bytes, known: _CachedKey) -> None:
@@ -258,7 +284,7 @@ class Authenticator:
             kept.popitem(last=False)
 
     def _caller_of_key(self, key: ApiKey | None) -> Caller:
-        """Whose key it is.
+        """Return the caller to whom the key belongs.
 
         Raises:
             APIError: there is none, or it is not valid any more.
@@ -282,32 +308,49 @@ class Authenticator:
         )
 
     async def _caller_of_session(self, text: str) -> Caller:
-        """Whose session it is; nobody's if it is over, or its key was revoked or rotated."""
+        """Return the caller of a session.
+
+        Nobody if it is over, or its key was revoked or rotated.
+        """
+        found = await self._signer_of_session(text)
+        return NOBODY if found is NOBODY or await self._is_closed(text) else found
+
+    async def _signer_of_session(self, text: str) -> Caller:
+        """Return whose session it was made as, or NOBODY if that one may have none now."""
         name, _, rest = text.partition(".")
         until = rest.partition(".")[0]
         if not _UNTIL.fullmatch(until) or int(until) < time():
             return NOBODY
         if name == "admin":
-            genuine = self._admin is not None and self._is_signed_by(text, name, until, self._admin)
+            genuine = self._admin is not None and self._is_signed_by(text, self._admin)
             return ADMIN if genuine else NOBODY
         key = await self._store.keys.find(name) if self._store is not None else None
-        if key is None or not self._is_signed_by(text, name, until, key.digest):
+        if key is None or not self._is_signed_by(text, key.digest):
             return NOBODY
         if key.state(time()) != "active":
             return NOBODY
         return ADMIN if key.role == "admin" else self._caller_of_key(key)
 
-    def _is_signed_by(self, text: str, name: str, until: str, proof: bytes) -> bool:
-        return hmac.compare_digest(
-            text.encode(), self._sign_session(name, int(until), proof).encode()
-        )
+    def _is_signed_by(self, text: str, proof: bytes) -> bool:
+        unsigned = text[:-_SIGNATURE_LENGTH]
+        return hmac.compare_digest(text.encode(), self._sign_session(unsigned, proof).encode())
 
-    def _sign_session(self, name: str, until: int, proof: bytes) -> str:
+    def _new_session(self, name: str, proof: bytes) -> str:
+        """Make a session; whoever signs in twice at once gets two, and each is ended by itself."""
+        until = int(time() + SESSION_SECONDS)
+        return self._sign_session(f"{name}.{until}.{secrets.token_hex(8)}", proof)
+
+    def _sign_session(self, unsigned: str, proof: bytes) -> str:
         """`proof` changes with the key, so a session ends with the key's text."""
         if self._key_hasher is None:
             raise APIError(403, "permission_denied", "This server has no sessions.")
-        signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{name}.{until}.{proof.hex()}")
-        return f"{name}.{until}.{signature}"
+        signature = self._key_hasher.sign(_SESSION_PURPOSE, f"{unsigned}.{proof.hex()}")
+        return unsigned + signature
+
+
+def _session_name(text: str) -> str:
+    """Under which it is remembered that a session was ended; the session cannot be read from it."""
+    return "session:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def invalid_key(message: str) -> APIError:
@@ -316,12 +359,12 @@ def invalid_key(message: str) -> APIError:
 
 
 def missing_key() -> APIError:
-    """Nothing was shown."""
+    """Return the error of a request without a key."""
     return invalid_key("An API key is needed: send 'Authorization: Bearer <key>'.")
 
 
 def _matches_digest(key: ApiKey, digest: bytes) -> bool:
-    """Whether that is the hash of the key's text, or of the one before while it is taken."""
+    """Return True if that is the hash of the key's text, or of the earlier one while it lasts."""
     old = key.old_until is not None and key.old_until > time()
     return digests_equal(digest, key.digest) or (old and digests_equal(digest, key.old_digest))
 

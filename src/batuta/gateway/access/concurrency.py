@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Collection
 from functools import partial
-from time import monotonic
 from typing import Any, Protocol, final
 
 import anyio
 
-from batuta.errors import ConfigError
+from batuta.clients.redis_connections import RedisConnections
 
 LEASE = 30.0
 """Seconds after which the requests of a process that died do not count any more."""
 _RENEWED = 8.0
 """Seconds between renewals."""
-_PATIENCE = 1.0
-"""Seconds that Redis may take."""
-_CONNECTIONS = 8
-"""To Redis at the same time; an answer takes it a tenth of a millisecond."""
-_REST = 5.0
-"""Seconds for which Redis is skipped after it failed."""
-_LOG = logging.getLogger(__name__)
 
 # Redis runs a script as one step and has the one clock that all replicas share.
 _ENTER = """
@@ -90,61 +81,33 @@ class LocalConcurrency:
         """Nobody else counts."""
 
     async def close(self) -> None:
-        """Nothing."""
+        """Close nothing: nothing is open."""
 
 
 @final
 class RedisConcurrency:
     """Counts in Redis, for all replicas; while it is away each lets its share in."""
 
-    def __init__(
-        self,
-        url: str,
-        replicas: int = 1,
-        *,
-        lease: float = LEASE,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        """Connects on first use.
+    def __init__(self, redis: RedisConnections, *, lease: float = LEASE) -> None:
+        """Ask nothing yet.
 
         Args:
-            url: where Redis is.
-            replicas: how many there are.
+            redis: where the counts are.
             lease: seconds for which a process that died is still counted.
-            clock: tells when to try again.
-
-        Raises:
-            ConfigError: the extra is not installed.
         """
-        try:
-            from redis.asyncio import BlockingConnectionPool, Redis  # noqa: PLC0415 - an extra
-        except ImportError:
-            message = "limits in Redis need an extra: pip install 'batuta-llm[redis]'"
-            raise ConfigError(message) from None
-        kind: Any = BlockingConnectionPool
-        pool = kind.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=None,
-            socket_timeout=_PATIENCE,
-            socket_connect_timeout=_PATIENCE,
-        )
-        self._redis: Any = Redis(connection_pool=pool)
-        self._down = False
-        self._replicas = max(1, replicas)
+        self._redis = redis
         self._lease = lease
-        self._clock = clock
         self._held: dict[str, set[str]] = {}
-        self._down_until = float("-inf")
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
         """Counts the request in Redis; by this replica's share while it cannot be reached."""
         if cap is not None:
             args = (token, cap, self._lease)
-            answer = await self._asked(lambda: self._redis.eval(_ENTER, 1, _redis_key(key), *args))
-            share = max(1, cap // self._replicas)
-            let_in = len(self._held.get(key, ())) < share if answer is None else bool(answer)
-            if not let_in:
+            answer = await self._redis.ask(
+                lambda redis: redis.eval(_ENTER, 1, _redis_key(key), *args)
+            )
+            held = len(self._held.get(key, ()))
+            if not (held < self._redis.share_of(cap) if answer is None else answer):
                 return False
         self._held.setdefault(key, set()).add(token)
         return True
@@ -155,37 +118,32 @@ class RedisConcurrency:
         held.discard(token)
         if not held:
             self._held.pop(key, None)
-        with anyio.CancelScope(shield=True):
-            await self._asked(lambda: self._redis.zrem(_redis_key(key), token))
+        await self._remove(key, (token,))
 
     async def renew(self) -> None:
         """Renews what goes on here, until cancelled."""
         while True:
             await anyio.sleep(min(_RENEWED, self._lease / 3))
             for key, held in tuple(self._held.items()):
-                ask = partial(self._redis.eval, _RENEW, 1, _redis_key(key), self._lease, *held)
-                await self._asked(ask)
+                renewed = tuple(held)
+                args = (self._lease, *renewed)
+                ask = partial(_renew_in_redis, key, args)
+                await self._redis.ask(ask)
+                # One that has left meanwhile may have been taken out before it was renewed.
+                if left := set(renewed) - self._held.get(key, set()):
+                    await self._remove(key, left)
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._redis.aclose(close_connection_pool=True)
+        await self._redis.close()
 
-    async def _asked(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What Redis says; None if it says nothing."""
-        if self._clock() < self._down_until:
-            return None
-        try:
-            with anyio.fail_after(2 * _PATIENCE):
-                answer = await ask()
-        except Exception as error:  # noqa: BLE001 - whatever the client raises
-            self._down_until = self._clock() + _REST
-            if not self._down:
-                kind = type(error).__name__
-                _LOG.warning("Redis cannot be used (%s): each replica counts for itself", kind)
-            self._down = True
-            return None
-        self._down = False
-        return answer
+    async def _remove(self, key: str, tokens: Collection[str]) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._redis.ask(lambda redis: redis.zrem(_redis_key(key), *tokens))
+
+
+def _renew_in_redis(key: str, args: tuple[float | str, ...], redis: Any) -> Awaitable[Any]:
+    return redis.eval(_RENEW, 1, _redis_key(key), *args)
 
 
 def _redis_key(key: str) -> str:

@@ -53,11 +53,11 @@ class OidcOptions:
     """Empty: a public client, which PKCE alone protects."""
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     label: str = "single sign-on"
-    """What the sign-in screen calls it."""
+    """The name of this way to sign in on the sign-in screen."""
     redirect_uri: str = ""
-    """Where the provider sends people back to, as it is registered there."""
+    """The address to which the provider sends people back, as registered there."""
     role_claim: str = "groups"
-    """The claim that says what somebody is; their e-mail address counts as well."""
+    """The claim that says what somebody is; their verified e-mail address counts as well."""
     admins: frozenset[str] = frozenset()
     """Values of that claim, or verified addresses, of whom may do what the admin may."""
     users: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class OidcOptions:
     tenant: str = "default"
     """The tenant of users."""
     limits: KeyPermissions = field(default_factory=KeyPermissions)
-    """What a user who is new may do; the admin can change it for each."""
+    """Permissions of a new user; the admin can change each user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,14 @@ class OidcUser:
     """Somebody whom the identity provider has named."""
 
     identity: str
-    """Of this person at this provider, and of nobody else: a hash of issuer and subject."""
+    """A hash of issuer and subject: of this person at this provider, and of nobody else."""
     name: str
     is_admin: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SignInStart:
-    """Where somebody is sent, and what their browser keeps until they are back."""
+    """The address to which a person is sent, and what the browser keeps until they return."""
 
     url: str
     cookie: str
@@ -88,7 +88,7 @@ class SignInStart:
 
 @dataclass(frozen=True, slots=True)
 class _Provider:
-    """What the provider says of itself, and its signing keys."""
+    """The provider's description of itself, and its signing keys."""
 
     document: Mapping[str, Any]
     keys: Any
@@ -156,7 +156,7 @@ class OidcClient:
     async def finish_sign_in(
         self, query: Mapping[str, str], cookie: str | None
     ) -> tuple[OidcUser, str]:
-        """Who came back, and where they wanted to go.
+        """Return the person who came back, and the page to which they wanted to go.
 
         Args:
             query: of the address that the provider sent them to.
@@ -228,7 +228,7 @@ class OidcClient:
         raise _sign_in_error("the identity provider's token is not valid")
 
     def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
-        """Who the claims name.
+        """Return the user whom the claims name.
 
         Raises:
             APIError: nobody who may sign in.
@@ -236,21 +236,19 @@ class OidcClient:
         options, subject = self.options, claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise _sign_in_error("the identity provider's token names no user")
-        given = claims.get(options.role_claim)
+        email = _verified_email(claims)
+        # At many providers people write their own address, which is another's until it is verified.
+        given = email if options.role_claim == "email" else claims.get(options.role_claim)
         groups = cast("list[Any]", given) if isinstance(given, list) else [given]
-        known = {one for one in groups if isinstance(one, str) and one}
-        email = claims.get("email")
-        if isinstance(email, str) and claims.get("email_verified") is True:
-            known.add(email)
+        known = {one for one in (*groups, email) if isinstance(one, str) and one}
         is_admin = bool(known & options.admins)
         if options.users and not is_admin and not known & options.users:
             raise APIError(403, "permission_denied", "You may not sign in here.")
         identity = hashlib.sha256(f"{options.issuer}\0{subject}".encode()).hexdigest()
-        name = email if isinstance(email, str) and email else subject
-        return OidcUser(identity=identity, name=name[:100], is_admin=is_admin)
+        return OidcUser(identity=identity, name=(email or subject)[:100], is_admin=is_admin)
 
     async def _load_provider(self, *, fresh: bool = False) -> _Provider:
-        """What is known of the provider, asked anew when it is old.
+        """Return the provider's description, read again when it is old.
 
         Raises:
             APIError: it cannot be reached, or does not describe itself.
@@ -286,7 +284,7 @@ class OidcClient:
         return f"{text}.{self._hasher.sign(_PURPOSE, text)}"
 
     def _read_flow(self, cookie: str) -> dict[str, str]:
-        """What the browser kept.
+        """Return what the browser kept.
 
         Raises:
             APIError: nothing, too long ago, or not what this server gave it.
@@ -299,6 +297,12 @@ class OidcClient:
         if not genuine or flow["until"] < time():
             raise _sign_in_error("this sign-in has expired, or was started elsewhere: start again")
         return flow
+
+
+def _verified_email(claims: Mapping[str, Any]) -> str:
+    """Return the address that the provider says it has verified; "" if there is none."""
+    email = claims.get("email")
+    return email if isinstance(email, str) and claims.get("email_verified") is True else ""
 
 
 def _sign_in_error(reason: str) -> APIError:

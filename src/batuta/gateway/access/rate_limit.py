@@ -1,62 +1,110 @@
-"""Rates: how much a key used in the last minute, in memory or in Redis.
+"""Rates: how much a key used in the last 60 seconds, in memory or in Redis.
 
-In memory a sliding window of two counters: the minute that runs, and the one before it as far as
-it still reaches into the last 60 seconds. With several replicas the counters are in Redis; while
-it cannot be reached each replica counts for itself, up to its share.
+Each amount taken is kept with its time for 60 seconds, so no request has to wait longer than that,
+and an unused part of it is given back at that same time. With several replicas the amounts are kept
+in Redis; while Redis cannot be reached, each replica counts for itself, up to its share.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Protocol, final
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from time import monotonic
+from typing import Protocol, final
 
-import anyio
-
-from batuta.distribution import install_hint
-from batuta.errors import ConfigError
+from batuta.clients.redis_connections import RedisConnections
 from batuta.gateway.access.concurrency import ConcurrencyCounter, LocalConcurrency, RedisConcurrency
-
-if TYPE_CHECKING:
-    from limits import RateLimitItem
+from batuta.gateway.errors import APIError
 
 MINUTE = 60.0
 REQUESTS = "requests"
 TOKENS = "tokens"
-_REDIS_TIMEOUT = 1.0
-"""Seconds that Redis may take; less, and a busy moment of this process looks like an outage."""
-_REDIS_RETRY = 5.0
-"""Seconds for which Redis is skipped after it failed."""
-_MISSING_EXTRA = f"limits in Redis need an extra: {install_hint('redis')}"
-_TAKE_TOKENS = """
-local count = tonumber(redis.call('GET', KEYS[1]) or '0')
-if count + tonumber(ARGV[1]) > tonumber(ARGV[2]) then return 0 end
-if redis.call('INCRBY', KEYS[1], ARGV[1]) == tonumber(ARGV[1]) then
-  redis.call('EXPIRE', KEYS[1], ARGV[3])
+# Redis runs a script as one step and has the one clock that all replicas share, so of simultaneous
+# requests no more pass than fit. The sorted set has a member `id:amount` for each amount that was
+# taken, scored by its time, and a last member `total`, scored by 1e15 and their sum: in one key,
+# since a full Redis may evict either of two. Lua writes numbers with 14 digits, hence `%.0f`.
+_TOTAL = """
+local log, BASE = KEYS[1], 1e15
+local function read_total() return tonumber(redis.call('ZSCORE', log, 'total') or BASE) - BASE end
+local function write_total(sum)
+    redis.call('ZADD', log, string.format('%.0f', BASE + sum), 'total')
+    redis.call('PEXPIRE', log, 120000)
 end
-return 1
 """
-"""Looks and counts in one step: of many requests at once no more pass than fit. The counter is that
-of a fixed window of `limits`, which counts what was used after all."""
-_LOG = logging.getLogger(__name__)
+_TAKE = f"""{_TOTAL}
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local amount, cap, used = tonumber(ARGV[2]), tonumber(ARGV[3]), read_total()
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', log, '-inf', now - 60000)) do
+    used = used - tonumber(string.match(old, ':(%d+)$'))
+    redis.call('ZREM', log, old)
+end
+if cap < 0 or used + amount <= cap then
+    redis.call('ZADD', log, now, ARGV[1] .. ':' .. ARGV[2])
+    write_total(used + amount)
+    return {{1, used + amount, 60000}}
+end
+write_total(used)
+local left, start = used, 0
+while true do
+    local some = redis.call('ZRANGE', log, start, start + 99, 'WITHSCORES')
+    for i = 1, #some, 2 do
+        if some[i] == 'total' then return {{0, used, 60000}} end
+        left = left - tonumber(string.match(some[i], ':(%d+)$'))
+        if left + amount <= cap then  -- a clock that was set back makes no wait beyond a minute
+            return {{0, used, math.min(60000, some[i + 1] + 60000 - now)}}
+        end
+    end
+    start = start + 100
+end
+"""
+_GIVE_BACK = f"""{_TOTAL}
+local id, amount, left = ARGV[1], ARGV[2], ARGV[3]
+local at = redis.call('ZSCORE', log, id .. ':' .. amount)
+if not at then return end
+redis.call('ZREM', log, id .. ':' .. amount)
+redis.call('ZADD', log, at, id .. ':' .. left)
+write_total(read_total() - (amount - left))
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """An amount that was taken from a rate, until it is given back."""
+
+    what: str
+    name: str
+    amount: int
+    at: float = 0.0
+    """The time of taking it by the process's clock; for Redis, Redis's own clock counts instead."""
+    id: str = ""
+    """The id under which Redis has it; empty: this process counts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWindow:
-    """What is left of a rate."""
+    """The rest of a rate."""
 
     unit: str
     """`requests` or `tokens`."""
     cap: int
     remaining: int
     reset: float
-    """Seconds until the whole cap can be had again; for what was refused, until it may pass."""
-    is_allowed: bool = True
+    """Seconds until the whole cap is available again or, after a refusal, until the amount fits:
+    never more than a minute."""
+    taken: Taken | None = None
+    """The amount that was counted; None: it did not fit."""
+
+    @property
+    def is_allowed(self) -> bool:
+        """True if the amount fitted."""
+        return self.taken is not None
 
     def headers(self) -> dict[str, str]:
-        """As OpenAI's clients read them."""
+        """Return the headers that OpenAI's clients read."""
         return {
             f"x-ratelimit-limit-{self.unit}": str(self.cap),
             f"x-ratelimit-remaining-{self.unit}": str(self.remaining),
@@ -64,11 +112,42 @@ class RateWindow:
         }
 
 
+def check_rate(windows: Sequence[RateWindow]) -> None:
+    """Refuse the request if the last of its rates did not let it through.
+
+    Raises:
+        APIError: it did not.
+    """
+    last = windows[-1]
+    if last.is_allowed:
+        return
+    message = f"This key may use {last.cap} {last.unit} a minute; try again in {last.reset:.1f} s."
+    headers = {name: value for w in windows for name, value in w.headers().items()}
+    raise APIError(429, "rate_limit_exceeded", message, headers=headers | retry_headers(last.reset))
+
+
+async def enter_place(limiter: RateLimiter, key: str, token: str, most: int | None) -> None:
+    """Count a request under its token among those that go on; `concurrency.leave` must follow.
+
+    Raises:
+        APIError: the key has as many as it may have; nothing is counted.
+    """
+    if not await limiter.concurrency.enter(key, token, most):
+        message = f"This key may have {most} requests at the same time; wait for one to end."
+        raise APIError(429, "rate_limit_exceeded", message, headers=retry_headers(1.0))
+
+
+def retry_headers(seconds: float) -> dict[str, str]:
+    """The headers that tell clients when to try again."""
+    return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
+
+
 class RateLimiter(Protocol):
     """Counts by name.
 
-    Laws: in any minute no more than `cap` is let through by `take` (for tokens, `add` may count
-    more than that afterwards); what is refused is not counted.
+    Laws: in any minute `take` lets no more than `cap` through (`add` may count more than that
+    afterwards); a refused amount is not counted; one that may pass later may do so within a minute;
+    an amount given back is free from then on, and changes nothing once its minute is over.
     """
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
@@ -76,7 +155,11 @@ class RateLimiter(Protocol):
         ...
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, whether it fits or not."""
+        """Counts what was used after all, now, whether it fits or not."""
+        ...
+
+    async def give_back(self, taken: Taken, amount: int) -> None:
+        """Counts so much less of what was taken, at the moment at which it was taken."""
         ...
 
     @property
@@ -90,232 +173,142 @@ class RateLimiter(Protocol):
 
 
 @dataclass(slots=True)
-class _WindowCount:
-    minute: int
-    """Of the minute."""
-    current: int = 0
-    previous: int = 0
+class _LastMinute:
+    """The amounts taken under one name in the last minute, the oldest first."""
+
+    taken: deque[Taken] = field(default_factory=deque[Taken])
+    total: int = 0
+
+    def forget_older(self, moment: float) -> None:
+        """Drop what was taken at that moment or before it."""
+        while self.taken and self.taken[0].at <= moment:
+            self.total -= self.taken.popleft().amount
+
+    def append(self, taken: Taken) -> None:
+        """Count the amount."""
+        self.taken.append(taken)
+        self.total += taken.amount
+
+    def seconds_until_fit(self, now: float, cap: int, amount: int) -> float:
+        """Seconds until the amount fits, if nothing else is taken meanwhile."""
+        left = self.total
+        for taken in self.taken:
+            left -= taken.amount
+            if left + amount <= cap:
+                return min(MINUTE, taken.at + MINUTE - now)  # rounded up, it may be more
+        return MINUTE
 
 
 @final
 class LocalRateLimiter:
-    """In memory, of this process alone."""
+    """Rates in the memory of this process alone."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.concurrency: ConcurrencyCounter = LocalConcurrency()
-        self._counts: dict[tuple[str, str], _WindowCount] = {}
-        self._swept_minute = 0
+        self._names: dict[tuple[str, str], _LastMinute] = {}
+        self._swept_at = clock()
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
         """Counts the amount, if it fits in the cap."""
-        count, share = self._count(what, name)
-        reaching = count.previous * (1 - share)
-        if reaching + count.current + amount > cap:
-            wait = _seconds_until_fit(count, share, cap, amount)
-            return RateWindow(
-                unit=what,
-                cap=cap,
-                remaining=max(0, int(cap - reaching - count.current)),
-                reset=wait,
-                is_allowed=False,
-            )
-        count.current += amount
-        reset = MINUTE * (2 - share)
-        return RateWindow(
-            unit=what, cap=cap, remaining=max(0, int(cap - reaching - count.current)), reset=reset
-        )
+        now = self._clock()
+        last = self._last_minute(what, name, now)
+        if last.total + amount > cap:
+            wait = last.seconds_until_fit(now, cap, amount)
+            left = max(0, cap - last.total)
+            return RateWindow(unit=what, cap=cap, remaining=left, reset=wait)
+        taken = Taken(what=what, name=name, amount=amount, at=now)
+        last.append(taken)
+        left = cap - last.total
+        return RateWindow(unit=what, cap=cap, remaining=left, reset=MINUTE, taken=taken)
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, whether it fits or not."""
-        count, _ = self._count(what, name)
-        count.current = max(0, count.current + amount)
+        """Counts what was used after all, now, whether it fits or not."""
+        now = self._clock()
+        taken = Taken(what=what, name=name, amount=amount, at=now)
+        self._last_minute(what, name, now).append(taken)
+
+    async def give_back(self, taken: Taken, amount: int) -> None:
+        """Counts so much less of what was taken, at the moment at which it was taken."""
+        now = self._clock()
+        if taken.at <= now - MINUTE:
+            return
+        less = min(amount, taken.amount)
+        taken.amount -= less
+        self._last_minute(taken.what, taken.name, now).total -= less
 
     async def close(self) -> None:
-        """Nothing."""
+        """Close nothing: nothing is open."""
 
-    def _count(self, what: str, name: str) -> tuple[_WindowCount, float]:
-        """The name's counters, and which part of the running minute is over."""
-        number, rest = divmod(self._clock(), MINUTE)
-        minute = int(number)
-        if minute != self._swept_minute:
-            self._counts = {k: c for k, c in self._counts.items() if c.minute >= minute - 1}
-            self._swept_minute = minute
-        count = self._counts.setdefault((what, name), _WindowCount(minute))
-        if count.minute < minute:
-            count.previous = count.current if count.minute == minute - 1 else 0
-            count.current, count.minute = 0, minute
-        return count, rest / MINUTE
-
-
-def _seconds_until_fit(count: _WindowCount, share: float, cap: int, amount: int) -> float:
-    """Seconds until the amount fits."""
-    left = 1 - share
-    if (
-        count.current + amount <= cap
-    ):  # it fits as soon as enough of the minute before is out of reach
-        return MINUTE * max(0.0, left - (cap - amount - count.current) / count.previous)
-    over = (
-        (count.current + amount - cap) / count.current if count.current and amount <= cap else 1.0
-    )
-    return MINUTE * (left + over)
+    def _last_minute(self, what: str, name: str, now: float) -> _LastMinute:
+        """Return what the name took in the last minute; names that took nothing are dropped."""
+        if now - self._swept_at >= MINUTE:
+            self._names = {
+                key: last
+                for key, last in self._names.items()
+                if last.taken and last.taken[-1].at > now - MINUTE
+            }
+            self._swept_at = now
+        last = self._names.setdefault((what, name), _LastMinute())
+        last.forget_older(now - MINUTE)
+        return last
 
 
 @final
 class RedisRateLimiter:
-    """In Redis, of all replicas together; raises what its client raises."""
+    """Counts all replicas' rates in Redis; in memory, a replica's share, while it is away."""
 
-    def __init__(self, url: str, patience: float = _REDIS_TIMEOUT, replicas: int = 1) -> None:
-        """Connects on first use.
-
-        Args:
-            url: where Redis is.
-            replicas: how many there are.
-            patience: seconds that connecting, or an answer, may take.
-
-        Raises:
-            ConfigError: the extra is not installed, or the URL is none of Redis.
-        """
-        try:
-            from limits import RateLimitItemPerMinute  # noqa: PLC0415 - an extra
-            from limits.aio.storage import RedisStorage  # noqa: PLC0415
-            from limits.aio.strategies import (  # noqa: PLC0415
-                FixedWindowRateLimiter,
-                SlidingWindowCounterRateLimiter,
-            )
-            from limits.errors import ConfigurationError  # noqa: PLC0415
-        except ImportError:
-            raise ConfigError(_MISSING_EXTRA) from None
-        if not url.startswith(("redis://", "rediss://")):
-            raise ConfigError("the setting server.redis must be a URL like redis://host:6379")
-        try:
-            storage = RedisStorage(
-                f"async+{url}",
-                implementation="redispy",
-                key_prefix="batuta",
-                socket_timeout=patience,
-                socket_connect_timeout=patience,
-            )
-        except ConfigurationError:
-            raise ConfigError(_MISSING_EXTRA) from None
-        self._storage: Any = storage
-        self.concurrency: ConcurrencyCounter = RedisConcurrency(url, replicas)
-        self._item: Callable[[int], RateLimitItem] = RateLimitItemPerMinute
-        self._requests = SlidingWindowCounterRateLimiter(storage)
-        self._tokens = FixedWindowRateLimiter(storage)
+    def __init__(self, redis: RedisConnections) -> None:
+        self.redis = redis
+        self._local = LocalRateLimiter(redis.clock)
+        self.concurrency: ConcurrencyCounter = RedisConcurrency(redis)
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
         """Counts the amount, if it fits in the cap."""
-        item = self._item(cap)
-        if what == REQUESTS:
-            allowed = await self._requests.hit(item, what, name, cost=amount)
-            stats = await self._requests.get_window_stats(item, what, name)
-        else:  # what is counted afterwards may exceed the cap, so this window must take it
-            key = self._storage.bridge.prefixed_key(item.key_for(what, name))
-            redis: Any = self._storage.bridge.storage
-            expiry = item.get_expiry()
-            allowed = bool(await redis.eval(_TAKE_TOKENS, 1, key, amount, cap, expiry))
-            stats = await self._tokens.get_window_stats(item, what, name)
-        reset = max(0.0, stats.reset_time - time())
+        taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
+        answer = await self._take(taken, cap)
+        if answer is None:
+            return await self._local.take(what, name, self.redis.share_of(cap), amount)
+        passed, used, wait_ms = answer
         return RateWindow(
-            unit=what, cap=cap, remaining=max(0, stats.remaining), reset=reset, is_allowed=allowed
+            unit=what,
+            cap=cap,
+            remaining=max(0, cap - used),
+            reset=wait_ms / 1000,
+            taken=taken if passed else None,
         )
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, whether it fits or not."""
-        if amount > 0:
-            await self._tokens.hit(self._item(cap), what, name, cost=amount)
+        """Counts what was used after all, now, whether it fits or not."""
+        taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
+        if await self._take(taken, _NO_CAP) is None:
+            await self._local.add(what, name, cap, amount)
+
+    async def give_back(self, taken: Taken, amount: int) -> None:
+        """Counts so much less of what was taken, where it was taken."""
+        if not taken.id:
+            await self._local.give_back(taken, amount)
+            return
+        before, left = taken.amount, max(0, taken.amount - amount)
+        taken.amount = left
+        await self.redis.ask(
+            lambda redis: redis.eval(_GIVE_BACK, 1, _redis_key(taken), taken.id, before, left)
+        )
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self.concurrency.close()
-        await self._storage.bridge.storage.aclose()
+        await self.redis.close()
+
+    async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:
+        """Return whether it was taken, what is counted now, and the milliseconds to wait."""
+        answer: list[int] | None = await self.redis.ask(
+            lambda redis: redis.eval(_TAKE, 1, _redis_key(taken), taken.id, taken.amount, cap)
+        )
+        return None if answer is None else (int(answer[0]), int(answer[1]), int(answer[2]))
 
 
-@final
-class FallbackRateLimiter:
-    """Redis while it answers; else this replica's share, in memory."""
-
-    def __init__(
-        self, shared: RateLimiter, replicas: int = 1, clock: Callable[[], float] = monotonic
-    ) -> None:
-        """Asks nothing yet.
-
-        Args:
-            shared: counts for all replicas.
-            replicas: how many there are.
-            clock: tells when to try again.
-        """
-        self._shared = shared
-        self._local = LocalRateLimiter(clock)
-        self._replicas = max(1, replicas)
-        self._clock = clock
-        self._down_until = float("-inf")
-        self.is_down = False
-        """Whether each replica counts for itself at the moment."""
-
-    @property
-    def concurrency(self) -> ConcurrencyCounter:
-        """Of all replicas."""
-        return self._shared.concurrency
-
-    async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
-        """Counts the amount, if it fits in the cap."""
-        if self._may_try_shared():
-            try:
-                with anyio.fail_after(2 * _REDIS_TIMEOUT):
-                    window = await self._shared.take(what, name, cap, amount)
-            except Exception as error:  # noqa: BLE001 - whatever the client raises
-                self._mark_down(error)
-            else:
-                self._mark_up()
-                return window
-        return await self._local.take(what, name, max(1, cap // self._replicas), amount)
-
-    async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, whether it fits or not."""
-        if self._may_try_shared():
-            try:
-                with anyio.fail_after(2 * _REDIS_TIMEOUT):
-                    await self._shared.add(what, name, cap, amount)
-            except Exception as error:  # noqa: BLE001 - whatever the client raises
-                self._mark_down(error)
-            else:
-                return
-        await self._local.add(what, name, cap, amount)
-
-    async def close(self) -> None:
-        """Lets connections go."""
-        await self._shared.close()
-
-    def _may_try_shared(self) -> bool:
-        return self._clock() >= self._down_until
-
-    def _mark_down(self, error: Exception) -> None:
-        self._down_until = self._clock() + _REDIS_RETRY
-        if not self.is_down:
-            share = f"1/{self._replicas}" if self._replicas > 1 else "the whole"
-            _LOG.warning(
-                "Redis cannot be used (%s): this replica lets %s of each limit through",
-                type(error).__name__,
-                share,
-            )
-        self.is_down = True
-
-    def _mark_up(self) -> None:
-        if self.is_down:
-            _LOG.warning("Redis can be used again")
-        self.is_down = False
+_NO_CAP = -1
 
 
-def open_rate_limiter(url: str = "", replicas: int = 1) -> RateLimiter:
-    """In Redis if a URL is given, else in memory.
-
-    Raises:
-        ConfigError: the extra is not installed, or the URL is none of Redis.
-    """
-    return (
-        FallbackRateLimiter(RedisRateLimiter(url, replicas=replicas), replicas)
-        if url
-        else LocalRateLimiter()
-    )
+def _redis_key(taken: Taken) -> str:
+    return f"batuta:rate:{{{taken.what}:{taken.name}}}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from batuta.gateway.errors import invalid_value
+from batuta.gateway.errors import APIError, invalid_value
 
 MAX_PAGE = 100
 """Rows of the longest page."""
@@ -13,8 +13,21 @@ MAX_PAGE = 100
 Row = TypeVar("Row")
 
 
+def check_query(query: Mapping[str, str], *known: str) -> None:
+    """Raise APIError unless the address has these parameters and no others.
+
+    Raises:
+        APIError: it has another one, which would have looked as if it were obeyed.
+    """
+    for name in query:
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "there are none here"
+            message = f"Unknown parameter: '{name[:80]}'; {there}."
+            raise APIError(400, "unknown_parameter", message, param=name[:80])
+
+
 def parse_limit(query: Mapping[str, str], default: int) -> int:
-    """How many rows a page shall have.
+    """Return how many rows a page shall have.
 
     Raises:
         APIError: it is no whole number from 1 to `MAX_PAGE`.

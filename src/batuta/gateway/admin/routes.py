@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from math import isfinite
 from time import time
 from typing import Any, NoReturn, final
@@ -13,10 +12,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.admin.paging import MAX_PAGE, list_page, parse_limit
+from batuta.gateway.admin.paging import MAX_PAGE, check_query, list_page, parse_limit
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
+from batuta.gateway.serving.models import Catalogue
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -33,17 +33,22 @@ _GRACE_SECONDS = 3600.0
 
 @final
 class AdminRoutes:
-    """What `batuta keys` does, over HTTP; a revoked key is dead here at once."""
+    """The commands of `batuta keys`, over HTTP; a revoked key is dead here at once."""
 
     def __init__(
-        self, store: Store | None, authenticator: Authenticator, deletions: Deletions
+        self,
+        catalogue: Catalogue,
+        store: Store | None,
+        authenticator: Authenticator,
+        deletions: Deletions,
     ) -> None:
+        self._catalogue = catalogue
         self._kept = store
         self._authenticator = authenticator
         self._deletions = deletions
 
     def routes(self) -> list[Route]:
-        """Who may come here was checked before anything is routed."""
+        """Return the routes; whether a caller may use them was checked before."""
         key = "/v1/admin/keys/{id}"
         return [
             Route("/v1/admin/keys", self.list, methods=["GET"]),
@@ -61,6 +66,7 @@ class AdminRoutes:
     async def list(self, request: Request) -> Response:
         """The keys (of `tenant`), never their text, newest first; a page after `after`."""
         query = request.query_params
+        check_query(query, "tenant", "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
         try:
             found = await self._store.keys.list(
@@ -72,13 +78,14 @@ class AdminRoutes:
 
     async def get(self, request: Request) -> Response:
         """One key."""
+        check_query(request.query_params)
         return json_response(key_entry(await self._find_key(request)))
 
     async def create(self, request: Request) -> Response:
         """A new key; its text is in this answer and nowhere else."""
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
-        policy, expires = _parse_permissions(body, {}), _parse_expiry(body)
+        policy, expires = self._parse_permissions(body), _parse_expiry(body)
         try:
             key, issued = await self._store.keys.create(
                 self._key_hasher, tenant, name, policy, expires=expires
@@ -89,9 +96,9 @@ class AdminRoutes:
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
-        """Other limits, another name, another end; what is not named stays."""
+        """Change a key's limits, name or end; what is not named stays."""
         body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
-        policy = _parse_permissions(body, permissions_json(key.policy))
+        policy = self._parse_permissions(body, key.policy)
         lasting = "expires_in" in body.names and body.get("expires_in") is None
         changed = await self._store.keys.change(
             key.id,
@@ -129,6 +136,7 @@ class AdminRoutes:
     async def tenants(self, request: Request) -> Response:
         """The tenants and their budgets, by name; a page after the tenant named `after`."""
         query = request.query_params
+        check_query(query, "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
         found = await self._store.keys.tenants(limit=limit + 1, after=query.get("after"))
         return json_response(list_page(found, limit, tenant_entry, lambda one: one.name))
@@ -156,6 +164,7 @@ class AdminRoutes:
     async def spend(self, request: Request) -> Response:
         """The ledger added up; `by`, `tenant`, `since` and `until` as `batuta keys spend`."""
         query = request.query_params
+        check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day,tenant").split(",") if name]
         for name in ("since", "until"):
             if name in query and not _DAY_PATTERN.fullmatch(query[name]):
@@ -180,6 +189,21 @@ class AdminRoutes:
         if key is None:
             raise not_found(f"The key '{name}'")
         return key
+
+    def _parse_permissions(
+        self, body: Fields, before: KeyPermissions | None = None
+    ) -> KeyPermissions | None:
+        """Return the earlier limits with the body's in their place; None if the body names none."""
+        given = body.object("limits")
+        if given is None:
+            return None
+        old = {} if before is None else permissions_json(before)
+        try:
+            found = read_permissions({**old, **{name: given.get(name) for name in given.names}})
+            self._catalogue.known_names.check_permissions(found, before)
+        except ValueError as error:
+            _raise_invalid("limits", error)
+        return found
 
     @property
     def _store(self) -> Store:
@@ -212,17 +236,6 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
             message = f"Unknown parameter: '{name}'."
             raise APIError(400, "unknown_parameter", message, param=name)
     return body
-
-
-def _parse_permissions(body: Fields, before: Mapping[str, Any]) -> KeyPermissions | None:
-    """The limits of the body over those from before; None if the body names none."""
-    given = body.object("limits")
-    if given is None:
-        return None
-    try:
-        return read_permissions({**before, **{name: given.get(name) for name in given.names}})
-    except ValueError as error:
-        _raise_invalid("limits", error)
 
 
 def _parse_expiry(body: Fields) -> float | None:

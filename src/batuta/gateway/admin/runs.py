@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from batuta.core import Outcome
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.admin.paging import list_page, parse_limit
+from batuta.gateway.admin.paging import check_query, list_page, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
@@ -42,6 +42,7 @@ class RunRoutes:
     async def list_runs(self, request: Request) -> Response:
         """Runs, newest first; `after` takes the `next_cursor` of the page before."""
         query, sees = request.query_params, caller_of(request.scope).visible_tenant
+        check_query(query, "limit", "after", "model", "outcome")
         limit = parse_limit(query, _DEFAULT_PAGE)
         try:
             rows = await self._store.list(
@@ -57,6 +58,7 @@ class RunRoutes:
 
     async def get_run(self, request: Request) -> Response:
         """A run with its whole trace; the trace is null if its content was not kept."""
+        check_query(request.query_params)
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
         if summary is None:

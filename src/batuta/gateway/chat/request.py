@@ -12,8 +12,8 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import Fields
-from batuta.gateway.serving.attachments import parse_audio, parse_file
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
@@ -25,9 +25,6 @@ from batuta.gateway.serving.parsed_call import (
 )
 from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
 
-MAX_MESSAGES = 500
-_MAX_PARTS = 500
-_MAX_CALLS = 128
 _ROLES = tuple(role.value for role in Role)
 _UNSUPPORTED_PARTS = {"video_url", "audio"}
 """Kinds of content that the API knows and no worker here is given."""
@@ -150,7 +147,7 @@ def parse_chat(body: Fields) -> ParsedCall:
 
 
 def parse_sampling(body: Fields) -> Sampling:
-    """How the visible answer is to be sampled.
+    """Return the sampling of the visible answer.
 
     Raises:
         APIError: a value is out of bounds.
@@ -211,7 +208,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
         APIError: it is missing, empty or malformed.
     """
     body.need("messages")
-    turns = body.objects("messages", MAX_MESSAGES) or []
+    turns = body.objects("messages", MAX_ENTRIES) or []
     if not turns:
         raise invalid_value("messages", "it must have at least one message.")
     return tuple(_parse_message(turn) for turn in turns)
@@ -237,7 +234,7 @@ def _parse_assistant(turn: Fields, name: str | None) -> Message:
     refusal = turn.text("refusal")
     if refusal:
         parts.append(Text(refusal))
-    calls = [_parse_tool_call(call) for call in turn.objects("tool_calls", _MAX_CALLS) or ()]
+    calls = [_parse_tool_call(call) for call in turn.objects("tool_calls", MAX_ENTRIES) or ()]
     reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
     if not parts and not calls and not reasoning:
         raise missing_parameter(turn.path("content"))
@@ -273,7 +270,7 @@ def _parse_parts(turn: Fields, *, images: bool) -> tuple[Part, ...]:
         return (Text(content, cache=turn.cache_mark()),)
     if not isinstance(content, list):
         raise invalid_type(turn.path("content"), "a string or an array", content)
-    parts = turn.objects("content", _MAX_PARTS) or []
+    parts = turn.objects("content", MAX_ENTRIES) or []
     if not parts:
         raise invalid_value(turn.path("content"), "it must have at least one part.")
     return tuple(_parse_part(part, images=images) for part in parts)
@@ -318,10 +315,11 @@ def _required_text(part: Fields, name: str) -> str:
 
 def _parse_image(part: Fields) -> Image:
     part.need("image_url")
+    if isinstance(part.get("image_url"), str):  # as the Responses dialect has it
+        url = picture_url(part.path("image_url"), part.need_text("image_url"))
+        return Image(url=url, cache=part.cache_mark())
     image = part.need_object("image_url")
-    url = image.need_text("url")
-    if not url.startswith(("https://", "data:image/")):
-        raise invalid_value(image.path("url"), "it must begin with 'https://' or 'data:image/'.")
+    url = picture_url(image.path("url"), image.need_text("url"))
     detail = image.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail, cache=part.cache_mark())
 

@@ -17,11 +17,10 @@ from batuta.core import (
     ToolCall,
 )
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.progress import RunProgress
-from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.gateway.serving.progress import ProgressPiece, RunProgress
 from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 
@@ -79,7 +78,7 @@ def _bare_token(token: TokenLogprob) -> dict[str, Any]:
 
 
 def finish_reason(reply: Reply) -> str:
-    """Why the answer's text ends where it does."""
+    """Return why the answer's text ends."""
     if reply.tool_calls:
         return "tool_calls"
     ended = reply.finish is Finish.DECLINED or reply.is_refusal
@@ -121,7 +120,7 @@ class ChatStreamRenderer:
         """One worker is passed through: its own reasoning is shown, and no progress."""
         steps = prepared.call.options.stream_steps
         self._progress = RunProgress(prepared) if steps or not self._direct else None
-        """What is told beside the answer; None: nothing."""
+        """The progress that is told beside the answer; None for none."""
         self._has_streamed = False
         """Whether any of the answer was shown as it came."""
         self._call = prepared.call
@@ -135,9 +134,9 @@ class ChatStreamRenderer:
         self._head = self._head_of(0)
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: dict[int, list[str]] = {}
-        """What was shown of each choice."""
-        self._tools: set[tuple[int, int]] = set()
-        """The tool calls that were begun: their choice and their index."""
+        """The text shown of each choice."""
+        self._tools: dict[tuple[int, int], int] = {}
+        """The argument characters sent so far of each tool call, by its choice and index."""
         self._mid_line = False
         """Whether the last progress told ended within a line."""
 
@@ -157,7 +156,7 @@ class ChatStreamRenderer:
             await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """What was not shown yet, the reasons for the end, the usage, and the end."""
+        """Write the rest of the text, the reasons for the end, the usage, and the end."""
         for number, said in enumerate(reply.choices):
             await self._write_rest(said, number)
         ends: list[dict[str, Any]] = [
@@ -178,7 +177,7 @@ class ChatStreamRenderer:
         await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
 
     def matches(self, reply: Reply) -> bool:
-        """Whether what was shown is the beginning of that reply, and of its alternatives."""
+        """Return True if the shown text begins that reply, and its alternatives."""
         choices = reply.choices
         return all(
             number < len(choices) and choices[number].text.startswith("".join(texts))
@@ -208,14 +207,16 @@ class ChatStreamRenderer:
             await self._write_chunk(fields, delta.choice, delta.logprobs)
 
     def _tool_delta(self, delta: Delta, index: int) -> dict[str, Any]:
-        if (delta.choice, index) in self._tools:
+        place, told = (delta.choice, index), len(delta.tool_arguments)
+        if place in self._tools:
+            self._tools[place] += told
             return {"index": index, "function": {"arguments": delta.tool_arguments}}
-        self._tools.add((delta.choice, index))
+        self._tools[place] = told
         call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
         return {"index": index, **tool_call_object(call)}
 
     async def _write_rest(self, reply: Reply, number: int) -> None:
-        """What of the reply was not shown as it came."""
+        """Write the part of the reply that was not shown as it came."""
         if reply.reasoning and self._direct and not self._has_streamed:
             await self._write_chunk({"reasoning_content": reply.reasoning}, number)
         shown = sum(map(len, self._texts.get(number, ())))
@@ -224,8 +225,13 @@ class ChatStreamRenderer:
             field = "refusal" if reply.is_refusal else "content"
             await self._write_chunk({field: text}, number, () if shown else reply.logprobs)
         for index, call in enumerate(reply.tool_calls):
-            if (number, index) not in self._tools:
+            seen = self._tools.get((number, index))
+            rest = call.arguments[seen or 0 :]
+            if seen is None:
                 told = {"index": index, **tool_call_object(call)}
+                await self._write_chunk({"tool_calls": [told]}, number)
+            elif rest:  # such as the empty object of a call without arguments
+                told = {"index": index, "function": {"arguments": rest}}
                 await self._write_chunk({"tool_calls": [told]}, number)
 
     async def _write_chunk(
@@ -242,7 +248,7 @@ class ChatStreamRenderer:
         await self._writer.write(head + encode_json(delta) + tail)
 
     def _head_of(self, number: int) -> bytes:
-        """What a chunk of that choice begins with."""
+        """Return the beginning of that choice's chunks."""
         if number not in self._heads:
             place = b',"choices":[{"index":%d,"delta":' % number
             self._heads[number] = b"data: " + encode_json(self._base)[:-1] + place

@@ -13,8 +13,7 @@ from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
 from batuta.gateway.chat.request import parse_model, parse_sampling
 from batuta.gateway.chat.response import DONE_FRAME, finish_reason, orchestration_of, usage_of
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.body import Fields
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
@@ -130,11 +129,11 @@ class TextCompletionStreamRenderer:
             await self._writer.write(self._frame(_choice_object(delta.text)))
 
     def matches(self, reply: Reply) -> bool:
-        """Whether what was shown is the beginning of that reply."""
+        """Return True if the shown text begins that reply."""
         return reply.text.startswith(self._text)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """What was not shown yet, the reason for the end, the usage, and the end."""
+        """Write the rest of the text, the reason for the end, the usage, and the end."""
         rest = reply.text[len(self._text) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
         told = orchestration_of(run, trace=self._call.options.trace)

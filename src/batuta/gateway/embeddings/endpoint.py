@@ -44,7 +44,7 @@ class EmbeddingsEndpoint:
 
 
 def _check_policies(prepared: PreparedCall) -> None:
-    """Nothing, if policies can read what is to be embedded.
+    """Return if guardrails can read what is to be embedded, else raise.
 
     Raises:
         APIError: token ids, which none can read.

@@ -22,7 +22,7 @@ _MAX_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
-    """What a caller wants."""
+    """A call in the dialect of responses."""
 
     call: ParsedCall
     as_base64: bool = False

@@ -3,16 +3,205 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+import json
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 import anyio
 import anyio.to_thread
+import orjson
+import zstandard
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
-from batuta.gateway.http.json_body import check_keys, check_value_count, decode_object, encode_json
+
+_WINDOW_BYTES = 8 << 20
+"""The memory that a zstd frame may ask for, as recommended by RFC 8878."""
+_GZIP, _DEFLATE = 31, 15
+_AT_ONCE = 4
+"""The most bodies unpacked at the same time: each may use as much memory as a whole body."""
+_places = anyio.CapacityLimiter(_AT_ONCE)
+
+
+async def unpack_body(body: bytes, encoding: str, most: int) -> bytes:
+    """Unpack the body in another thread, and return it plain.
+
+    Args:
+        body: as it came.
+        encoding: the header `content-encoding`.
+        most: bytes that it may unpack to.
+
+    Raises:
+        APIError: the encoding is not known, or what came is not of it, or too large.
+    """
+    name = encoding.strip().lower()
+    if name in {"", "identity"}:
+        return body
+    unpack = _UNPACKERS.get(name)
+    if unpack is None:
+        message = "The body must be sent plain, or with 'content-encoding: gzip' or 'zstd'."
+        headers = {"accept-encoding": "gzip, zstd"}
+        raise APIError(415, "unsupported_media_type", message, headers=headers)
+    try:
+        plain = await anyio.to_thread.run_sync(unpack, body, most, limiter=_places)
+    except (zlib.error, zstandard.ZstdError, EOFError):
+        message = f"The body is not of its 'content-encoding: {name}'."
+        raise APIError(400, "invalid_value", message) from None
+    if len(plain) > most:
+        raise APIError(413, "request_too_large", f"The body unpacks to more than {most} bytes.")
+    return plain
+
+
+def _unpack_zlib(body: bytes, most: int, kind: int) -> bytes:
+    reader = zlib.decompressobj(kind)
+    plain = reader.decompress(body, most + 1)
+    if not reader.eof and len(plain) <= most:
+        raise EOFError
+    return plain
+
+
+def _unpack_gzip(body: bytes, most: int) -> bytes:
+    return _unpack_zlib(body, most, _GZIP)
+
+
+def _unpack_deflate(body: bytes, most: int) -> bytes:
+    return _unpack_zlib(body, most, _DEFLATE)
+
+
+def _unpack_zstd(body: bytes, most: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    # A piece of a decompression bomb unpacks to some megabytes: the size is checked after each.
+    for at in range(0, len(body), _PIECE_BYTES):
+        parts.append(reader.decompress(body[at : at + _PIECE_BYTES]))
+        size += len(parts[-1])
+        if size > most or reader.eof:
+            break
+    if not reader.eof and size <= most:
+        raise EOFError
+    return b"".join(parts)
+
+
+_PIECE_BYTES = 1024
+_UNPACKERS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "gzip": _unpack_gzip,
+    "x-gzip": _unpack_gzip,
+    "deflate": _unpack_deflate,
+    "zstd": _unpack_zstd,
+}
+
+
+MAX_VALUES = 60_000
+"""Most values of a body; a picture is one, however large it is."""
+MAX_ENTRIES = MAX_VALUES
+"""The most entries of an array: in every dialect the limit on a body's values is the only one."""
+_SHOWN = 64
+"""Characters of a key that an error shows."""
+_ODD_COLON = re.compile(rb'"[ \t\r\n]+:|\\u00(?:22|3[aA])')
+"""Signs that make counting colons after quotes useless: gaps, and escapes of the two signs."""
+
+
+def encode_json(value: Any) -> bytes:
+    """The value as JSON; a model's lone surrogates are written as escapes."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # odd text or integers over 64 bits: rare and slow
+        return json.dumps(value, separators=(",", ":"), default=_decode_fragment).encode()
+
+
+def plain_json(value: Any) -> Any:
+    """A copy of the value that is nothing but JSON."""
+    return json.loads(encode_json(value))
+
+
+def _decode_fragment(value: object) -> Any:
+    """Decode again what was encoded before."""
+    if isinstance(value, orjson.Fragment):
+        return orjson.loads(orjson.dumps(value))
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+def check_value_count(body: bytes) -> None:
+    """Return if the JSON has no more values than can be read quickly; not in the event loop.
+
+    Raises:
+        APIError: it has more.
+    """
+    if count_values(body, MAX_VALUES) > MAX_VALUES:
+        message = f"The body has more than {MAX_VALUES} values."
+        raise APIError(413, "request_too_large", message)
+
+
+def count_values(body: bytes, most: int) -> int:
+    """Return about how many values the JSON has; exactly only up to `most`."""
+    found = _count_separators(body)  # including those in strings
+    return found if found <= most else _count_separators(_drop_strings(body, most))
+
+
+def _count_separators(body: bytes) -> int:
+    return sum(body.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def _drop_strings(body: bytes, most: int) -> bytes:
+    """Return the JSON outside of strings, as far as is needed to find too many values.
+
+    A few calls that each take milliseconds: a pattern that gives up the interpreter's lock for
+    every string waits for it as often, for seconds where the loop is busy.
+    """
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Keys and values make two strings for a separator, and a string has two quotes.
+    return b"".join(unescaped.split(b'"', 4 * most + 4)[::2])
+
+
+def check_keys(body: bytes) -> None:
+    """Return if no object has a key twice, else raise: readers differ on which one counts.
+
+    Raises:
+        APIError: one has.
+    """
+    if not _ODD_COLON.search(body):
+        try:
+            # Compact JSON has one of these for each key, and as many more as strings hold.
+            if orjson.dumps(orjson.loads(body)).count(b'":') == body.count(b'":'):
+                return
+        except (orjson.JSONDecodeError, TypeError):
+            pass  # odd, or deep: below
+    try:
+        json.loads(body, object_pairs_hook=_check_pairs)
+    except ValueError:
+        return  # it is refused where it is read
+    except RecursionError:
+        raise APIError(400, "invalid_json", "The body is nested too deeply.") from None
+
+
+def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            message = f"The body is not valid JSON: the key '{name[:_SHOWN]}' appears twice."
+            raise APIError(400, "invalid_json", message)
+        seen.add(name)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request's body must be.
+
+    Raises:
+        APIError: it is none.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        message = f"The body is not valid JSON: {error.msg} at line {error.lineno}."
+        raise APIError(400, "invalid_json", message) from None
+    if not isinstance(value, dict):
+        raise invalid_type("body", "an object", value)
+    return value  # pyright: ignore[reportUnknownVariableType] - JSON's keys are strings
+
 
 JSON = b"application/json"
 BODY_TIMEOUT = 60.0
@@ -110,7 +299,7 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
 
 
 def _wants_fresh(scope: Scope) -> bool:
-    """Whether `Cache-Control` says that no kept answer will do, or that none may be kept."""
+    """Return True if `Cache-Control` says that no kept answer will do, or that none may be kept."""
     given = header_value(scope, b"cache-control")
     if given is None:
         return False
@@ -179,7 +368,7 @@ class Fields:
         return f"{self._where}.{name}" if self._where else name
 
     def mentions(self, names: Collection[str]) -> bool:
-        """Whether any of these fields is there, null or not: else none of them need be read."""
+        """Return True if any of these fields is there, null or not."""
         return not self._data.keys().isdisjoint(names)
 
     def get(self, name: str) -> Any:
@@ -234,7 +423,10 @@ class Fields:
         return float(value)
 
     def cache_mark(self) -> str | None:
-        """Whether the prompt is to be cached up to here, and how long: `cache_control`."""
+        """Return for how long the prompt is to be cached up to here, by `cache_control`.
+
+        None if not.
+        """
         control = self.object("cache_control")
         if control is None:
             return None

@@ -1,4 +1,4 @@
-"""What the server takes on: connections under limits.
+"""Accepts connections under limits.
 
 A connection that waits for its next request, or has sent a part of one's headers, holds a file
 descriptor and no work. When the server, or one address, has as many as it may, the one that has
@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.server_limits import (
     ConnectionLimits,
     customer_of,
@@ -39,7 +39,7 @@ _MAX_HEADERS = 256
 
 
 class Place(Enum):
-    """What a connection is doing, as far as it may be closed for another."""
+    """The state of a connection, as far as it may be closed for another."""
 
     IDLE = "waits for a request, or for the rest of its headers"
     UPLOADING = "waits for the rest of a request's body"
@@ -47,7 +47,7 @@ class Place(Enum):
 
 
 class Wait(Enum):
-    """What a connection keeps the server waiting for."""
+    """The event for which a connection keeps the server waiting."""
 
     BYTES = "bytes of a request"
     READER = "a reader"
@@ -120,7 +120,7 @@ class ConnectionTable:
         self._deadlines.setdefault((connection, wait), monotonic() + seconds)
 
     def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:
-        """What was waited for has come."""
+        """Forget the deadline of an event that has come."""
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
@@ -139,7 +139,7 @@ class ConnectionTable:
             self.close_overdue()
 
     def _longest_waiting(self, address: str | None) -> GuardedProtocol | None:
-        """Who can be closed for another connection (of that address): the idle ones first."""
+        """Return the connection to close for another (of that address): the idle ones first."""
         for connection in chain(self._idle, self._uploading):
             if address in {None, connection.address} and connection.is_drained:
                 return connection
@@ -168,7 +168,7 @@ class GuardedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.address = ""
-        """Who the connection counts for."""
+        """The address for which the connection counts."""
         self._table = table
         self._entered = False
         self._head = 0
@@ -231,7 +231,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         super().on_header(name, value)
         if len(self.headers) > _MAX_HEADERS:
-            self._refuse_head()
+            self._refuse_head(_long_head())
             raise TooMuchReadError
 
     def on_body(self, body: bytes) -> None:
@@ -243,9 +243,13 @@ class GuardedProtocol(HttpToolsProtocol):
         """A request has begun.
 
         Raises:
-            TooMuchReadError: read ahead of their answers requests would fill the memory, a hundred
-                bytes of it for each that was sent; the connection is closed.
+            TooMuchReadError: its target and its `Host` are of two servers; or read ahead of their
+                answers requests would fill the memory, a hundred bytes of it for each that was
+                sent. The connection is closed.
         """
+        if self._names_another_host():
+            self._refuse_head(_other_host())
+            raise TooMuchReadError
         self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
@@ -329,14 +333,22 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self._answering:
             self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
         if self._head > self._table.limits.header_bytes:
-            self._refuse_head()
+            self._refuse_head(_long_head())
 
-    def _refuse_head(self) -> None:
-        """A head is too long; while something is answered, the refusal would stand in its midst."""
+    def _refuse_head(self, refusal: APIError) -> None:
+        """A head is refused; while something is answered, the refusal would stand in its midst."""
         if self._answering:
             self.abort()
         else:
-            self.send_refusal(_long_head())
+            self.send_refusal(refusal)
+
+    def _names_another_host(self) -> bool:
+        """Tell whether the target is a whole address whose host is not that of the header."""
+        scheme, found, rest = self.url.partition(b"://")
+        if self.url.startswith((b"/", b"*")) or not found or not scheme.isalpha():
+            return False
+        authority = rest.partition(b"/")[0].partition(b"?")[0]
+        return any(value != authority for name, value in self.headers if name.lower() == b"host")
 
     def _leave(self) -> None:
         if self._entered:
@@ -347,6 +359,11 @@ class GuardedProtocol(HttpToolsProtocol):
 def _no_place() -> APIError:
     message = "The server has reached its limit of connections; try again later."
     return APIError(503, "overloaded", message, headers={"retry-after": "2"})
+
+
+def _other_host() -> APIError:
+    message = "The request's target and its header 'host' name two servers."
+    return APIError(400, "invalid_request", message)
 
 
 def _long_head() -> APIError:

@@ -16,6 +16,7 @@ from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import header_value, raw_headers, read_checked_body
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
+from batuta.store.key_permissions import KeyPermissions
 
 IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
@@ -23,6 +24,7 @@ IDEMPOTENT_PATHS = frozenset(
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 """Bytes of an answer that is kept; a longer one is run anew."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _SUCCESS_STATUSES = range(200, 300)
 _STREAM_ENDS = (
     b"[DONE]",
@@ -30,7 +32,7 @@ _STREAM_ENDS = (
     b"event: response.incomplete",
     b"message_stop",
 )
-"""What streams that came to their end have near it."""
+"""Marks near the end of streams that came to their end."""
 _TAIL_BYTES = 1_000_000
 
 
@@ -57,19 +59,16 @@ class IdempotencyMiddleware:
             raise APIError(400, "invalid_value", message, param="Idempotency-Key")
         body = await read_checked_body(receive)
         caller = caller_of(scope)
-        # A key that may ask for less is not told what another one was answered.
-        may = caller.permissions
-        rights = repr((may.models, may.workers_allow, may.workers_deny)).encode()
-        digest = hashlib.sha256(b"\0".join((scope["path"].encode(), rights, body))).digest()
+        request = _Fingerprint(scope["path"], caller.permissions, body)
         kept = IdempotencyStore(self.store.database)
         try:
-            found = await kept.claim(caller.tenant, key.decode(), digest)
+            found = await kept.claim(caller.tenant, key.decode(), request.digest)
         except StoreError as error:
             log_exception(error)
             message = "Earlier answers cannot be looked up now; try again."
             raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
         if isinstance(found, EarlierRequest):
-            await _send_earlier_answer(found, digest, send)
+            await _send_earlier_answer(found, request, send)
             return
         await self._answer_first(
             scope,
@@ -101,6 +100,39 @@ class IdempotencyMiddleware:
                     await (kept.forget(claim) if answer is None else kept.keep(claim, answer))
                 except StoreError as error:
                     log_exception(error)
+
+
+@final
+class _Fingerprint:
+    """Digests of what the client sent and of what its key might ask for, kept apart.
+
+    Both are written in a form that another version of this code writes, too: what was answered
+    before an upgrade is answered again after it.
+    """
+
+    def __init__(self, path: str, may: KeyPermissions, body: bytes) -> None:
+        named = (may.models, may.workers_allow, may.workers_deny)
+        sent = hashlib.sha256(b"\0".join((path.encode(), body))).digest()
+        self.digest = (
+            sent + hashlib.sha256(orjson.dumps([sorted(names) for names in named])).digest()
+        )
+        # Earlier versions had both in one; their rows are there for a day.
+        parts = (path.encode(), repr(named).encode(), body)
+        self._together = hashlib.sha256(b"\0".join(parts)).digest()
+
+    def check(self, earlier: bytes) -> None:
+        """Raise APIError if it is not that of an earlier request."""
+        if earlier in {self.digest, self._together}:
+            return
+        if earlier[:_DIGEST_BYTES] == self.digest[:_DIGEST_BYTES]:
+            # A key that may ask for less is not told what another one was answered.
+            message = (
+                "This Idempotency-Key was used by a key of other rights, or before the rights of "
+                "this one changed; use a new one."
+            )
+        else:
+            message = "This Idempotency-Key was used for another request; use a new one."
+        raise APIError(409, "idempotency_conflict", message)
 
 
 class _ResponseRecorder:
@@ -141,15 +173,13 @@ class _ResponseRecorder:
         return StoredAnswer(start["status"], plain, body if content else None)
 
 
-async def _send_earlier_answer(earlier: EarlierRequest, digest: bytes, send: Send) -> None:
+async def _send_earlier_answer(earlier: EarlierRequest, request: _Fingerprint, send: Send) -> None:
     """The answer from before.
 
     Raises:
         APIError: there is none to be given.
     """
-    if earlier.digest != digest:
-        message = "This Idempotency-Key was used for another request; use a new one."
-        raise APIError(409, "idempotency_conflict", message)
+    request.check(earlier.digest)
     answer = earlier.answer
     if answer is None:
         message = "A request with this Idempotency-Key is being answered; wait for it."
@@ -181,7 +211,7 @@ def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _may_keep(body: bytes) -> bool:
-    """Whether the caller lets its answer be kept; a body that cannot be read is refused later."""
+    """Return True if the caller lets its answer be kept; an unreadable body is refused later."""
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

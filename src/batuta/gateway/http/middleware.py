@@ -30,8 +30,14 @@ from batuta.gateway.access.caller import (
 )
 from batuta.gateway.errors import APIError, internal_error, log_exception, messages_error_body
 from batuta.gateway.http.body import ClientGone, cookie_value, send_json
+from batuta.gateway.http.cross_origin import CrossOrigin, is_preflight
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
-from batuta.gateway.http.request_slots import LIMITED_PATHS, ConcurrencyLimiter
+from batuta.gateway.http.request_slots import (
+    LIMITED_PATHS,
+    BodyMemory,
+    ConcurrencyLimiter,
+    HeldMemory,
+)
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 from batuta.store import Store
@@ -44,20 +50,22 @@ CLIENT_CLOSED = 499
 """The status of what was not answered because its reader went away."""
 SESSION_COOKIE = "batuta_session"
 """The cookie that carries a web page's session."""
-MAX_BODY = 20 * 1024 * 1024
-MAX_BODIES = 256 * 1024 * 1024
-"""Bytes of large bodies that are held at the same time, by all requests together."""
-_SMALL_BODY = 256 * 1024
-"""Bytes up to which a body does not count among the large ones."""
 MAX_HEADERS = 64 * 1024
-_LENGTH_DIGITS = 12
 _REQUEST_ID_KEY = "batuta.request_id"
 _MESSAGES_PATH = "/v1/messages"
-"""Where errors have Anthropic's form."""
+"""The path under which errors have Anthropic's form."""
 _REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST_PATTERN = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
 _API = "/v1"
 _ADMIN = "/v1/admin"
+_SINGLE_HEADERS = frozenset(
+    {
+        b"authorization", b"content-encoding", b"content-length", b"content-type", b"host",
+        b"idempotency-key", b"origin", b"transfer-encoding", b"x-api-key",
+    }
+)  # fmt: skip
+"""Headers by which a proxy before this server could take a request for another one than it is
+here, if they came twice."""
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _BEARER = b"bearer "
 _NO_SPAN = nullcontext()
@@ -65,7 +73,7 @@ _NO_SPAN = nullcontext()
 Headers = dict[bytes, bytes]
 """The first header of each name, in lower case."""
 ExplainError = Callable[[Scope, Exception], APIError | None]
-"""What the caller is told of an exception that is no `APIError`; None: it is a fault of ours."""
+"""Returns the error that the caller is told; None if the exception is a fault of ours."""
 
 
 def request_id(scope: Scope) -> str | None:
@@ -87,6 +95,7 @@ class RequestMiddleware:
         authenticator: Authenticator,
         limiter: ConcurrencyLimiter,
         hosts: Collection[str] = (),
+        origins: Collection[str] = (),
         store: Store | None = None,
         explain: ExplainError = lambda _scope, _error: None,
     ) -> None:
@@ -99,6 +108,7 @@ class RequestMiddleware:
             authenticator: tells who asks.
             limiter: gives each request for an answer its place.
             hosts: names under which the server is reached, besides the loopback.
+            origins: of other web pages that may use the API.
             store: keeps answers under an `Idempotency-Key`; None: none is kept.
             explain: what is told of exceptions that are no `APIError`.
         """
@@ -110,6 +120,7 @@ class RequestMiddleware:
         self._authenticator = authenticator
         self._limiter = limiter
         self._host_check = HostCheck(hosts, authenticator)
+        self._cross_origin = CrossOrigin(origins)
         self._bodies = BodyMemory()
         self._idempotent = None if store is None else IdempotencyMiddleware(self._place, store)
         self._explain = explain
@@ -144,9 +155,22 @@ class RequestMiddleware:
         Raises:
             APIError: it is too large, comes from another web page, or its caller may not.
         """
+        if b"origin" in headers and self._is_allowed_page(scope, headers):
+            answer.more_headers = self._cross_origin.answer_headers(headers[b"origin"])
+            if is_preflight(scope["method"], headers):
+                answer.more_headers += self._cross_origin.preflight_headers(headers)
+                await answer.send_nothing()
+                return
+            headers = {n: v for n, v in headers.items() if n not in {b"origin", b"cookie"}}
         self._host_check.check(scope, headers)
-        body = self._bodies.watch_large_body(receive, headers.get(b"content-length"))
+        packed = headers.get(b"content-encoding")
+        # the length of a compressed body does not tell its size
+        length = headers.get(b"content-length") if packed is None else None
+        body = self._bodies.watch_large_body(receive, length)
         receive = receive if body is None else body.receive
+        if packed is not None and body is not None:
+            receive = body.unpacked(packed.decode("latin-1"))
+        held = HeldMemory.of_request(scope, self._bodies)
         try:
             if scope["path"] not in _PUBLIC_PATHS:
                 await self._find_caller(scope, headers)
@@ -158,11 +182,17 @@ class RequestMiddleware:
         finally:
             if body is not None:
                 body.release()
+            held.release()
+
+    def _is_allowed_page(self, scope: Scope, headers: Headers) -> bool:
+        """Tell whether the request is of another web page that may use the API."""
+        needs_key = self._authenticator.is_known_to_need_key
+        return self._cross_origin.allows(scope["path"], headers[b"origin"], needs_key=needs_key)
 
     async def _place(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve; what asks for an answer, when there is a place."""
         if scope["path"] in LIMITED_PATHS and scope["method"] == "POST":
-            async with self._limiter.slot():
+            async with self._limiter.slot(caller_of(scope).tenant):
                 await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -213,9 +243,11 @@ class RequestMiddleware:
 
 @final
 class _Answer:
-    """What is sent to one request: named, and noted for the log."""
+    """The answer to one request: named, and noted for the log."""
 
-    __slots__ = ("_began", "_headers", "_name", "_scope", "_send", "error_code", "status")
+    __slots__ = (
+        "_began", "_headers", "_name", "_scope", "_send", "error_code", "more_headers", "status",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, send: Send, given: bytes | None) -> None:
         self._began = perf_counter()
@@ -225,6 +257,8 @@ class _Answer:
         self._name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
         scope[_REQUEST_ID_KEY] = self._name.decode()
         self._headers: list[tuple[bytes, bytes]] = []
+        self.more_headers: list[tuple[bytes, bytes]] = []
+        """Headers that let a web page of another origin read the answer."""
         self.status: int | None = None
         """None: nothing was sent yet."""
         self.error_code: str | None = None
@@ -241,8 +275,14 @@ class _Answer:
                 (b"x-request-id", self._name),
                 (b"request-id", self._name),
                 (b"openai-processing-ms", took),
+                *self.more_headers,
             ]
         await self._send(message)
+
+    async def send_nothing(self) -> None:
+        """Send an answer without a body."""
+        await self.send({"type": "http.response.start", "status": 204, "headers": []})
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def send_error(self, error: APIError) -> None:
         """The refusal in the form that the path's dialect has."""
@@ -283,13 +323,14 @@ class HostCheck:
         self._authenticator = authenticator
 
     def check(self, scope: Scope, headers: Headers) -> None:
-        """Nothing, if the request may pass.
+        """Return if the request may pass, else raise.
 
         Raises:
             APIError: it may not.
         """
         if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEADERS:
             raise APIError(431, "headers_too_large", f"The headers exceed {MAX_HEADERS} bytes.")
+        _check_single(scope["headers"])
         host = headers.get(b"host") or b"localhost"
         if not self._is_known_host(host.decode("latin-1")):
             message = "This host name is not one of the server's; see its setting 'hosts'."
@@ -305,6 +346,15 @@ class HostCheck:
         return name in self._hosts or _is_loopback(name)
 
 
+def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise APIError if a header came twice that may come once."""
+    found = [name for name, _ in headers if name in _SINGLE_HEADERS]
+    if len(found) == len(set(found)):
+        return
+    name = next(name for name in found if found.count(name) > 1).decode("latin-1")
+    raise APIError(400, "invalid_request", f"The header '{name}' came more than once.")
+
+
 @lru_cache(maxsize=128)
 def _host_name(host: str) -> str:
     """The name in a `Host` header; empty if it has none."""
@@ -318,67 +368,6 @@ def _is_loopback(name: str) -> bool:
         return ip_address(name.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _too_large_error() -> APIError:
-    return APIError(413, "request_too_large", f"The body exceeds {MAX_BODY} bytes.")
-
-
-@final
-class BodyMemory:
-    """What the bodies of requests hold of this process's memory."""
-
-    def __init__(self, most: int = MAX_BODIES) -> None:
-        self.most = most
-        self.used = 0
-
-    def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
-        """The body, counted while it arrives; None: it says that it is small.
-
-        Args:
-            receive: gives it.
-            length: how long it says that it is.
-
-        Raises:
-            APIError: longer than any may be.
-        """
-        declared = _SMALL_BODY + 1
-        if length is not None and length.isdigit():
-            declared = MAX_BODY + 1 if len(length) > _LENGTH_DIGITS else int(length)
-        if declared > MAX_BODY:
-            raise _too_large_error()
-        return None if declared <= _SMALL_BODY else CountedBody(receive, self)
-
-
-@final
-class CountedBody:
-    """A body while it arrives: refused once it, or all bodies together, are too large."""
-
-    def __init__(self, receive: Receive, memory: BodyMemory) -> None:
-        self._receive = receive
-        self._memory = memory
-        self._size = 0
-
-    async def receive(self) -> Message:
-        """The next message.
-
-        Raises:
-            APIError: there is no room for what it brings.
-        """
-        message = await self._receive()
-        more = len(message.get("body", b""))
-        self._size += more
-        self._memory.used += more
-        if self._size > MAX_BODY:
-            raise _too_large_error()
-        if more and self._memory.used > self._memory.most:
-            text = "The server is handling as many large requests as it can; try again later."
-            raise APIError(503, "overloaded", text, headers={"retry-after": "2"})
-        return message
-
-    def release(self) -> None:
-        """The request has ended, and its body with it."""
-        self._memory.used -= self._size
 
 
 def _is_under(path: str, folder: str) -> bool:

@@ -15,8 +15,7 @@ from typing import Any, Protocol, final
 import anyio
 from starlette.types import Receive, Send
 
-from batuta.gateway.http.body import raw_headers
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import encode_json, raw_headers
 
 
 class DisconnectReason(Enum):
@@ -28,7 +27,7 @@ class DisconnectReason(Enum):
 
 
 class KeepAlive(Protocol):
-    """What must happen from time to time while a flight lasts."""
+    """Work that must be done from time to time while a flight lasts."""
 
     def seconds_until_due(self) -> float:
         """Seconds until `tick` is wanted."""
@@ -140,7 +139,7 @@ SSE_HEADERS = (
 
 
 def keep_alive_comment() -> bytes:
-    """What a silent stream says where its readers skip comments."""
+    """Return the comment of a silent stream whose readers skip comments."""
     return KEEP_ALIVE_COMMENT
 
 

@@ -1,27 +1,185 @@
-"""Requests for answers run so many at once; others wait in a bounded queue, or are refused."""
+"""Places for requests and memory for their bodies.
+
+Requests for answers run so many at once; others wait in a bounded queue, or are refused.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import final
 
 import anyio
+from starlette.types import Message, Receive, Scope
 
 from batuta.gateway.errors import APIError, server_closing
+from batuta.gateway.http.body import read_body, unpack_body
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
+MAX_BODY = 20 * 1024 * 1024
+MAX_BODIES = 256 * 1024 * 1024
+"""The most bytes of large bodies that all requests together may hold at the same time."""
+_SMALL_BODY = 256 * 1024
+"""Bodies of up to this many bytes do not count as large."""
+_LENGTH_DIGITS = 12
+_HELD_KEY = "batuta.held_memory"
+
+
+def _too_large_error() -> APIError:
+    return APIError(413, "request_too_large", f"The body exceeds {MAX_BODY} bytes.")
+
+
+@final
+class BodyMemory:
+    """The memory that request bodies use in this process."""
+
+    def __init__(self, most: int = MAX_BODIES) -> None:
+        self.most = most
+        self.used = 0
+
+    def check(self) -> None:
+        """Raise APIError if more is held than there is room for."""
+        if self.used > self.most:
+            text = "The server is handling as many large requests as it can; try again later."
+            raise APIError(503, "overloaded", text, headers={"retry-after": "2"})
+
+    def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
+        """Return the body, to be counted while it arrives; None if it says that it is small.
+
+        Args:
+            receive: gives it.
+            length: how long it says that it is.
+
+        Raises:
+            APIError: longer than any may be.
+        """
+        declared = _SMALL_BODY + 1
+        if length is not None and length.isdigit():
+            declared = MAX_BODY + 1 if len(length) > _LENGTH_DIGITS else int(length)
+        if declared > MAX_BODY:
+            raise _too_large_error()
+        return None if declared <= _SMALL_BODY else CountedBody(receive, self)
+
+
+@final
+class CountedBody:
+    """A body while it arrives: refused once it, or all bodies together, are too large."""
+
+    def __init__(self, receive: Receive, memory: BodyMemory) -> None:
+        self._receive = receive
+        self._memory = memory
+        self._size = 0
+
+    async def receive(self) -> Message:
+        """Receive the next message, and count what it brings.
+
+        Raises:
+            APIError: there is no room for what it brings.
+        """
+        message = await self._receive()
+        more = len(message.get("body", b""))
+        self._size += more
+        self._memory.used += more
+        if self._size > MAX_BODY:
+            raise _too_large_error()
+        if more:
+            self._memory.check()
+        return message
+
+    def unpacked(self, encoding: str) -> Receive:
+        """Give the body as it was before it was packed, as one message, and count that too."""
+        is_told = False
+
+        async def receive() -> Message:
+            nonlocal is_told
+            if is_told:
+                return await self._receive()
+            plain = await unpack_body(await read_body(self.receive), encoding, MAX_BODY)
+            is_told = True
+            self._size += len(plain)
+            self._memory.used += len(plain)
+            self._memory.check()
+            return {"type": "http.request", "body": plain, "more_body": False}
+
+        return receive
+
+    def release(self) -> None:
+        """Count the body no more: its request has ended."""
+        self._memory.used -= self._size
+
+
+@final
+class HeldMemory:
+    """The stored data that one request has loaded; it counts against the limit for large bodies."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._size = 0
+
+    @staticmethod
+    def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
+        """Give the request something to count with, until `release`."""
+        held = scope[_HELD_KEY] = HeldMemory(memory)
+        return held
+
+    def hold(self, size: int) -> None:
+        """Count what is about to be loaded, if it is no small matter.
+
+        Raises:
+            APIError: there is no room for it now.
+        """
+        if size <= _SMALL_BODY:
+            return
+        self._size += size
+        self._memory.used += size
+        self._memory.check()
+
+    def release(self) -> None:
+        """Count no more what was loaded: the request has ended."""
+        self._memory.used -= self._size
+        self._size = 0
+
+
+def hold_memory(scope: Scope, size: int) -> None:
+    """Count what the request is about to load.
+
+    Raises:
+        APIError: there is no room for it now.
+    """
+    held = scope.get(_HELD_KEY)
+    if isinstance(held, HeldMemory):
+        held.hold(size)
+
+
 LIMITED_PATHS = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/ui/ask"}
 )
-"""Where answers are asked for; everything else is quick and always let in."""
+"""Paths at which answers are asked for; everything else is quick and always let in."""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """A request that waits for a place."""
+
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    has_place: bool = False
+    is_refused: bool = False
+    """True if it gave its place in the queue to another tenant's request."""
 
 
 @final
 class ConcurrencyLimiter:
-    """The places of one server, and who waits for one."""
+    """The places of one server, and who waits for one; tenants are let in by turns.
+
+    A full queue has room for a tenant that has fewer requests in it than another one: the newest
+    request of the one with most of them is refused for it.
+    """
 
     def __init__(self, limits: ConcurrencyLimits | None = None) -> None:
-        self._limits = limits = limits or ConcurrencyLimits()
-        self._slots = anyio.Semaphore(limits.max_running, fast_acquire=True)
+        self._limits = limits or ConcurrencyLimits()
+        self._queues: dict[str, deque[_Waiter]] = {}
+        """Waiting requests by tenant; the first tenant is the next one."""
         self.waiting = 0
         """Requests that wait."""
         self.running = 0
@@ -42,16 +200,16 @@ class ConcurrencyLimiter:
         """Waits, after `close`, until the last one is served."""
         await self._empty.wait()
 
-    def slot(self) -> Slot:
-        """A place for the length of a block.
+    def slot(self, tenant: str = "") -> Slot:
+        """Give the tenant a place for the length of a block.
 
         Raises:
             APIError: when the block is entered: there is none, and none came free in time; or the
                 server stops.
         """
-        return Slot(self)
+        return Slot(self, tenant)
 
-    async def acquire(self) -> None:
+    async def acquire(self, tenant: str = "") -> None:
         """Takes a place; `release` must follow.
 
         Raises:
@@ -59,33 +217,70 @@ class ConcurrencyLimiter:
         """
         if self.is_closing:
             raise server_closing()
-        try:
-            self._slots.acquire_nowait()
-        except anyio.WouldBlock:
-            await self._wait_for_slot()
-        self.running += 1
+        if self.waiting or self.running >= self._limits.max_running:
+            await self._wait_for_slot(tenant)
+        else:
+            self.running += 1
 
     def release(self) -> None:
-        """Gives the place back."""
+        """Gives the place to the next tenant that waits, or back."""
+        if self.waiting:
+            tenant = next(iter(self._queues))
+            waiter = self._queues[tenant].popleft()
+            if queue := self._queues.pop(tenant):
+                self._queues[tenant] = queue  # its next turn comes after all others'
+            self.waiting -= 1
+            waiter.has_place = True
+            waiter.woken.set()
+            return
         self.running -= 1
-        self._slots.release()
         if self.is_closing and not self.running:
             self._empty.set()
 
-    async def _wait_for_slot(self) -> None:
+    async def _wait_for_slot(self, tenant: str) -> None:
         if self.waiting >= self._limits.max_waiting:
-            raise self._overloaded_error()
+            self._refuse_newest(tenant)
+        waiter = _Waiter()
+        self._queues.setdefault(tenant, deque()).append(waiter)
         self.waiting += 1
         try:
             with anyio.fail_after(self._limits.queue_timeout):
-                await self._slots.acquire()
+                await waiter.woken.wait()
         except TimeoutError:
+            self._leave(tenant, waiter)
             raise self._overloaded_error() from None
-        finally:
-            self.waiting -= 1
+        except BaseException:
+            self._leave(tenant, waiter)
+            raise
+        if waiter.is_refused:
+            raise self._overloaded_error()
         if self.is_closing:
-            self._slots.release()
+            self.release()
             raise server_closing()
+
+    def _refuse_newest(self, tenant: str) -> None:
+        """Make room for a request of the tenant in a full queue.
+
+        Raises:
+            APIError: no other tenant has more requests there than this one will have.
+        """
+        most = max(self._queues, key=lambda name: len(self._queues[name]), default=tenant)
+        if len(self._queues.get(most, ())) <= len(self._queues.get(tenant, ())) + 1:
+            raise self._overloaded_error()
+        waiter = self._queues[most].pop()
+        self.waiting -= 1
+        waiter.is_refused = True
+        waiter.woken.set()
+
+    def _leave(self, tenant: str, waiter: _Waiter) -> None:
+        """Take a request out of the queue, or give on the place that it has just got."""
+        if waiter.has_place:
+            self.release()
+        elif not waiter.is_refused:
+            self._queues[tenant].remove(waiter)
+            self.waiting -= 1
+            if not self._queues[tenant]:
+                del self._queues[tenant]
 
     def _overloaded_error(self) -> APIError:
         self.rejected += 1
@@ -97,13 +292,14 @@ class ConcurrencyLimiter:
 class Slot:
     """A place of a limiter, for the length of a block."""
 
-    __slots__ = ("_limiter",)
+    __slots__ = ("_limiter", "_tenant")
 
-    def __init__(self, limiter: ConcurrencyLimiter) -> None:
+    def __init__(self, limiter: ConcurrencyLimiter, tenant: str) -> None:
         self._limiter = limiter
+        self._tenant = tenant
 
     async def __aenter__(self) -> None:
-        await self._limiter.acquire()
+        await self._limiter.acquire(self._tenant)
 
     async def __aexit__(self, *_: object) -> None:
         self._limiter.release()

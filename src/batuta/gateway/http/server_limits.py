@@ -19,12 +19,12 @@ _NETWORK = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one server takes on in connections."""
+    """Limits of one server's connections."""
 
     total: int = 4096
     """Connections at the same time; fewer if the process may not open that many files."""
     per_address: int | None = None
-    """Of one address (of version 6: one network of 64 bits); None: half of the total."""
+    """Limit of one address (of version 6: one network of 64 bits); None for half of the total."""
     header_s: float = 10.0
     """Seconds in which a request's headers must have arrived, from their first byte on (of the
     first request: from the connection on)."""
@@ -45,7 +45,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimits:
-    """What one process takes on."""
+    """Limits of one process's requests."""
 
     max_running: int = 512
     """Answers that are worked on at the same time."""
@@ -60,7 +60,7 @@ class ConcurrencyLimits:
 
 
 def openable_connection_count(wanted: int) -> int:
-    """How many of the wanted connections this process may open files for.
+    """Return how many of the wanted connections this process may open files for.
 
     It raises its own limit as far as it is allowed and needs to.
     """
@@ -78,7 +78,7 @@ def openable_connection_count(wanted: int) -> int:
 
 
 def customer_of(host: str) -> str:
-    """Who counts as one: an address of version 4, a network of version 6."""
+    """Return who counts as one caller: an address of version 4, a network of version 6."""
     try:
         address = ip_address(host)
     except ValueError:

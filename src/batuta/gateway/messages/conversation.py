@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import orjson
-
+from batuta.clients.data_url import picture_data_url
 from batuta.core import File, Image, Message, Part, Role, Text, Thought, ToolCall, ToolResult
+from batuta.errors import BadRequestError
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import Fields
-from batuta.gateway.serving.attachments import read_file, text_under_title
+from batuta.gateway.http.body import MAX_ENTRIES, Fields, encode_json
+from batuta.gateway.serving.attachments import picture_url, read_file, text_under_title
+from batuta.gateway.serving.tenant_memory import split_signature
 
-MAX_TURNS = 2000
-_MAX_BLOCKS = 500
 _ROLES = ("user", "assistant", "system")
 _SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
 """Blocks of tools that are not offered here."""
 _IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-REASONING_SIGNATURE = "batuta-reasoning"
-"""The signature of a worker's own reasoning, or its beginning, followed by who thought it and
-its provider's signature; other thoughts are not given back to a worker."""
+_IMAGE_URLS = tuple(f"data:{kind};" for kind in _IMAGE_TYPES)
 PROGRESS_SIGNATURE = "batuta-progress"
 
 
@@ -35,7 +32,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
         APIError: they are missing, empty or malformed.
     """
     body.need("messages")
-    turns = body.objects("messages", MAX_TURNS) or []
+    turns = body.objects("messages", MAX_ENTRIES) or []
     if not turns:
         raise invalid_value("messages", "it must have at least one message.")
     calls: set[str] = set()
@@ -84,6 +81,10 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
             said, kept = _parse_thinking(block)
             reasoning += said
             thoughts += kept
+        elif kind == "mcp_tool_use":
+            parts.append(_parse_server_call(block))
+        elif kind == "mcp_tool_result":
+            parts += _parse_server_result(block)
         elif not _is_skipped(block):
             parts.append(_parse_text(block))
     return Message(
@@ -101,7 +102,7 @@ def _parse_blocks(holder: Fields, name: str) -> list[Fields]:
         return [Fields({"type": "text", "text": content}, holder.path(name))]
     if not isinstance(content, list):
         raise invalid_type(holder.path(name), "a string or an array", content)
-    blocks = holder.objects(name, _MAX_BLOCKS) or []
+    blocks = holder.objects(name, MAX_ENTRIES) or []
     for block in blocks:
         block.need("type")
         block.text("type")
@@ -119,8 +120,33 @@ def _parse_part(block: Fields) -> Part:
             return _parse_image(block)
         case "document":
             return _parse_document(block)
+        case "search_result":
+            return _parse_search_result(block)
+        case "tool_reference":
+            return Text(f"The tool {block.need_text('tool_name')} can be called now.\n")
         case _:
             return _parse_text(block)
+
+
+def _parse_search_result(block: Fields) -> Text:
+    """Read a page that was found as a text under its title and its address."""
+    texts = [_parse_text(inner).text for inner in _parse_blocks(block, "content")]
+    head = (block.need_text("title"), block.need_text("source"))
+    return Text("\n".join((*head, *texts)), cache=block.cache_mark())
+
+
+def _parse_server_call(block: Fields) -> Text:
+    """Read a call that the client's own servers answered as a text: nobody here can answer it."""
+    tool = f"{block.text('server_name') or 'mcp'}/{block.need_text('name')}"
+    return Text(f"Called {tool} with {_input_text(block)}.\n")
+
+
+def _parse_server_result(block: Fields) -> list[Part]:
+    """Read the result of a call of the client's own servers as a text."""
+    given = block.get("content")
+    parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
+    said = "failed" if block.flag("is_error") else "returned"
+    return [Text(f"It {said}: " + "".join(part.text for part in parts) + "\n")]
 
 
 def _parse_document(block: Fields) -> Part:
@@ -166,16 +192,18 @@ def _parse_image(block: Fields) -> Image:
     source.need("type")
     match source.choice("type", ("base64", "url", "file")):
         case "base64":
-            media = source.need_text("media_type")
-            if media not in _IMAGE_TYPES:
-                reason = f"it must be one of {', '.join(sorted(_IMAGE_TYPES))}."
+            media, data = source.text("media_type") or "", source.need_text("data")
+            try:
+                url = picture_data_url(media, data)
+            except BadRequestError:
+                url = ""
+            if not url.startswith(_IMAGE_URLS):
+                reason = f"it must be base64 of one of {', '.join(sorted(_IMAGE_TYPES))}."
                 raise invalid_value(source.path("media_type"), reason)
-            url = f"data:{media};base64,{source.need_text('data')}"
             return Image(url=url, cache=block.cache_mark())
         case "url":
             url = source.need_text("url")
-            if not url.startswith("https://"):
-                raise invalid_value(source.path("url"), "it must begin with 'https://'.")
+            url = picture_url(source.path("url"), url)
             return Image(url=url, cache=block.cache_mark())
         case _:
             raise unsupported_parameter(
@@ -184,16 +212,22 @@ def _parse_image(block: Fields) -> Image:
 
 
 def _parse_tool_use(block: Fields) -> ToolCall:
-    given = block.need_object("input")
-    arguments = orjson.dumps(dict(given.raw), default=str).decode()
+    arguments = _input_text(block)
     call_id = block.need_text("id")
     return ToolCall(
         id=call_id, name=block.need_text("name"), arguments=arguments, cache=block.cache_mark()
     )
 
 
+def _input_text(block: Fields) -> str:
+    try:
+        return encode_json(dict(block.need_object("input").raw)).decode()
+    except RecursionError:
+        raise invalid_value(block.path("input"), "it is nested too deeply.") from None
+
+
 def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list[Part]]:
-    """What a tool returned, and its pictures, which only a user's turn can hold."""
+    """Return a tool's result, and its pictures, which only a user's turn can hold."""
     call_id = block.need_text("tool_use_id")
     if call_id not in calls:
         raise invalid_value(block.path("tool_use_id"), f"no call '{call_id}' comes before it.")
@@ -213,32 +247,17 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
 
 
 def _parse_result_block(block: Fields) -> Part:
-    return _parse_part(block) if block.text("type") in {"image", "document"} else _parse_text(block)
-
-
-def thought_signature(thought: Thought) -> str:
-    """The signature of a thought, or its redacted whole, with the name of who thought it."""
-    return f"{REASONING_SIGNATURE}:{thought.model}:{thought.signature or thought.redacted}"
+    return _parse_part(block)
 
 
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
     """The reasoning, if it is a worker's own, and its signed form."""
     if block.text("type") == "redacted_thinking":
-        model, _, data = _split_signature(block.text("data") or "")
+        model, _, data = split_signature(block.text("data") or "")
         return [], [Thought(model=model, redacted=data)] if model else []
     if block.get("thinking") is None:
         raise missing_parameter(block.path("thinking"))
     text, signature = block.text("thinking") or "", block.text("signature") or ""
-    model, ours, own = _split_signature(signature)
+    model, ours, own = split_signature(signature)
     kept = [Thought(model=model, text=text, signature=own)] if model else []
     return [text] if ours and text else [], kept
-
-
-def _split_signature(signature: str) -> tuple[str, bool, str]:
-    """Who thought it, whether it is a worker's own, and its signature at the provider."""
-    if signature == REASONING_SIGNATURE:
-        return "", True, ""
-    if not signature.startswith(f"{REASONING_SIGNATURE}:"):
-        return "", False, ""
-    model, _, own = signature.removeprefix(f"{REASONING_SIGNATURE}:").rpartition(":")
-    return model, True, own

@@ -14,7 +14,6 @@ from batuta.gateway.errors import APIError, messages_error_body
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.http.middleware import request_id
 from batuta.gateway.http.reader import SSEWriter, event_frame
-from batuta.gateway.messages.conversation import REASONING_SIGNATURE
 from batuta.gateway.messages.request import (
     MessageCall,
     estimate_question_tokens,
@@ -26,6 +25,7 @@ from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
+from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE
 
 PING_FRAME = event_frame({"type": "ping"})
 
@@ -126,15 +126,14 @@ class MessagesStreamRenderer:
             await self._write_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
-        """Whether what was told is the beginning of that reply."""
+        """Return True if the shown text begins that reply."""
         return reply.text.startswith(self._events.text_so_far)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """What was not told yet, and the end."""
-        hidden = (
-            self._call.show_thinking and self._progress.direct and not self._progress.has_streamed
-        )
-        await self._write_events(self._events.remaining(reply, reasoning=hidden))
+        """Write the rest, and the end."""
+        shown = self._call.show_thinking and self._progress.direct
+        hidden = shown and not self._progress.has_streamed
+        await self._write_events(self._events.remaining(reply, reasoning=hidden, thoughts=shown))
         last = self._events.end(run, reply, trace=self._call.call.options.trace)
         await self._writer.close(b"".join(map(event_frame, last)))
 

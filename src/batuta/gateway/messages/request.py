@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
-from batuta.gateway.http.body import Fields
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.messages.conversation import parse_turns
 from batuta.gateway.serving.effort import effort_of_thinking
 from batuta.gateway.serving.parsed_call import (
@@ -18,7 +18,6 @@ from batuta.gateway.serving.parsed_call import (
 )
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
-MAX_TOOLS = 512
 _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
@@ -53,7 +52,7 @@ _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 @dataclass(frozen=True, slots=True)
 class MessageCall:
-    """What a caller wants."""
+    """A call in the dialect of responses."""
 
     call: ParsedCall
     show_thinking: bool = False
@@ -126,7 +125,7 @@ def estimate_question_tokens(question: Question) -> int:
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     """The client's own tools; those that Anthropic's servers run are left out."""
-    entries = body.objects("tools", MAX_TOOLS) or ()
+    entries = body.objects("tools", MAX_ENTRIES) or ()
     tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in {None, "custom"})
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
@@ -206,6 +205,6 @@ def _check_accepted(body: Fields) -> None:
 def _ignored_fields(body: Fields) -> tuple[str, ...]:
     """Unknown fields, and the tools that we do not have."""
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
-    kinds = [entry.text("type") for entry in body.objects("tools", MAX_TOOLS) or ()]
+    kinds = [entry.text("type") for entry in body.objects("tools", MAX_ENTRIES) or ()]
     foreign = dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in {None, "custom"})
     return (*fields, *foreign)

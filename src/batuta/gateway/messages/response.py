@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast, final
 
 import orjson
 
 from batuta.core import Finish, Reply, Run, RunId, Thought, ToolCall
-from batuta.gateway.messages.conversation import (
-    PROGRESS_SIGNATURE,
-    REASONING_SIGNATURE,
-    thought_signature,
-)
-from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
+from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 from batuta.gateway.serving.trace import orchestration_of
 
 Json = dict[str, Any]
@@ -60,11 +58,11 @@ def message_object(
 
 def _thinking_blocks(reply: Reply) -> list[Json]:
     """The reasoning, as it was signed if it was."""
-    if reply.thoughts:
-        return [_thinking_block(thought) for thought in reply.thoughts]
-    if not reply.reasoning:
-        return []
-    return [{"type": "thinking", "thinking": reply.reasoning, "signature": REASONING_SIGNATURE}]
+    blocks = [_thinking_block(thought) for thought in reply.thoughts]
+    if not reply.reasoning or any(thought.text for thought in reply.thoughts):
+        return blocks
+    own = {"type": "thinking", "thinking": reply.reasoning, "signature": REASONING_SIGNATURE}
+    return [own, *blocks]
 
 
 def _thinking_block(thought: Thought) -> Json:
@@ -74,7 +72,7 @@ def _thinking_block(thought: Thought) -> Json:
 
 
 def _stop_fields(run: Run, reply: Reply) -> Json:
-    """Why the answer ends where it does, and at which of the client's texts."""
+    """Return why the answer ends, and at which of the client's texts."""
     reason = stop_reason(reply)
     wanted = run.header.question.sampling.stop
     if reason == "end_turn" and reply.stop_sequence in wanted:
@@ -83,7 +81,7 @@ def _stop_fields(run: Run, reply: Reply) -> Json:
 
 
 def stop_reason(reply: Reply) -> str:
-    """Why the answer's text ends where it does."""
+    """Return why the answer's text ends."""
     if reply.finish is Finish.LENGTH:
         return "max_tokens"
     if reply.tool_calls:
@@ -140,6 +138,9 @@ class MessageEventWriter:
         self._count = 0
         self._open: str | None = None
         self._tools: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        """The argument characters sent so far of each call, by its index."""
+        self._thoughts: list[Thought] = []
         self._texts: list[str] = []
         self._mid_line = False
         """Whether the last progress told ended within a line."""
@@ -160,6 +161,7 @@ class MessageEventWriter:
 
     def sign(self, thought: Thought) -> Events:
         """A piece of thinking has ended; its provider signed it, or keeps it to itself."""
+        self._thoughts.append(thought)
         if thought.redacted:
             events = [*self._close_block(), self._block_start(_thinking_block(thought))]
             return [*events, _block_stop_event(self._count - 1)]
@@ -195,31 +197,42 @@ class MessageEventWriter:
             events.append(self._block_start(_tool_use_block(call, {})))
         if call.arguments:
             place = self._tools[index]
+            self._told[index] = self._told.get(index, 0) + len(call.arguments)
             events.append(self._block_delta(place, "input_json_delta", partial_json=call.arguments))
         return events
 
-    def remaining(self, reply: Reply, *, reasoning: bool) -> Events:
-        """What of the reply was not told as it came; then every block is closed."""
+    def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
+        """Tell what of the reply was not told as it came, and close every block.
+
+        Args:
+            reply: the whole of it.
+            reasoning: whether its reasoning was not told and is to be.
+            thoughts: whether what its provider keeps to itself is to be told.
+        """
         events: Events = []
         if reasoning:
             events += self._whole_thinking(reply)
+        elif thoughts:
+            unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
+            events += [event for thought in unsaid for event in self.sign(thought)]
         text = reply.text[len(self.text_so_far) :]
         if text:
             events += self.text(text)
         for index, call in enumerate(reply.tool_calls):
-            if index not in self._tools:
-                events += self.call(index, call)
+            rest = call.arguments[self._told.get(index, 0) :]
+            if index not in self._tools or rest:
+                events += self.call(index, replace(call, arguments=rest))
         events += self._close_block()
         return [*events, *(_block_stop_event(place) for place in self._tools.values())]
 
     def _whole_thinking(self, reply: Reply) -> Events:
         """All of the thinking at once."""
         events: Events = []
+        if reply.reasoning and not any(thought.text for thought in reply.thoughts):
+            events += self.thinking(reply.reasoning, REASONING_SIGNATURE)
         for thought in reply.thoughts:
             events += self.thinking(thought.text, REASONING_SIGNATURE) if thought.text else []
             events += self.sign(thought)
-        if reply.reasoning and not reply.thoughts:
-            events += self.thinking(reply.reasoning, REASONING_SIGNATURE)
         return events
 
     def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
@@ -235,7 +248,7 @@ class MessageEventWriter:
         return [last, {"type": "message_stop"}]
 
     def _open_block(self, kind: str, block: Json) -> Events:
-        """What leads into a block of that kind."""
+        """Return the events that open a block of that kind."""
         if self._open == kind:
             return []
         events = self._close_block()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from batuta.distribution import package_version
 from batuta.gateway.chat import request as chat
 from batuta.gateway.chat import text_completion
 from batuta.gateway.embeddings import request as embeddings
+from batuta.gateway.http.body import encode_json
 from batuta.gateway.messages import request as messages
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.gateway.responses import request as responses
@@ -23,7 +28,7 @@ _PAGE_PREFIX = "/ui"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What is said of a method of a route."""
+    """The description of a route's method."""
 
     summary: str
     body: str = ""
@@ -101,7 +106,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/metrics"): Operation(summary="What is counted, for Prometheus", answer=""),
     ("GET", "/openapi.json"): Operation(summary="This document", public=True),
 }
-"""By method and path; a test holds them against the routes."""
+"""Operations by method and path; a test holds them against the routes."""
 
 
 def build_document(routes: Iterable[BaseRoute]) -> Json:
@@ -307,4 +312,23 @@ _ANSWERS: dict[str, Json] = {
         ),
     ),
 }
-"""What is answered."""
+"""Schemas of the answers."""
+
+
+@final
+class DocumentEndpoint:
+    """Tells the server's own description, which names no model and no key."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+        self._body: bytes | None = None
+        """Built when it is asked for first; it takes half a second."""
+        self._building = anyio.Lock()
+
+    async def send(self, _: Request) -> Response:
+        """The document."""
+        async with self._building:  # once, however many ask at first
+            if self._body is None:
+                document = await anyio.to_thread.run_sync(build_document, self._routes)
+                self._body = encode_json(document)
+        return Response(self._body, media_type="application/json")

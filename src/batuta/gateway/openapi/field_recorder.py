@@ -1,4 +1,4 @@
-"""What a parser reads of a body, as a JSON schema: the parser is run, and its reads are noted.
+"""Turns the reads of a parser into a JSON schema: the parser is run, and its reads are noted.
 
 A recorder stands where a body would: whatever is read from it is noted with its type and bounds.
 What is needed is there, what is optional is not; so that a parser's branches are seen it is run
@@ -21,14 +21,14 @@ _TEXT = "x"
 
 
 class _ObjectNotes:
-    """What was read of the object at one path, over all runs."""
+    """The reads of the object at one path, over all runs."""
 
     def __init__(self) -> None:
         self.properties: dict[str, Json] = {}
         self.objects: dict[str, _ObjectNotes] = {}
         """The objects within it, or within an array of it, by name."""
         self.required: set[str] | None = None
-        """What every run needed that came to its end."""
+        """The fields that every run needed which came to its end."""
         self.open_names: set[str] = set()
         """Fields that were taken as they come."""
 
@@ -61,7 +61,7 @@ class _Recording:
         self.forced = forced
         """The value that a field has in this run, by its path."""
         self.choices: dict[str, tuple[str, ...]] = {}
-        """What each field that was asked for may be."""
+        """The values of each field with a choice."""
         self.needed: dict[int, tuple[_ObjectNotes, set[str]]] = {}
 
 
@@ -117,17 +117,17 @@ class FieldRecorder(Fields):
         return _TEXT
 
     def flag(self, name: str) -> bool | None:
-        """Nothing."""
+        """Note a flag; return None."""
         self._note(name, type="boolean")
         return None
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """Nothing, or the least, if it is needed."""
+        """Note a number; return the least if it is needed, else None."""
         self._note(name, type="number", minimum=low, maximum=high)
         return low if name in self._needed else None
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """Nothing, or the least, if it is needed."""
+        """Note a whole number; return the least if it is needed, else None."""
         self._note(name, type="integer", minimum=low, maximum=high)
         return low if name in self._needed else None
 
@@ -148,7 +148,7 @@ class FieldRecorder(Fields):
         return [] if name in self._needed else None
 
     def texts(self, name: str, most: int) -> tuple[str, ...] | None:
-        """Nothing."""
+        """Note a list of texts; return None."""
         self._note(name, type="array", maxItems=most, items={"type": "string", "minLength": 1})
         return None
 
@@ -208,7 +208,7 @@ def body_schema(
 
 
 def _path_prefixes(forced: Mapping[str, str], path: str) -> dict[str, str]:
-    """Of the forced values, those of objects around the path: its branch depends on them."""
+    """Return the forced values of objects around the path: its branch depends on them."""
     holder = path.rpartition(".")[0]
     around = ((name, name.rpartition(".")[0]) for name in forced)
     return {name: forced[name] for name, place in around if holder.startswith(place)}

@@ -15,17 +15,16 @@ from batuta.engine import new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller
 from batuta.gateway.errors import APIError, unsupported_parameter
-from batuta.gateway.http.body import Fields
-from batuta.gateway.http.json_body import encode_json, plain_json
+from batuta.gateway.http.body import Fields, encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
-from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
+from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_with_history
 from batuta.gateway.responses.response import failed_response, new_response
 from batuta.gateway.responses.store import ResponseStore, body_of
 from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import RunService
-from batuta.jobs import Checkpoint, Job, JobEnding, Jobs, JobState
+from batuta.jobs import OPEN_GATE, Checkpoint, Job, JobEnding, JobGate, Jobs, JobState
 from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of
 
@@ -49,6 +48,7 @@ class BackgroundResponses:
         jobs: Jobs,
         authenticator: Authenticator,
         *,
+        gate: JobGate = OPEN_GATE,
         orphan_seconds: float = _ORPHAN_SECONDS,
     ) -> None:
         """Runs nothing before `work`.
@@ -58,6 +58,7 @@ class BackgroundResponses:
             responses: where responses are kept.
             jobs: where they wait and are run.
             authenticator: tells whose they are.
+            gate: lets no key run more of them than it may.
             orphan_seconds: between looks for reservations whose jobs have ended.
         """
         self._orphan_seconds = orphan_seconds
@@ -65,13 +66,14 @@ class BackgroundResponses:
         self._responses = responses
         self._jobs = jobs
         self._authenticator = authenticator
+        self._gate = gate
 
     async def work(self) -> None:
         """Executes jobs until cancelled, and gives back what those hold that no longer run."""
         async with anyio.create_task_group() as tasks:
             if self._jobs.durable and self._responses.budgets is not None:
                 tasks.start_soon(self._release_orphans, self._responses.budgets)
-            await self._jobs.work(self.run_job)
+            await self._jobs.work(self.run_job, self._gate)
             tasks.cancel_scope.cancel()
 
     async def _release_orphans(self, budgets: Budgets) -> None:
@@ -115,13 +117,15 @@ class BackgroundResponses:
         if self._responses.responses is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
         run_id, created = new_run_id(), int(time())
-        async with self._service.prepare_call(response_call.call, caller, run_id=run_id):
+        async with self._service.prepare_call(
+            response_call.call, caller, run_id=run_id, in_background=True
+        ):
             pass  # what cannot be run is told now; the job books it again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         found = {"items": list(history.items), "named": dict(history.by_id)}
-        job = {"request": dict(body.raw), "past": found, "created": created, "key": caller.key}
+        job = {"request": dict(body.raw), "past": found, "created": created}
         await self._responses.save(response_call, caller, queued)
-        await self._jobs.submit(Job(queued["id"], caller.tenant, job))
+        await self._jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
@@ -131,7 +135,7 @@ class BackgroundResponses:
             StoreError: the database fails; it can be run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
-        asked = parse_response(Fields(job.body["request"]), past)
+        asked = await parse_with_history(Fields(job.body["request"]), past)
         ear, script = (
             _CheckpointSink(checkpoint),
             ResponseEventWriter(new_response(asked.echo, job.id, job.body["created"])),
@@ -140,11 +144,12 @@ class BackgroundResponses:
         live = asked.call.stream and not self._jobs.durable
         call = replace(asked.call, stream=live)
         try:
-            caller = await self._authenticator.restore_caller(job.tenant, job.body["key"])
+            caller = await self._authenticator.restore_caller(job.tenant, job.key)
             async with self._service.prepare_call(
                 call,
                 caller,
                 run_id=run_id_of(job.id),
+                in_background=True,
                 already_counted=True,
                 durable=self._jobs.durable,
             ) as prepared_call:
@@ -170,7 +175,7 @@ class BackgroundResponses:
 
     async def current_response(self, row: StoredResponse) -> Json:
         """The response as it is now."""
-        body = body_of(row)
+        body = await body_of(row)
         if JobState(row.status).is_final:
             return body
         status = await self._jobs.status(row.id, row.tenant)
@@ -194,7 +199,7 @@ class BackgroundResponses:
         return body
 
     async def has_job(self, row: StoredResponse) -> bool:
-        """Whether a job still has the response's events."""
+        """Return True if a job still has the response's events."""
         return await self._jobs.status(row.id, row.tenant) is not None
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:
@@ -203,7 +208,7 @@ class BackgroundResponses:
         async for event in self._jobs.events(name, caller.tenant, after):
             number, ended = event.number, event.body["type"] in _END_EVENTS
             yield event.body
-        row = await self._responses.find(name, caller)
+        row = await self._responses.read_again(name, caller.tenant)
         if row is None or ended:
             return
         body = await self.current_response(row)

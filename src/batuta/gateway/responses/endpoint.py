@@ -17,7 +17,7 @@ from batuta.gateway.responses.request import (
     ResponseCall,
     ResponseHistory,
     parse_history_references,
-    parse_response,
+    parse_with_history,
 )
 from batuta.gateway.responses.response import finished_response, new_response
 from batuta.gateway.responses.store import ResponseStore
@@ -45,8 +45,8 @@ class ResponsesEndpoint:
         """
         body = await read_fields(scope, receive)
         caller = caller_of(scope)
-        past = await self._responses.load_history(parse_history_references(body), caller)
-        asked = parse_response(body, past)
+        past = await self._responses.load_history(parse_history_references(body), scope)
+        asked = await parse_with_history(body, past)
         if asked.background:
             await self._submit_background(
                 asked, body, history=past, caller=caller, receive=receive, send=send

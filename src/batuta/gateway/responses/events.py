@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.core import Reply, ToolCall
+from batuta.core import Reply, Thought, ToolCall
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.responses.response import item_id
-from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.gateway.responses.tools import NAMESPACE, flat_name, own_names
+from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -46,8 +48,10 @@ class ResponseEventWriter:
         self._open: Json | None = None
         self._texts: list[str] = []
         self._message_texts: list[str] = []
-        """Of `_texts`, those of the open message."""
+        """The texts of the open message among `_texts`."""
         self._tools: dict[int, _OpenToolCall] = {}
+        self._own_names = own_names(base.get("tools") or ())
+        self._thoughts: list[Thought] = []
 
     @property
     def text_so_far(self) -> str:
@@ -59,7 +63,7 @@ class ResponseEventWriter:
         return [self._event("response.created", response=self.base), self.in_progress()]
 
     def in_progress(self) -> Json:
-        """That it is still going on."""
+        """Return the event that says it is still going on."""
         return self._event("response.in_progress", response=self.base)
 
     def reasoning(self, text: str, *, new: bool) -> Events:
@@ -76,6 +80,33 @@ class ResponseEventWriter:
         self._summary[-1]["text"] += text
         events.append(self._part_event("response.reasoning_summary_text.delta", delta=text))
         return events
+
+    def own_reasoning(self, text: str, *, new: bool = False) -> Events:
+        """Tell more of the worker's own reasoning, in an item marked so for its return."""
+        events = self.reasoning(text, new=new)
+        self._open_item.setdefault("encrypted_content", REASONING_SIGNATURE)
+        return events
+
+    def sign(self, thought: Thought) -> Events:
+        """End a piece of reasoning, which its provider signed or keeps to itself."""
+        self._thoughts.append(thought)
+        is_open = self._open is not None and self._open["type"] == "reasoning"
+        events: Events = []
+        if thought.redacted or not is_open:
+            events += self._close_item()
+            events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
+        self._open_item["encrypted_content"] = thought_signature(thought)
+        return [*events, *self._close_item()]
+
+    def end_reasoning(self, item: Json) -> Events:
+        """Tell an item of reasoning again, and end it."""
+        events: Events = []
+        if not item["summary"]:
+            events += self._close_item()
+            events.append(self._add_item("rs", {"type": "reasoning", "summary": []}))
+        if kept := item.get("encrypted_content"):
+            self._open_item["encrypted_content"] = kept
+        return [*events, *self._close_item()]
 
     def progress(self, piece: ProgressPiece) -> Events:
         """A line of how the run goes on, or what a step says."""
@@ -108,8 +139,9 @@ class ResponseEventWriter:
         tool = self._tools.get(index)
         if tool is None:
             events += self._close_item()
-            fields = {"type": "function_call", "call_id": call.id, "name": call.name}
-            events.append(self._add_item("fc", {**fields, "arguments": ""}))
+            named = self._own_names.get(call.name) or {"name": call.name}
+            fields = {"type": "function_call", "call_id": call.id, **named, "arguments": ""}
+            events.append(self._add_item("fc", fields))
             tool = self._tools[index] = _OpenToolCall(len(self.output) - 1, self._open_item)
             self._open = None
         if call.arguments:
@@ -118,19 +150,41 @@ class ResponseEventWriter:
             events.append(self._tool_event(tool, kind, delta=call.arguments))
         return events
 
-    def remaining(self, reply: Reply, *, reasoning: bool) -> Events:
-        """What of the reply was not told as it came; then every item is closed."""
+    def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
+        """Tell what of the reply was not told as it came, and close every item.
+
+        Args:
+            reply: the whole of it.
+            reasoning: whether its reasoning was not told and is to be.
+            thoughts: whether what its provider keeps to itself is to be told.
+        """
         events: Events = []
-        if reasoning and reply.reasoning:
-            events += self.reasoning(reply.reasoning, new=True)
+        if reasoning:
+            events += self._whole_reasoning(reply)
+        elif thoughts:
+            unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
+            events += [event for thought in unsaid for event in self.sign(thought)]
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls):
             told = () if self.text_so_far else reply.logprobs
             events += self.text(text, [token_object(token) for token in told])
         for index, call in enumerate(reply.tool_calls):
-            if index not in self._tools:
-                events += self.call(index, call)
+            tool = self._tools.get(index)
+            told = sum(map(len, tool.parts)) if tool is not None else 0
+            if tool is None or told < len(call.arguments):
+                rest = replace(call, arguments=call.arguments[told:])
+                events += self.call(index, rest)
         return [*events, *self.close()]
+
+    def _whole_reasoning(self, reply: Reply) -> Events:
+        """Tell all of the reasoning at once."""
+        events: Events = []
+        if reply.reasoning and not any(thought.text for thought in reply.thoughts):
+            events += self.own_reasoning(reply.reasoning, new=True)
+        for thought in reply.thoughts:
+            events += self.own_reasoning(thought.text, new=True) if thought.text else []
+            events += self.sign(thought)
+        return events
 
     def close(self) -> Events:
         """Every item is done."""
@@ -243,12 +297,13 @@ def replay_events(response: Json) -> Events:
         if item["type"] == "reasoning":
             for part in item["summary"]:
                 events += script.reasoning(part["text"], new=True)
+            events += script.end_reasoning(item)
         elif item["type"] == "message":
             part = item["content"][0]
             events += script.text(part["text"], part.get("logprobs") or ())
         else:
-            events += script.call(
-                tools, ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"])
-            )
+            name = flat_name(item.get(NAMESPACE), item["name"])
+            call = ToolCall(id=item["call_id"], name=name, arguments=item["arguments"])
+            events += script.call(tools, call)
             tools += 1
     return [*events, *script.close(), script.end(response)]

@@ -7,18 +7,29 @@ from dataclasses import replace
 
 import orjson
 
-from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall, ToolResult
+from batuta.core import (
+    Audio,
+    File,
+    Image,
+    Message,
+    Part,
+    Role,
+    Text,
+    Thought,
+    ToolCall,
+    ToolResult,
+)
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import Fields
-from batuta.gateway.serving.attachments import parse_audio, parse_file
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.responses.tools import NAMESPACE, flat_name
+from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
+from batuta.gateway.serving.tenant_memory import split_signature
 
-MAX_ITEMS = 2000
-_MAX_PARTS = 500
 _ROLES = tuple(role.value for role in Role if role is not Role.TOOL)
 _UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
 """Kinds of content that the API knows and no worker here is given."""
@@ -100,7 +111,10 @@ def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
 
 def _join_messages(first: Message, then: Message) -> Message:
     return replace(
-        first, parts=(*first.parts, *then.parts), reasoning=first.reasoning + then.reasoning
+        first,
+        parts=(*first.parts, *then.parts),
+        reasoning=first.reasoning + then.reasoning,
+        thoughts=(*first.thoughts, *then.thoughts),
     )
 
 
@@ -139,11 +153,12 @@ def _parse_call(item: Fields, kind: str) -> ToolCall:
     if given is None:
         raise missing_parameter(item.path(name))
     arguments = given if name == "arguments" else orjson.dumps({"input": given}).decode()
-    return ToolCall(id=item.need_text("call_id"), name=item.need_text("name"), arguments=arguments)
+    called = flat_name(item.text(NAMESPACE), item.need_text("name"))
+    return ToolCall(id=item.need_text("call_id"), name=called, arguments=arguments)
 
 
 def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
-    """What a tool returned: its text, then its pictures."""
+    """Return a tool's result: its text, then its pictures."""
     call_id = item.need_text("call_id")
     if call_id not in calls:
         raise invalid_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
@@ -156,10 +171,21 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
 
 
 def _parse_reasoning(item: Fields) -> Message | None:
-    """Reasoning that a worker showed; summaries told of our own progress and are left out."""
-    item.objects("summary", _MAX_PARTS)
-    texts = [_required_text(part, "text") for part in item.objects("content", _MAX_PARTS) or ()]
-    return Message(role=Role.ASSISTANT, parts=(), reasoning="".join(texts)) if any(texts) else None
+    """Read a worker's own reasoning, known by our mark or its content; leave other summaries out.
+
+    They told of our own progress, or are another server's.
+    """
+    summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
+    texts = [_required_text(part, "text") for part in item.objects("content", MAX_ENTRIES) or ()]
+    model, is_own, kept = split_signature(item.text("encrypted_content") or "")
+    text = "".join(texts) or ("".join(summaries) if is_own else "")
+    thoughts: tuple[Thought, ...] = ()
+    if model:
+        signed = {"text": text, "signature": kept} if text else {"redacted": kept}
+        thoughts = (Thought(model=model, **signed),)
+    if not text and not thoughts:
+        return None
+    return Message(role=Role.ASSISTANT, parts=(), reasoning=text, thoughts=thoughts)
 
 
 def _parse_parts(item: Fields, name: str, *, images: bool) -> tuple[Part, ...]:
@@ -168,7 +194,7 @@ def _parse_parts(item: Fields, name: str, *, images: bool) -> tuple[Part, ...]:
         return (Text(content),)
     if not isinstance(content, list):
         raise invalid_type(item.path(name), "a string or an array", content)
-    return tuple(_parse_part(part, images=images) for part in item.objects(name, _MAX_PARTS) or ())
+    return tuple(_parse_part(part, images=images) for part in item.objects(name, MAX_ENTRIES) or ())
 
 
 def _parse_part(part: Fields, *, images: bool) -> Part:
@@ -213,11 +239,10 @@ def _parse_image(part: Fields) -> Image:
         raise unsupported_parameter(
             part.path("file_id"), "there are no files here; use 'image_url'."
         )
-    url = part.need_text("image_url")
-    if not url.startswith(("https://", "data:image/")):
-        raise invalid_value(
-            part.path("image_url"), "it must begin with 'https://' or 'data:image/'."
-        )
+    named = part.get("image_url")
+    holder = part.need_object("image_url") if isinstance(named, dict) else part
+    name = "image_url" if holder is part else "url"  # the form of chat completions
+    url = picture_url(holder.path(name), holder.need_text(name))
     detail = part.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail)
 

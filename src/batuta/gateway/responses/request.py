@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from anyio.to_thread import run_sync
+
 from batuta.core import Message, Question, Role, Sampling, Text
 from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
-from batuta.gateway.http.body import Fields
-from batuta.gateway.responses.items import MAX_ITEMS, SKIPPED_ITEMS, item_type, parse_items
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.responses.items import SKIPPED_ITEMS, item_type, parse_items
 from batuta.gateway.responses.tools import (
+    NAMESPACE,
     dropped_tool_types,
     parse_functions,
     parse_text_format,
@@ -29,6 +32,8 @@ from batuta.gateway.serving.parsed_call import (
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
 _MAX_INCLUDED = 64
+_FEW_ITEMS = 200
+"""The most earlier items that are parsed in the event loop."""
 _MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
@@ -74,13 +79,13 @@ _ACCEPTED_FIELDS = {
 }
 """Fields that are checked and bind nothing here."""
 _UNUSED = _ACCEPTED_FIELDS - {"truncation"}
-"""Of them, those that ask for something; the answer's header names them."""
+"""Accepted fields that ask for something and are not used; the answer's header names them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryReferences:
-    """What of the past a body needs."""
+    """The parts of the past that a body needs."""
 
     previous_id: str | None
     """The id of the response that it continues from."""
@@ -90,29 +95,29 @@ class HistoryReferences:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHistory:
-    """What was found of it."""
+    """The parts of the past that were found."""
 
     items: tuple[Json, ...] = ()
-    """Of the previous responses, oldest first: what was put in and what came out."""
+    """Inputs and outputs of the previous responses, oldest first."""
     by_id: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """The items that were referred to, by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseCall:
-    """What a caller wants."""
+    """A call in the dialect of responses."""
 
     call: ParsedCall
     echo: Json
     """The fields of the request that the response repeats."""
     items: tuple[Json, ...]
-    """What was put in, references resolved."""
+    """The input, references resolved."""
     previous_id: str | None = None
     background: bool = False
 
 
 def parse_history_references(body: Fields) -> HistoryReferences:
-    """What must be looked up before `parse_response`.
+    """Return what must be looked up before `parse_response`.
 
     Raises:
         APIError: the fields that say so are malformed.
@@ -121,6 +126,17 @@ def parse_history_references(body: Fields) -> HistoryReferences:
         item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
     ]
     return HistoryReferences(body.text("previous_response_id") or None, tuple(references))
+
+
+async def parse_with_history(body: Fields, history: ResponseHistory) -> ResponseCall:
+    """Parse the body as `parse_response` does, outside the event loop if there is much history.
+
+    Raises:
+        APIError: the first thing that is wrong with the body, by the field's path.
+    """
+    if len(history.items) + len(history.by_id) <= _FEW_ITEMS:
+        return parse_response(body, history)
+    return await run_sync(parse_response, body, history)
 
 
 def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
@@ -173,7 +189,7 @@ def _parse_input(body: Fields) -> list[Fields]:
     given = body.get("input")
     if isinstance(given, str):
         return [Fields({"type": "message", "role": "user", "content": given}, "input")]
-    return body.objects("input", MAX_ITEMS) or []
+    return body.objects("input", MAX_ENTRIES) or []
 
 
 def _resolve_items(body: Fields, history: ResponseHistory) -> list[Fields]:
@@ -249,7 +265,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
-    """What is left out: unknown fields, tools and items that we do not have."""
+    """Return the names of what is left out: unknown fields, tools and items that Batuta lacks."""
     fields = body.unused(_KNOWN_FIELDS, _UNUSED)
     foreign = {item_type(item): None for item in items if item_type(item) in SKIPPED_ITEMS}
     return (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
@@ -280,7 +296,7 @@ def _request_echo(body: Fields) -> Json:
         "temperature": _number_or_default(raw.get("temperature")),
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
-        "tools": [_function_object(tool) for tool in tools if tool["type"] == "function"],
+        "tools": [_function_object(tool) for tool in tools if tool["type"] in _OFFERED],
         "top_logprobs": raw.get("top_logprobs") or 0,
         "top_p": _number_or_default(raw.get("top_p")),
         "truncation": "disabled",
@@ -288,8 +304,11 @@ def _request_echo(body: Fields) -> Json:
     }
 
 
+_OFFERED = {"function", NAMESPACE}
+
+
 def _number_or_default(given: float | None) -> float:
-    """What was asked for, or the API's default; strict readers want a number."""
+    """Return the number, or the API's default; strict readers want one."""
     return 1.0 if given is None else float(given)
 
 
@@ -298,5 +317,9 @@ def _verbosity_field(text: Json) -> Json:
 
 
 def _function_object(tool: Json) -> Json:
-    """A function with the fields that readers of the API require."""
-    return {"description": None, "parameters": None, "strict": None, **tool}
+    """Return a function with the fields that readers of the API require; keep a namespace."""
+    return (
+        tool
+        if tool["type"] == NAMESPACE
+        else {"description": None, "parameters": None, "strict": None, **tool}
+    )

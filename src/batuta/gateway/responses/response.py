@@ -86,7 +86,7 @@ def response_usage(run: Run) -> Json:
 
 
 def _incomplete_reason(reply: Reply) -> str | None:
-    """Why the answer is not whole; None if it is."""
+    """Return why the answer is not whole; None if it is."""
     if reply.finish is Finish.LENGTH:
         return "max_output_tokens"
     return "content_filter" if reply.finish is Finish.CONTENT_FILTER else None

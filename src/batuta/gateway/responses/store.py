@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, final
 
 import anyio
 import orjson
 from anyio.to_thread import run_sync
+from starlette.types import Scope
 
 from batuta.errors import StoreError
-from batuta.gateway.access.caller import Caller
+from batuta.gateway.access.caller import Caller, caller_of
+from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter, retry_headers
 from batuta.gateway.errors import APIError, invalid_value, log_exception
-from batuta.gateway.http.body import Fields
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import MAX_VALUES, Fields, count_values, encode_json
+from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, hold_memory
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
@@ -25,6 +27,19 @@ from batuta.store.responses import ResponseTable, StoredResponse
 Json = dict[str, Any]
 MAX_THREAD = 500
 """Responses of one thread at most."""
+MAX_HISTORY_BYTES = MAX_BODY
+"""The most bytes of earlier responses that one request may read: as many as it could have sent."""
+MAX_HISTORY_VALUES = 4 * MAX_VALUES
+"""The most values of earlier responses that one request may read."""
+MAX_READ_BYTES = 512 * 1024 * 1024
+"""The most bytes of stored responses that a key may read in a minute."""
+_READ_BYTES = "bytes"
+_ROW_BYTES = 16 * 1024
+"""Bytes that each response read counts for beside its size."""
+_EVENTS_FACTOR = 20
+"""The factor by which loaded events are larger than their stored bytes, roughly at most."""
+_SMALL_PART = 64 * 1024
+"""The most bytes that are decoded in the event loop."""
 PREVIOUS_FIELD = "previous_response_id"
 _PREFIXES = {
     "message": "msg",
@@ -39,48 +54,93 @@ _USABLE_STATUSES = {"completed", "incomplete"}
 class ResponseStore:
     """Keeps responses, each under its tenant, and finds what a body continues from."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store | None, rate_limiter: RateLimiter | None = None) -> None:
         self._store = store
+        self._rate_limiter = rate_limiter or LocalRateLimiter()
 
     @property
     def responses(self) -> ResponseTable | None:
-        """Where they are; None if this server keeps nothing."""
+        """The table of responses; None if this server keeps nothing."""
         return None if self._store is None else self._store.responses
 
     @property
     def budgets(self) -> Budgets | None:
-        """What may still be spent; None if this server keeps nothing."""
+        """The budgets that are left; None if this server keeps nothing."""
         return None if self._store is None else self._store.budgets
 
-    async def load_history(self, references: HistoryReferences, caller: Caller) -> ResponseHistory:
-        """What the body needs of the past.
+    async def load_history(self, references: HistoryReferences, scope: Scope) -> ResponseHistory:
+        """Load the earlier responses and items that the body refers to.
 
         Raises:
-            APIError: the previous response cannot be gone on from.
+            APIError: the previous response cannot be gone on from, or there is no room for it.
             StoreError: the store fails.
         """
-        if self.responses is None:
+        table, tenant = self.responses, caller_of(scope).tenant
+        if table is None:
             if references.previous_id is not None:
                 raise _previous_not_found("this server keeps no responses.")
             return ResponseHistory()
         items: tuple[Json, ...] = ()
+        size = 0
         if references.previous_id is not None:
-            rows = await self.responses.get_thread(
-                references.previous_id, caller.tenant, MAX_THREAD
-            )
-            items = _thread_items(references.previous_id, rows)
+            size = await table.measure_thread(references.previous_id, tenant, MAX_THREAD)
+            _check_history_size(size)
+            await self._make_room(scope, size)
+            rows = await table.get_thread(references.previous_id, tenant, MAX_THREAD)
+            _check_thread(references.previous_id, rows)
+            items = tuple(await _decode_items(rows))
         if not references.references:
             return ResponseHistory(items)
-        owners = {owner for name in references.references if (owner := response_id_of_item(name))}
-        rows = await self.responses.get_many(tuple(owners), caller.tenant)
-        named = {item["id"]: item for row in rows for item in items_of(row)}
-        return ResponseHistory(items, named)
+        parts = _parts_with(references.references)
+        owners = tuple(
+            {owner for name in references.references if (owner := response_id_of_item(name))}
+        )
+        more = await table.measure(owners, tenant, parts)
+        _check_history_size(size + more)
+        await self._make_room(scope, more)
+        rows = await table.get_many(owners, tenant, parts)
+        wanted = set(references.references)
+        found = await _decode_items(rows)
+        return ResponseHistory(items, {item["id"]: item for item in found if item["id"] in wanted})
 
-    async def find(self, response_id: str, caller: Caller) -> StoredResponse | None:
-        """The caller's response of that id."""
-        if self.responses is None:
+    async def find(
+        self, response_id: str, scope: Scope, parts: Collection[str] = ("body",)
+    ) -> StoredResponse | None:
+        """Return the caller's response of that id, with those parts of it; None if there is none.
+
+        Raises:
+            APIError: there is no room for it, or its reader reads too much.
+            StoreError: the store fails.
+        """
+        table, tenant = self.responses, caller_of(scope).tenant
+        if table is None:
             return None
-        return await self.responses.get(response_id, caller.tenant)
+        if parts:
+            size = await table.measure((response_id,), tenant, parts)
+            if "events" in parts:
+                size = min(size * _EVENTS_FACTOR, MAX_BODIES // 2)
+            await self._make_room(scope, size)
+        return await table.get(response_id, tenant, parts)
+
+    async def read_again(self, response_id: str, tenant: str) -> StoredResponse | None:
+        """Read once more a response whose reader was let read it before."""
+        table = self.responses
+        return None if table is None else await table.get(response_id, tenant, ("body",))
+
+    async def _make_room(self, scope: Scope, size: int) -> None:
+        """Count what is about to be read, in the memory of bodies and in its reader's rate.
+
+        Raises:
+            APIError: it is too much now.
+        """
+        caller = caller_of(scope)
+        name = caller.key or f"tenant {caller.tenant}"
+        window = await self._rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)
+        if not window.is_allowed:
+            message = f"Too much was read of what is stored; try again in {window.reset:.1f} s."
+            headers = retry_headers(window.reset)
+            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
+        hold_memory(scope, size)
 
     async def save(
         self,
@@ -117,19 +177,14 @@ class ResponseStore:
                 log_exception(error)
 
 
-def body_of(row: StoredResponse) -> Json:
+async def body_of(row: StoredResponse) -> Json:
     """The response object as it was stored."""
-    return orjson.loads(row.body)
+    return await _decode_part(row.body)
 
 
-def inputs_of(row: StoredResponse) -> list[Json]:
+async def inputs_of(row: StoredResponse) -> list[Json]:
     """The items that were put in."""
-    return orjson.loads(row.input)
-
-
-def items_of(row: StoredResponse) -> list[Json]:
-    """What was put in, and what came out."""
-    return [*inputs_of(row), *body_of(row)["output"]]
+    return await _decode_part(row.input)
 
 
 async def events_of(row: StoredResponse) -> list[bytes] | None:
@@ -137,7 +192,42 @@ async def events_of(row: StoredResponse) -> list[bytes] | None:
     return None if row.events is None else await run_sync(_decompress_events, row.events)
 
 
-def _thread_items(previous: str, rows: list[StoredResponse]) -> tuple[Json, ...]:
+async def _decode_part(part: bytes) -> Any:
+    """Decode what was stored; a large part outside the event loop."""
+    return orjson.loads(part) if len(part) <= _SMALL_PART else await run_sync(orjson.loads, part)
+
+
+async def _decode_items(rows: Sequence[StoredResponse]) -> list[Json]:
+    """Return the items of the responses, each response's input before its output.
+
+    Raises:
+        APIError: they are too many.
+    """
+    if sum(len(row.body) + len(row.input) for row in rows) <= _SMALL_PART:
+        return _items_now(rows)
+    return await run_sync(_items_now, rows)
+
+
+def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
+    values = 0
+    items: list[Json] = []
+    for row in rows:
+        for part in filter(None, (row.input, row.body)):
+            values += count_values(part, MAX_HISTORY_VALUES)
+            if values > MAX_HISTORY_VALUES:
+                raise _history_too_large(f"{MAX_HISTORY_VALUES} values")
+            told = orjson.loads(part)
+            items += told if part is row.input else told["output"]
+    return items
+
+
+def _parts_with(references: Sequence[str]) -> frozenset[str]:
+    """Return the parts of responses that hold those items: an item's id tells its side."""
+    sides = {name.rpartition("_")[2].startswith("in") for name in references}
+    return frozenset({"input" if put_in else "body" for put_in in sides})
+
+
+def _check_thread(previous: str, rows: list[StoredResponse]) -> None:
     if not rows or rows[0].previous is not None:
         raise _previous_not_found(
             f"there is no response '{previous}', or one before it was deleted."
@@ -147,7 +237,16 @@ def _thread_items(previous: str, rows: list[StoredResponse]) -> tuple[Json, ...]
             f"the response '{previous}' is {rows[-1].status} and has no answer to continue from."
         )
         raise invalid_value(PREVIOUS_FIELD, reason)
-    return tuple(item for row in rows for item in items_of(row))
+
+
+def _check_history_size(size: int) -> None:
+    if size > MAX_HISTORY_BYTES:
+        raise _history_too_large(f"{MAX_HISTORY_BYTES} bytes")
+
+
+def _history_too_large(most: str) -> APIError:
+    message = f"What is read of earlier responses has more than {most}; send what is needed of it."
+    return APIError(413, "request_too_large", message)
 
 
 def _previous_not_found(reason: str) -> APIError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, final
 
 import orjson
@@ -21,7 +21,7 @@ from batuta.gateway.responses.stream import send_events
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.store import Store
-from batuta.store.responses import StoredResponse
+from batuta.store.responses import ALL_PARTS, StoredResponse
 
 Json = dict[str, Any]
 MAX_PAGE = 100
@@ -55,11 +55,13 @@ class StoredResponseEndpoint:
             APIError: there is no such response, or it cannot be told so.
         """
         request = Request(scope)
-        row = await find_response(self._responses, request)
         if request.method == "DELETE":
+            row = await find_response(self._responses, request, ())
             await send_json(send, await self._forgotten(row, request))
             return
         streamed, after = _parse_flag(request, "stream"), _parse_starting_after(request)
+        parts = ("body", "events") if streamed else ("body",)
+        row = await find_response(self._responses, request, parts)
         body = await self._background.current_response(row)
         if not streamed:
             await send_json(send, body)
@@ -98,25 +100,24 @@ class StoredResponseRoutes:
 
     async def cancel(self, request: Request) -> Response:
         """Cancels a response of the background; one that has ended is left as it is."""
-        row = await find_response(self._responses, request)
-        if not body_of(row)["background"]:
+        row = await find_response(self._responses, request, ALL_PARTS)
+        if not (await body_of(row))["background"]:
             message = "Only a response that was made with 'background' can be cancelled."
             raise APIError(400, "invalid_request", message, param="response_id")
         return json_response(await self._background.cancel(row))
 
     async def input_items(self, request: Request) -> Response:
-        """What was put in, a page at a time, the last item first."""
-        row = await find_response(self._responses, request)
+        """List the input, a page at a time, the last item first."""
         query = request.query_params
         order = query.get("order", "desc")
         if order not in {"asc", "desc"}:
             raise invalid_value("order", "it must be 'asc' or 'desc'.")
-        items = inputs_of(row)
-        if order == "desc":
-            items.reverse()
         limit = _parse_number(
             query.get("limit"), "limit", low=1, high=MAX_PAGE, default=_DEFAULT_PAGE
         )
+        items = await inputs_of(await find_response(self._responses, request, ("input",)))
+        if order == "desc":
+            items.reverse()
         start = _start_index(items, query.get("after"))
         page = items[start : start + limit]
         body = {
@@ -129,14 +130,16 @@ class StoredResponseRoutes:
         return json_response(body)
 
 
-async def find_response(responses: ResponseStore, request: Request) -> StoredResponse:
-    """The caller's response that the path names.
+async def find_response(
+    responses: ResponseStore, request: Request, parts: Collection[str]
+) -> StoredResponse:
+    """Return the caller's response that the path names, with those parts of it.
 
     Raises:
         APIError: there is none.
     """
     response_id: str = request.path_params["id"]
-    row = await responses.find(response_id, caller_of(request.scope))
+    row = await responses.find(response_id, request.scope, parts)
     if row is None:
         raise not_found(f"The response '{response_id}'")
     return row

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.errors import APIError, log_exception
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.reader import (
     DisconnectReason,
     SSEWriter,
@@ -31,7 +31,7 @@ SaveResponse = Callable[[Json, list[bytes]], Awaitable[None]]
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """Takes events."""
 
     @property
     def kept_events(self) -> list[bytes] | None:
@@ -112,7 +112,7 @@ class ResponsesStreamRenderer:
         self._save = save
         self._lock = anyio.Lock(fast_acquire=True)
         self.response: Json | None = None
-        """As it ended; None while it has not."""
+        """The response as it ended; None while it has not."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """The headers and the first events, before anything is planned."""
@@ -130,13 +130,14 @@ class ResponsesStreamRenderer:
         await self._send_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
-        """Whether what was told is the beginning of that reply."""
+        """Return True if the shown text begins that reply."""
         return reply.text.startswith(self._events.text_so_far)
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """What was not told yet, and the response as it ended."""
-        hidden = self._progress.direct and not self._progress.has_streamed
-        await self._send_events(self._events.remaining(reply, reasoning=hidden))
+        """Write the rest, and the response as it ended."""
+        direct = self._progress.direct
+        hidden = direct and not self._progress.has_streamed
+        await self._send_events(self._events.remaining(reply, reasoning=hidden, thoughts=direct))
         base, output = self._events.base, self._events.output
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
 
@@ -156,7 +157,9 @@ class ResponsesStreamRenderer:
     async def _send_delta(self, delta: Delta) -> None:
         script = self._events
         if delta.reasoning and self._progress.direct:
-            await self._send_events(script.reasoning(delta.reasoning, new=False))
+            await self._send_events(script.own_reasoning(delta.reasoning))
+        if delta.thought is not None and self._progress.direct:
+            await self._send_events(script.sign(delta.thought))
         if delta.text or delta.logprobs:
             await self._send_events(
                 script.text(delta.text, [token_object(t) for t in delta.logprobs])

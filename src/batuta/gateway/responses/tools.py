@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.body import Fields
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.serving.tools import (
     ToolSelection,
     checked_schema,
@@ -15,9 +20,55 @@ from batuta.gateway.serving.tools import (
     tool_name,
 )
 
-MAX_TOOLS = 512
-"""More than chat's: what is dropped counts too, and coding agents send much of that."""
-MAX_FUNCTIONS = 128
+Json = dict[str, Any]
+NAMESPACE = "namespace"
+MAX_NAME = 64
+"""The longest function name that every provider accepts."""
+_DIGEST = 8
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the name by which workers know the function; without a namespace it is its own."""
+    if not namespace:
+        return name
+    joined = namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
+    plain = _ODD.sub("_", joined)
+    if plain == joined and len(plain) <= MAX_NAME:
+        return plain
+    digest = hashlib.sha256(f"{namespace}\0{name}".encode()).hexdigest()[:_DIGEST]
+    return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
+
+
+def named_functions(tools: Iterable[Fields]) -> Iterator[tuple[str | None, Fields]]:
+    """Yield each tool, and each function of a namespace, with the namespace's name.
+
+    Raises:
+        APIError: a namespace is malformed.
+    """
+    for entry in tools:
+        entry.need("type")
+        if entry.text("type") != NAMESPACE:
+            yield None, entry
+            continue
+        namespace = entry.need_text("name")
+        for function in entry.objects("tools", MAX_ENTRIES) or ():
+            function.need("type")
+            yield namespace, function
+
+
+def own_names(tools: Iterable[Json]) -> dict[str, Json]:
+    """Map the names by which workers know a namespace's functions to the fields of their calls."""
+    return {
+        flat_name(tool["name"], function["name"]): {
+            "name": function["name"],
+            "namespace": tool["name"],
+        }
+        for tool in tools
+        if tool["type"] == NAMESPACE
+        for function in tool.get("tools") or ()
+        if function["type"] == "function"
+    }
 
 
 def parse_functions(body: Fields) -> tuple[Tool, ...]:
@@ -27,13 +78,9 @@ def parse_functions(body: Fields) -> tuple[Tool, ...]:
         APIError: they are malformed, or two have one name.
     """
     tools: list[Tool] = []
-    for entry in body.objects("tools", MAX_TOOLS) or ():
-        entry.need("type")
+    for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ()):
         if entry.text("type") == "function":
-            tools.append(_parse_function(entry))
-    if len(tools) > MAX_FUNCTIONS:
-        reason = f"it has {len(tools)} functions and at most {MAX_FUNCTIONS} are allowed."
-        raise invalid_value("tools", reason)
+            tools.append(_parse_function(entry, namespace))
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
     return tuple(tools)
@@ -41,14 +88,18 @@ def parse_functions(body: Fields) -> tuple[Tool, ...]:
 
 def dropped_tool_types(body: Fields) -> tuple[str, ...]:
     """The types of the tools that `parse_functions` left out, each once."""
-    kinds = [entry.text("type") or "" for entry in body.objects("tools", MAX_TOOLS) or ()]
-    return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds if kind != "function"))
+    kinds = (
+        f"{NAMESPACE}.{entry.text('type')}" if namespace else entry.text("type") or ""
+        for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ())
+        if entry.text("type") != "function"
+    )
+    return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds))
 
 
-def _parse_function(entry: Fields) -> Tool:
+def _parse_function(entry: Fields, namespace: str | None) -> Tool:
     parameters = entry.object("parameters")
     return Tool(
-        name=tool_name(entry),
+        name=flat_name(namespace, tool_name(entry)),
         description=entry.text("description") or "",
         parameters=forwarded_schema(parameters) if parameters else {},
         strict=entry.flag("strict"),
@@ -72,7 +123,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     picked.need("type")
     match picked.text("type"):
         case "function":
-            return tools, offered_tool_name(picked, tools)
+            return tools, _offered_name(picked, tools)
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
         case kind:
@@ -80,11 +131,17 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
             raise unsupported_parameter(picked.path("type"), reason)
 
 
+def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:
+    namespace = picked.text(NAMESPACE)
+    if not namespace:
+        return offered_tool_name(picked, tools)
+    name = flat_name(namespace, picked.need_text("name"))
+    return offered_tool_name(Fields({"name": name}, picked.where), tools)
+
+
 def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
-    entries = allowed.objects("tools", MAX_TOOLS) or ()
-    names = {
-        offered_tool_name(entry, tools) for entry in entries if entry.text("type") == "function"
-    }
+    entries = allowed.objects("tools", MAX_ENTRIES) or ()
+    names = {_offered_name(entry, tools) for entry in entries if entry.text("type") == "function"}
     return select_allowed_tools(allowed, names, tools)
 
 

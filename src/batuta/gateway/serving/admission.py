@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from math import ceil
 from time import time
 from typing import final
 
@@ -26,10 +25,9 @@ from batuta.core import (
     ResumeState,
     Run,
     RunId,
-    Worker,
     WorkerId,
 )
-from batuta.core.formatting import format_usd
+from batuta.core.conductor import conductor_worker
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole
 from batuta.gateway.access.rate_limit import (
@@ -38,6 +36,10 @@ from batuta.gateway.access.rate_limit import (
     LocalRateLimiter,
     RateLimiter,
     RateWindow,
+    Taken,
+    check_rate,
+    enter_place,
+    retry_headers,
 )
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.answer_cache import CACHE_HEADER, RepeatableCall
@@ -46,16 +48,14 @@ from batuta.gateway.serving.error_mapping import error_of_run
 from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
-from batuta.gateway.serving.reserved_budget import ReservedBudget
+from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
-from batuta.solvers import LLMConductor
-from batuta.solvers.open_conductor import PROMPTED
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
+    PeriodCaps,
     RunCharge,
     charged_accounts,
-    nano_to_usd,
     usd_cap_to_nano,
     usd_to_nano,
     utc_day,
@@ -64,14 +64,6 @@ from batuta.store.ledger import (
 from batuta.store.totals import BudgetStatus
 
 _LOG = logging.getLogger(__name__)
-
-
-def conductor_worker(served: ServedModel) -> Worker | None:
-    """The worker whose model writes the workflows, if one does: it hears the question first."""
-    conductor = served.conductor
-    if not isinstance(conductor, LLMConductor) or not conductor.name.startswith(PROMPTED):
-        return None
-    return conductor.worker
 
 
 def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
@@ -96,7 +88,7 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
     if not left:
         message = f"This key allows no worker of the model '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
-    conductor = conductor_worker(served)
+    conductor = conductor_worker(served.conductor)
     if conductor is not None and not policy.allows_worker(conductor):
         message = f"This key does not allow the worker '{conductor.id}', which conducts '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
@@ -111,38 +103,62 @@ def caller_limits(caller: Caller, limits: Limits) -> Limits:
     return replace(limits, usd=float(most))
 
 
+def caps_of(caller: Caller) -> dict[str, PeriodCaps]:
+    """Return what the caller's accounts may spend in a day and in a month, in billionths."""
+    permissions = caller.permissions
+    caps = {
+        "tenant": (caller.per_day, caller.per_month),
+        "key": (permissions.per_day, permissions.per_month),
+    }
+    found: dict[str, PeriodCaps] = {}
+    for account in charged_accounts(caller.tenant, caller.key):
+        day, month = caps[account.partition(":")[0]]
+        found[account] = (_cap_to_nano(day), _cap_to_nano(month))
+    return found
+
+
+def _cap_to_nano(cap: Decimal | None) -> int | None:
+    return None if cap is None else usd_cap_to_nano(cap)
+
+
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
     """The budgets that a run of that moment takes from."""
     day = utc_day(at)
-    caps: dict[str, tuple[Decimal | None, Decimal | None]] = {
-        "tenant": (caller.per_day, caller.per_month),
-        "key": (caller.permissions.per_day, caller.permissions.per_month),
-    }
     return tuple(
-        Bucket(account, period, usd_cap_to_nano(cap))
-        for account in charged_accounts(caller.tenant, caller.key)
-        for cap, period in zip(caps[account.partition(":")[0]], (day, utc_month(day)), strict=True)
+        Bucket(account, period, cap)
+        for account, caps in caps_of(caller).items()
+        for cap, period in zip(caps, (day, utc_month(day)), strict=True)
         if cap is not None
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """What one call holds while it is run."""
+    """A call's share of rates and budgets while it is run."""
 
     run_id: RunId
     """Under which it is counted among what goes on."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What is left of the caller's rates."""
+    """Headers with the rest of the caller's rates."""
     charge: RunCharge = field(default_factory=RunCharge)
     expected_tokens: int = 0
     """Tokens that the key's rate counts already, if it has one."""
+    taken_tokens: Taken | None = None
+    """The tokens as the limiter counted them; None: another process did, or the run has ended."""
+    has_place: bool = False
+    """True while it counts towards its key's concurrency."""
     is_settled: bool = False
     """Whether the run was handed to the store with its reservation."""
     is_durable: bool = False
     """Whether what is not settled waits for the next process that executes the run."""
     reserved_budget: ReservedBudget | None = None
-    """What is reserved for the run of its caller's budgets, if there are any."""
+    """The reservation in the caller's budgets, if there are any."""
+
+    @property
+    def final_charge(self) -> RunCharge:
+        """Return who pays, and the least that budgets count for the run."""
+        held = self.reserved_budget
+        return self.charge if held is None else replace(self.charge, counted=held.counted)
 
 
 @final
@@ -160,6 +176,7 @@ class AdmissionController:
         admission: Admission,
         bound_cost: Callable[[], FirstCallsCost],
         *,
+        in_background: bool = False,
         already_counted: bool = False,
         durable: bool = False,
     ) -> None:
@@ -170,6 +187,7 @@ class AdmissionController:
             call: what is wanted.
             admission: is told what is held.
             bound_cost: the most that the run's first calls can cost.
+            in_background: a job runs it, and is itself counted among what the key runs.
             already_counted: the rates were taken from when the call was submitted.
             durable: the run is resumed if this process ends before it does, with the money
                 that was reserved for it.
@@ -180,52 +198,75 @@ class AdmissionController:
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
             return
-        key, run_id = caller.key, admission.run_id
-        await self._take_slot(caller, key, run_id, checked=already_counted)
+        key = caller.key
+        if not in_background:
+            await self._take_place(caller, key, admission)
         try:
             expected = 0 if caller.permissions.tpm is None else _expected_tokens(call)
             if not already_counted:
                 windows = await self._take_rates(caller, key, expected)
                 admission.headers = {n: v for w in windows for n, v in w.headers().items()}
+                admission.taken_tokens = windows[-1].taken if expected else None
             admission.expected_tokens, admission.is_durable = expected, durable
             await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
         except BaseException:
-            await self._rate_limiter.concurrency.leave(key, run_id)
+            await self._leave_place(key, admission)
+            await self.give_back_tokens(admission)
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
         """Counts the tokens of a run that has ended."""
         cap = caller.permissions.tpm
-        if cap is not None and caller.key is not None:
-            await self._rate_limiter.add(
-                TOKENS, caller.key, cap, run.usage.total - admission.expected_tokens
-            )
+        if cap is None or caller.key is None:
+            return
+        more = run.usage.total - admission.expected_tokens
+        if more < 0:
+            await self.give_back_tokens(admission, -more)
+        elif more > 0:
+            await self._rate_limiter.add(TOKENS, caller.key, cap, more)
+        admission.taken_tokens = None
+
+    async def give_back_tokens(self, admission: Admission, unused: int | None = None) -> None:
+        """Give back what was counted of tokens that no call used.
+
+        Args:
+            admission: what holds them.
+            unused: how many of them; None: all, for nothing was run.
+        """
+        taken, admission.taken_tokens = admission.taken_tokens, None
+        if taken is not None:
+            await self._rate_limiter.give_back(taken, taken.amount if unused is None else unused)
 
     async def release(self, caller: Caller, admission: Admission) -> None:
-        """Lets the call out; what was reserved and not settled is given back."""
+        """Lets the call out; what was reserved and counts for no call is given back."""
         if caller.key is not None:
-            await self._rate_limiter.concurrency.leave(caller.key, admission.run_id)
+            await self._leave_place(caller.key, admission)
         held = admission.charge.reservation
         if held is None or admission.is_settled or admission.is_durable or self._store is None:
             return
         with anyio.CancelScope(shield=True):
             try:
-                await self._store.budgets.release(held)
+                counted = admission.final_charge.counted or Decimal(0)
+                await self._store.budgets.release(held, usd_to_nano(counted))
             except StoreError as error:  # it expires when this process ends
                 _LOG.warning("a reservation could not be given back: %s", error)
 
-    async def _take_slot(self, caller: Caller, key: str, run_id: RunId, *, checked: bool) -> None:
+    async def _take_place(self, caller: Caller, key: str, admission: Admission) -> None:
         most = caller.permissions.concurrency
-        if not await self._rate_limiter.concurrency.enter(key, run_id, None if checked else most):
-            message = f"This key may have {most} requests at the same time; wait for one to end."
-            raise APIError(429, "rate_limit_exceeded", message, headers=_retry_headers(1.0))
+        await enter_place(self._rate_limiter, key, admission.run_id, most)
+        admission.has_place = True
+
+    async def _leave_place(self, key: str, admission: Admission) -> None:
+        if admission.has_place:
+            admission.has_place = False
+            await self._rate_limiter.concurrency.leave(key, admission.run_id)
 
     async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
         """Takes the request and its expected tokens from the key's rates."""
         policy, windows = caller.permissions, list[RateWindow]()
         if policy.rpm is not None:
             windows.append(await self._rate_limiter.take(REQUESTS, key, policy.rpm))
-            _check_rate(windows)
+            check_rate(windows)
         if policy.tpm is not None:
             if expected > policy.tpm:
                 message = (
@@ -234,7 +275,7 @@ class AdmissionController:
                 )
                 raise APIError(429, "rate_limit_exceeded", message, headers=_NO_RETRY)
             windows.append(await self._rate_limiter.take(TOKENS, key, policy.tpm, expected))
-            _check_rate(windows)
+            check_rate(windows)
         return windows
 
     async def _reserve_budget(
@@ -248,33 +289,40 @@ class AdmissionController:
         """Sets apart what the run's first calls can cost; the run grows it before later ones."""
         charge, run_id = admission.charge, admission.run_id
         buckets = buckets_of(caller, charge.at or 0.0)
-        if not buckets or self._store is None:
+        if self._store is None or not (buckets or admission.is_durable):
             return
         lasting, budgets, wanted = admission.is_durable, self._store.budgets, bound_cost()
         least = usd_to_nano(wanted.least_usd)
         try:
             if lasting and await budgets.is_settled(run_id):
                 return  # it ended, and is only told again
-            held = await budgets.find_job_reservation(run_id, buckets) if lasting else None
-            found = held or await budgets.reserve(
-                run_id,
-                usd_to_nano(wanted.usd),
-                buckets,
-                tenant=caller.tenant,
-                key=caller.key,
-                model=call.model,
-                for_job=lasting,
-                least=least,
+            held = await budgets.find_job_reservation(run_id, caps_of(caller)) if lasting else None
+            if held is None and not buckets:
+                return
+            if held is not None:  # the charge belongs to the day of its reservation
+                charge = replace(charge, at=held[1])
+            found = (
+                held[0]
+                if held is not None
+                else await budgets.reserve(
+                    run_id,
+                    usd_to_nano(wanted.usd),
+                    buckets,
+                    tenant=caller.tenant,
+                    key=caller.key,
+                    model=call.model,
+                    for_job=lasting,
+                    least=least,
+                    at=charge.at,
+                )
             )
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
             message = "The budget cannot be checked now; try again."
-            raise APIError(503, "overloaded", message, headers=_retry_headers(1.0)) from None
+            raise APIError(503, "overloaded", message, headers=retry_headers(1.0)) from None
         if isinstance(found, BudgetStatus):
-            raise _budget_error(found, least)
-        admission.charge = RunCharge(
-            tenant=charge.tenant, key=charge.key, at=charge.at, reservation=found
-        )
+            raise budget_error(found, least)
+        admission.charge = replace(charge, reservation=found)
         admission.reserved_budget = ReservedBudget(budgets, found)
 
 
@@ -283,42 +331,6 @@ _NO_RETRY = {"x-should-retry": "false"}
 
 def _expected_tokens(call: ParsedCall) -> int:
     return max(1, estimate_prompt_tokens(call.question))
-
-
-def _check_rate(windows: list[RateWindow]) -> None:
-    """Nothing, if the last one let the call through.
-
-    Raises:
-        APIError: it did not.
-    """
-    last = windows[-1]
-    if last.is_allowed:
-        return
-    message = f"This key may use {last.cap} {last.unit} a minute; try again in {last.reset:.1f} s."
-    headers = {name: value for w in windows for name, value in w.headers().items()}
-    raise APIError(
-        429, "rate_limit_exceeded", message, headers=headers | _retry_headers(last.reset)
-    )
-
-
-def _budget_error(found: BudgetStatus, asked: int) -> APIError:
-    """Whose budget it is, what is left of it, and what can be done."""
-    bucket = found.bucket
-    owner = "tenant" if bucket.account.startswith("tenant:") else "key"
-    span = "day" if bucket.period.count("-") > 1 else "month"
-    cap, left, wanted = (
-        format_usd(nano_to_usd(nano)) for nano in (bucket.cap, found.remaining, asked)
-    )
-    message = (
-        f"The {owner}'s budget of {cap} a {span} has {left} left and this run may cost {wanted} "
-        "even with a short answer: shorten the question, ask a cheaper model, or ask for a larger "
-        "budget."
-    )
-    return APIError(429, "budget_exceeded", message, headers=_NO_RETRY)
-
-
-def _retry_headers(seconds: float) -> dict[str, str]:
-    return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
 
 
 _MAX_NAMED = 20
@@ -339,22 +351,22 @@ class PreparedCall:
     clients: Mapping[WorkerId, Client]
     run_id: RunId
     admission: Admission
-    """What the call holds of its caller's rates and budgets."""
+    """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
-    """What policies did to what came with the question."""
+    """The guardrails' findings in what came with the question."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False
     """Whether a run that is cancelled now is taken up again by another process."""
     repeatable: RepeatableCall | None = None
-    """All that the answer depends on, if it may be given again."""
+    """The call with all that its answer depends on, if the answer may be given again."""
     earlier: Run | None = None
     """The run whose answer is given again."""
     cache_result: str = "miss"
-    """What was found of it: `hit`, `similar` or `miss`."""
+    """The result of the cache: `hit`, `similar` or `miss`."""
     chosen: ChosenArm | None = None
-    """What is run where the system learns while it serves."""
+    """The alternative that is run where the system learns while it serves."""
 
     @property
     def can_stream(self) -> bool:
@@ -364,7 +376,7 @@ class PreparedCall:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer's headers say before anything is run."""
+        """The answer's headers that are known before anything is run."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
         if self.repeatable is not None:
             headers[CACHE_HEADER] = self.cache_result
@@ -383,4 +395,9 @@ class PreparedCall:
         """The error that the caller gets; None if the run has an answer."""
         if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:
             return None
+        budget = self.admission.reserved_budget
+        if budget is not None and run.outcome is Outcome.LIMITED and run.limit == "usd":
+            refused = budget.refusal()
+            if refused is not None:
+                return refused
         return error_of_run(run, direct=self.served_model.direct)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from time import monotonic, time
+from time import time
 from typing import Any, Protocol, final
 
-import anyio
-
+from batuta.clients.redis_connections import RedisConnections
 from batuta.core import (
     Delta,
     Finish,
@@ -30,8 +29,7 @@ from batuta.core import (
     StepDelta,
     WorkerId,
 )
-from batuta.distribution import install_hint
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import StoreError
 from batuta.gateway.serving.similar_questions import SimilarQuestions, comparable_question
 from batuta.store import Store
 from batuta.usage import ZERO_COST, ZERO_USAGE
@@ -41,9 +39,6 @@ CACHE_HEADER = "x-batuta-cache"
 _LOG = logging.getLogger(__name__)
 _PIECE = 400
 """Characters of a fragment in which a stream tells an answer again."""
-_REDIS_TIMEOUT = 0.5
-_REDIS_REST = 5.0
-"""Seconds for which Redis is left alone after it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +54,7 @@ class AnswerCacheOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatableCall:
-    """All that an answer depends on."""
+    """A call with all that its answer depends on."""
 
     tenant: str
     model: str
@@ -68,7 +63,7 @@ class RepeatableCall:
     """The workers that may hear it: a key that may not ask a worker is not told its answer."""
     limits: Limits
     conductor: str
-    """Who writes the workflow, or the workflow itself where it came with the request."""
+    """The conductor, or the workflow itself where it came with the request."""
     guardrails: tuple[str, ...] = ()
 
     def digest(self, asked: Question | None = None) -> bytes:
@@ -85,7 +80,7 @@ class RepeatableCall:
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """What was found of a call."""
+    """The earlier answer to a call."""
 
     run: Run | None
     kind: str
@@ -113,7 +108,7 @@ class AnswerIndex(Protocol):
 
 @final
 class StoreAnswerIndex:
-    """In the database of the runs."""
+    """The index in the database of the runs."""
 
     def __init__(self, store: Store) -> None:
         self._table = store.answers
@@ -134,55 +129,29 @@ class StoreAnswerIndex:
             _LOG.warning("an answer cannot be noted: %s", error)
 
     async def close(self) -> None:
-        """Nothing."""
+        """Close nothing: nothing is open."""
 
 
 @final
 class RedisAnswerIndex:
-    """In Redis, of all replicas; while it cannot be reached every question is a new one."""
+    """The index in Redis, of all replicas; while it is away every question is a new one."""
 
-    def __init__(self, url: str, clock: Callable[[], float] = monotonic) -> None:
-        """Connects on first use.
-
-        Raises:
-            ConfigError: the extra is not installed.
-        """
-        try:
-            from redis.asyncio import Redis  # noqa: PLC0415 - an extra
-        except ImportError:
-            message = f"answers in Redis need an extra: {install_hint('redis')}"
-            raise ConfigError(message) from None
-        kind: Any = Redis
-        self._redis: Any = kind.from_url(
-            url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT
-        )
-        self._clock = clock
-        self._down_until = float("-inf")
+    def __init__(self, redis: RedisConnections) -> None:
+        self._redis = redis
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
         """The run's id; None: there is none, or Redis does not answer."""
-        found = await self._ask(lambda: self._redis.get(_redis_key(tenant, digest)))
+        found: Any = await self._redis.ask(lambda redis: redis.get(_redis_key(tenant, digest)))
         return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
         """Notes the run, unless Redis does not answer."""
         key, milliseconds = _redis_key(tenant, digest), max(1, int(seconds * 1000))
-        await self._ask(lambda: self._redis.set(key, run_id, px=milliseconds))
+        await self._redis.ask(lambda redis: redis.set(key, run_id, px=milliseconds))
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._redis.aclose()
-
-    async def _ask(self, ask: Callable[[], Any]) -> Any:
-        if self._clock() < self._down_until:
-            return None
-        try:
-            with anyio.fail_after(2 * _REDIS_TIMEOUT):
-                return await ask()
-        except Exception as error:  # noqa: BLE001 - whatever the client raises
-            self._down_until = self._clock() + _REDIS_REST
-            _LOG.warning("Redis cannot be asked for answers: %s", type(error).__name__)
-            return None
+        await self._redis.close()
 
 
 def _redis_key(tenant: str, digest: bytes) -> str:
@@ -219,7 +188,7 @@ class RepeatedAnswers:
         """Questions that might have had one, and had none."""
 
     def may_repeat(self, sampling: Sampling) -> bool:
-        """Whether an answer that is sampled so may be given again."""
+        """Return True if an answer that is sampled so may be given again."""
         fixed = sampling.temperature == 0 or sampling.seed is not None
         return fixed or self.options.sampled
 
@@ -266,7 +235,9 @@ class RepeatedAnswers:
         return run
 
     def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
-        """What stands for the call's question, and its words; None: it has no other words.
+        """Return what stands for the call's question, and its words.
+
+        None if other words would not do.
 
         A guardrail may see words that the other question has not; a temperature asks for variety.
         """
@@ -280,7 +251,7 @@ class RepeatedAnswers:
 
 
 def is_repeatable(run: Run) -> bool:
-    """Whether the run has a whole answer that is text alone.
+    """Return True if the run has a whole answer that is text alone.
 
     Calls of tools carry ids of their own run, and what was cut short may be longer next time.
     """

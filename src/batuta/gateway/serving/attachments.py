@@ -7,7 +7,9 @@ import mimetypes
 import re
 from base64 import b64decode
 
+from batuta.clients.data_url import plain_picture_url
 from batuta.core import Audio, File, Text
+from batuta.errors import BadRequestError
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 
@@ -60,6 +62,21 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
 def text_under_title(title: str, text: str) -> Text:
     """A text file as a part that every worker can read."""
     return Text(f"File {title}:\n{text}" if title else text)
+
+
+def picture_url(path: str, url: str) -> str:
+    """Return the URL of a picture, in the spelling that every provider reads.
+
+    Raises:
+        APIError: it is neither an `https:` URL nor a base64 picture.
+    """
+    try:
+        plain = plain_picture_url(url)
+    except BadRequestError:
+        plain = ""
+    if not plain.startswith(("https://", "data:image/")):
+        raise invalid_value(path, "it must begin with 'https://' or 'data:image/'.")
+    return plain
 
 
 def parse_audio(part: Fields) -> Audio:

@@ -13,7 +13,12 @@ from batuta.engine.finalize import reply_text
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
-from batuta.guardrails import Guardrails, GuardrailStage, ResponseFormatChecker
+from batuta.guardrails import (
+    Guardrails,
+    GuardrailStage,
+    ResponseFormatChecker,
+    describe_block,
+)
 from batuta.schemas import SchemaTimeoutError
 
 _ATTACHMENTS = {
@@ -39,7 +44,7 @@ def capable_workers(pool: Pool, question: Question) -> Pool:
 
 
 def check_choices(question: Question, served: ServedModel, guardrails: Guardrails) -> None:
-    """Nothing, if as many answers as are wanted can be given, with what is to be told of them.
+    """Return if as many answers as are wanted can be given, with what is to be told, else raise.
 
     Raises:
         APIError: `n` or `logprobs` cannot be honoured.
@@ -56,7 +61,7 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
 
 
 async def check_response_format(question: Question) -> None:
-    """Nothing, if the form that the answer must have can be checked.
+    """Return if the form that the answer must have can be checked, else raise.
 
     Raises:
         APIError: its schema is none, or nobody can tell in the time there is.
@@ -104,14 +109,14 @@ async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
         outcome=Outcome.FAILED,
         answer=None,
         reply=None,
-        error=f"the policy {blocked} forbids the answer",
+        error=describe_block(blocked, acts, "the answer"),
         error_code="policy_blocked",
         guards=guards,
     )
 
 
 async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
-    """Why the reply is no answer to the question, as a code and a sentence; None if it is one."""
+    """Return why the reply is no answer, as a code and a sentence; None if it is one."""
     asked = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
     if lacks_call(asked, reply):
         return "no_tool_call", "the reply does not call the tool that it must call"

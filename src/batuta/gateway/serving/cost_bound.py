@@ -1,4 +1,4 @@
-"""What is reserved for a run before it begins: the most that its first calls can cost. Pure.
+"""The reservation for a run before it begins: the most that its first calls can cost. Pure.
 
 What later calls can cost is reserved before each of them (`gateway.funds`), so that a run holds no
 more than it has spent and its calls in flight may still cost.
@@ -31,7 +31,7 @@ class FirstCallsCost:
     """Dollars with which a run begins."""
 
     usd: Decimal
-    """As its first calls want them."""
+    """Dollars for its first calls."""
     least_usd: Decimal
     """Below which it does not begin: with the answer shortened, by the cheapest worker."""
 
@@ -95,7 +95,7 @@ def bound_workflow(
 
 
 def _step_request(question: Question, default: Sampling = Sampling()) -> Request:
-    """What a step is asked, by a worker of those defaults."""
+    """Return the request of a step, to a worker of those defaults."""
     return Request(
         messages=question.messages,
         sampling=question.sampling.with_defaults(default),

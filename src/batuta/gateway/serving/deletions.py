@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.serving.conversations import PendingToolRuns
+from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store
 from batuta.store.responses import StoredResponse, run_id_of

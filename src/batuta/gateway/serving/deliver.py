@@ -10,7 +10,7 @@ from starlette.types import Receive, Send
 from batuta.core import Event, EventHandler, Reply, Run
 from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
 from batuta.gateway.http.body import send_json
-from batuta.gateway.http.reader import DisconnectReason, RequestScopes, SSEWriter, StreamTimeouts
+from batuta.gateway.http.reader import DisconnectReason, KeepAlive, RequestScopes, StreamTimeouts
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.trace import response_headers
@@ -31,11 +31,11 @@ class StreamRenderer(Protocol):
         ...
 
     def matches(self, reply: Reply) -> bool:
-        """Whether what was shown is the beginning of that reply."""
+        """Return True if the shown text begins that reply."""
         ...
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """What was not shown yet, and the end."""
+        """Write the rest, and the end."""
         ...
 
     async def fail(self, error: APIError) -> None:
@@ -81,7 +81,11 @@ class AnswerDelivery:
         await send_json(send, await render(run, run.reply), 200, headers)
 
     async def stream_answer(
-        self, prepared: PreparedCall, renderer: StreamRenderer, writer: SSEWriter, receive: Receive
+        self,
+        prepared: PreparedCall,
+        renderer: StreamRenderer,
+        keep_alive: KeepAlive | None,
+        receive: Receive,
     ) -> None:
         """Runs the call as the renderer shows it; tells every end but a reader's leaving."""
         errors: list[APIError] = []
@@ -93,7 +97,7 @@ class AnswerDelivery:
                 errors.append(error)
 
         try:
-            ended = await self.scopes.run(receive, work, writer)
+            ended = await self.scopes.run(receive, work, keep_alive)
         except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
             log_exception(error)
             ended = None

@@ -17,7 +17,7 @@ CACHE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 WorkerDrift = Mapping[str, Mapping[DriftKind, DriftState]]
-"""By worker."""
+"""Drift by worker."""
 
 
 @final
@@ -29,10 +29,10 @@ class DriftMonitor:
         self._store = store
         self._due = 0.0
         self.latest: WorkerDrift = {}
-        """What was read last."""
+        """The result of the latest read."""
 
     async def read(self) -> WorkerDrift:
-        """How each worker does; what was read last where the store fails."""
+        """Return the drift of each worker; the latest known one where the store fails."""
         if self._store is None or time.monotonic() < self._due:
             return self.latest
         self._due = time.monotonic() + CACHE_SECONDS
@@ -44,7 +44,9 @@ class DriftMonitor:
 
 
 def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> dict[str, Any]:
-    """What `GET /v1/models` says of a model that is a worker; empty: nothing was seen of it.
+    """Return what `GET /v1/models` says of a worker's drift.
+
+    An empty object if nothing was seen.
 
     Args:
         model: the model.

@@ -11,22 +11,23 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType
 
+from batuta.conductors import best_single_worker
 from batuta.core import Limits, Pool, Price, Worker
+from batuta.core.conductor import needed_rounds
 from batuta.gateway.serving.models import ServedModel
-from batuta.solvers import best_single_worker
 from batuta.usage import ASSUMED_PRICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What one word of effort buys; the operator's and the caller's own limits bind besides."""
+    """The limits that a word of effort stands for, besides the operator's and the caller's."""
 
     steps: int | None
-    """Of a workflow at most; None: as many as the served model allows."""
+    """Most steps of a workflow; None for as many as the served model allows."""
     rounds: int
     """Workflows, each correcting the one before."""
     pool_share: float
-    """Of the pool that answers: the cheapest workers first."""
+    """Share of the pool that answers: the cheapest workers first."""
     usd_share: float
     """Share of the served model's limit in dollars."""
     uses_conductor: bool = True
@@ -43,7 +44,7 @@ EFFORTS: Mapping[str, Effort] = MappingProxyType({
     "max": Effort(steps=None, rounds=3, pool_share=1.0, usd_share=1.0),
 })  # fmt: skip
 DEFAULT_EFFORT = "high"
-"""What a request gets that names no effort."""
+"""The effort of a request that names none."""
 
 _THINKING_BUDGETS = ((1_024, "minimal"), (4_096, "low"), (8_192, "medium"), (16_384, "high"))
 _XHIGH_BUDGET = 32_768
@@ -60,15 +61,16 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
 
 
 def limits_for_effort(word: str, served: ServedModel) -> Limits:
-    """What a request of that effort may spend if it says nothing else."""
+    """Return the limits of a request of that effort that sets no others."""
     limits = served.limits
     if not _has_conductor(served):
         return limits
     effort, ceiling = EFFORTS[word], served.limits_ceiling
+    needed = 1 if served.conductor is None else needed_rounds(served.conductor)
     return replace(
         limits,
         steps=min(effort.steps or limits.steps, limits.steps),
-        rounds=min(effort.rounds, ceiling.rounds),
+        rounds=min(max(effort.rounds, needed), ceiling.rounds),
         usd=None if limits.usd is None else limits.usd * effort.usd_share,
     )
 
@@ -81,14 +83,14 @@ def model_for_effort(word: str, served: ServedModel) -> ServedModel:
 
 
 def pool_for_effort(word: str, served: ServedModel, allowed: Pool) -> Pool:
-    """Who answers, of those that are allowed to."""
+    """Return the workers that answer, of those that are allowed to."""
     if not _has_conductor(served):
         return allowed
     return cheapest_workers(allowed, EFFORTS[word].pool_share, served.limits.unknown)
 
 
 def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:
-    """That share of the pool, the cheapest first and never nobody; equal prices stay together."""
+    """Return that share of the pool, the cheapest first; equal prices stay together."""
     if share >= 1:
         return pool
     prices = sorted(_token_price(worker, unknown) for worker in pool)
@@ -97,11 +99,11 @@ def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -
 
 
 def _token_price(worker: Worker, unknown: Price) -> Decimal:
-    """What a million tokens cost, read and written alike; an unknown price counts as told."""
+    """Return the price of a million tokens, read and written alike."""
     price = worker.price or unknown
     return price.input + price.output
 
 
 def _has_conductor(served: ServedModel) -> bool:
-    """Whether a workflow is written for it: only there is effort more than a worker's own."""
+    """Return True if a workflow is written: only there is effort more than a worker's own."""
     return not served.direct and served.solver is None and served.calls is None

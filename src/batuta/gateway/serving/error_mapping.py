@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
-from batuta.core import Failure, Outcome, Run
-from batuta.core.redaction import clean_message
+from batuta.core import Failure, Outcome, Request, Run
+from batuta.core.redaction import clean_message, first_words
+from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
+_MAX_RETRY_SECONDS = 60.0
 _FIELD_PATTERN = re.compile(r" takes no (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
 """Characters of an error that are looked at; what is cut off is not reported."""
@@ -71,17 +73,18 @@ def _provider_wait(run: Run) -> float | None:
 
 
 def _request_error(run: Run) -> APIError | None:
-    """Where the worker's refusal is about this request, say so as the worker did."""
+    """Return the worker's refusal if it is about this request, in the worker's words."""
     if run.error_code == "bad_request":
         return APIError(400, "bad_request", f"{_error_sentence(run)}: {_provider_message(run)}")
     return None
 
 
 def _known_error(run: Run) -> APIError | None:
-    """Where it is not a worker that failed, or not this call of it."""
+    """Return the error of a run in which no worker failed, or another call did."""
     match run.error_code:
         case "context_too_long":
-            message = f"{_error_sentence(run)}: {_provider_message(run)}"
+            told = _provider_message(run)
+            message = f"{overflow_words(run, told)}. {_error_sentence(run)}: {told}"
             return APIError(400, "context_length_exceeded", message, param="messages")
         case "unsupported_field":
             named = _FIELD_PATTERN.search(run.error or "")
@@ -133,12 +136,68 @@ def _error_sentence(run: Run) -> str:
 
 def _provider_message(run: Run) -> str:
     """The provider's own words, without keys and addresses."""
-    error = run.error or ""
-    if len(error) > _MAX_READ:  # to the end of a word: half a key is not known for one
-        error = "".join(error[:_MAX_READ].rpartition(" ")[:2])
-    return clean_message(error)[:_MAX_MESSAGE]
+    return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
 
 
 def _retry_headers(seconds: float) -> dict[str, str]:
+    """Say when to ask again: soon, even if a provider says in days, for it is retried by then."""
+    seconds = min(seconds, _MAX_RETRY_SECONDS)
     whole = max(1, -int(-seconds // 1))
     return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}
+
+
+_MIN_TOKENS = 16
+"""Smaller numbers are taken for codes or other counts."""
+_COMPARED = re.compile(r"(\d{1,12})(?: \+ (\d{1,12}))? > (\d{1,12})")
+_LIMIT = re.compile(
+    r"(?:max\b|maximum|limit|at most|up to|available context|context (?:length|window|size)"
+    r"|longer than|greater than|more than|less than|cannot exceed|fit in the|<=|\[\d,)"
+    r"[^\d]{0,50}(\d{2,12})"
+    r"|(\d{2,12}) (?:tokens? )?(?:max\b|maximum|limit)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d{2,12}")
+_SEPARATED = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
+
+
+def overflow_words(run: Run, told: str) -> str:
+    """Say that the prompt is too long, with the provider's numbers, or ours if it tells none.
+
+    Args:
+        run: which ended because a prompt did not fit.
+        told: what the provider said of it.
+    """
+    tokens, most = stated_sizes(told)
+    most = most or _smallest_window(run)
+    if most is None:
+        return "prompt is too long"
+    if tokens is None or tokens <= most:
+        # the provider refused it, so it is more than the limit in any case
+        tokens = max(_estimated_tokens(run), most + 1)
+    return f"prompt is too long: {tokens} tokens > {most} maximum"
+
+
+def stated_sizes(told: str) -> tuple[int | None, int | None]:
+    """Read from a provider's words the tokens of the prompt and those that fit, each if told."""
+    flat = _SEPARATED.sub("", told)
+    compared = _COMPARED.search(flat)
+    if compared:
+        return int(compared[1]) + int(compared[2] or 0), int(compared[3])
+    stated = _LIMIT.search(flat)
+    if stated is None:
+        return None, None
+    most = int(stated[1] or stated[2])
+    if most < _MIN_TOKENS:
+        return None, None
+    others = [int(found) for found in _NUMBER.findall(flat)]
+    return max((n for n in others if n > most), default=None), most
+
+
+def _smallest_window(run: Run) -> int | None:
+    windows = [worker.context_window for worker in run.header.pool if worker.context_window]
+    return min(windows, default=None)
+
+
+def _estimated_tokens(run: Run) -> int:
+    question = run.header.question
+    return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))

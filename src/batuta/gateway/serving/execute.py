@@ -16,18 +16,29 @@ from typing import final
 
 import anyio
 
-from batuta.baselines import Solver, SolverContext
-from batuta.baselines.solver import RunHooks
-from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
-from batuta.engine import Recorder, conduct, new_run_id
+from batuta.conductors import FixedConductor
+from batuta.config.served_systems import ServedSystem
+from batuta.core import (
+    Conductor,
+    EventHandler,
+    Outcome,
+    Run,
+    RunId,
+    WorkerId,
+)
+from batuta.core.conductor import conductor_worker
+from batuta.engine import Recorder, RunHooks, RunSettings, new_run_id
+from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
-from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.errors import (
+    APIError,
+    log_exception,
+)
 from batuta.gateway.serving.admission import (
     AdmissionController,
     PreparedCall,
-    conductor_worker,
 )
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -40,16 +51,22 @@ from batuta.gateway.serving.capabilities import (
     check_response_format,
     enforce_response_format,
 )
-from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.explore import Explorer, mark_explored, note_spent
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall
-from batuta.gateway.serving.prepare import CallPreparer, find_served_model
+from batuta.gateway.serving.parsed_call import (
+    ORCHESTRATION_FIELD,
+    ParsedCall,
+)
+from batuta.gateway.serving.prepare import CallPreparer, find_served_model, load_served_model
+from batuta.gateway.serving.tenant_memory import (
+    ConversationWorkers,
+    PendingToolRuns,
+    ReasoningMemory,
+)
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
-from batuta.guardrails import GuardrailStage
-from batuta.solvers import FixedConductor
+from batuta.guardrails import GuardrailStage, describe_block
 from batuta.store import Store
 
 
@@ -68,7 +85,7 @@ def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
         prepared.pool,
         prepared.limits,
         direct=served.direct,
-        conductor_worker=conductor_worker(served),
+        conductor_worker=conductor_worker(served.conductor),
     )
 
 
@@ -100,6 +117,7 @@ class RunService:
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
+        self._reasoning = ReasoningMemory()
         self._preparer = CallPreparer(catalogue, self._conversations)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
@@ -124,6 +142,7 @@ class RunService:
         caller: Caller,
         *,
         run_id: RunId | None = None,
+        in_background: bool = False,
         already_counted: bool = False,
         durable: bool = False,
     ) -> AsyncGenerator[PreparedCall]:
@@ -133,12 +152,15 @@ class RunService:
             call: what is wanted.
             caller: who wants it.
             run_id: the id that the run shall have; None: a new one.
+            in_background: a job runs it, now or later, and is counted in its place.
             already_counted: it was booked before, to be run later: its caller's rates know it.
             durable: it is taken up again if this process ends before it does.
 
         Raises:
             APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
+        await load_served_model(self._catalogue, call.model)
+        call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         if call.question.has_tool_results and not call.options.dry_run:
             resumed = await self._pending_tool_runs.find_resumed(
@@ -157,6 +179,7 @@ class RunService:
                 call,
                 admission,
                 partial(_first_calls_cost, prepared_call),
+                in_background=in_background,
                 already_counted=already_counted,
                 durable=durable,
             )
@@ -167,6 +190,7 @@ class RunService:
                 yield await self._screened(prepared_call)
             except APIError:
                 admission.is_durable = False  # a refused job is over: nobody comes for its money
+                await self._admission.give_back_tokens(admission)
                 raise
             finally:
                 await self._admission.release(caller, admission)
@@ -231,7 +255,7 @@ class RunService:
             return prepared_call
         clean, acts, blocked = await prepared_call.guardrails.workflow(workflow)
         if blocked:
-            message = f"the policy {blocked} forbids this workflow"
+            message = describe_block(blocked, acts, "this workflow")
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(prepared_call.served_model, conductor=by_hand)
@@ -247,26 +271,21 @@ class RunService:
             return await self._execute_solver(prepared, served.solver, emit)
         assert served.conductor is not None  # noqa: S101 - one of the two is there
         try:
-            run = await conduct(
+            run = await self._system(prepared, served.conductor).answer(
                 question,
-                served.conductor,
-                prepared.pool,
                 prepared.clients,
-                limits=prepared.limits,
-                funds=prepared.admission.reserved_budget,
                 seed=question.sampling.seed,
-                emit=self._metrics.time_first_token(served.name, emit),
-                live=prepared.can_stream,
-                fallback=served.fallback,
-                model=served.name,
-                run_id=prepared.run_id,
-                recorder=recorder,
                 resumed=prepared.resumed,
-                timeouts=self._catalogue.timeout_policy,
-                guardrails=prepared.guardrails,
-                guarded=prepared.guarded,
+                live=prepared.can_stream,
                 dry_run=prepared.call.options.dry_run,
-                latency=self._call_seconds,
+                hooks=RunHooks(
+                    run_id=prepared.run_id,
+                    emit=self._metrics.time_first_token(served.name, emit),
+                    recorder=recorder,
+                    funds=prepared.admission.reserved_budget,
+                    guarded=prepared.guarded,
+                    latency=self._call_seconds,
+                ),
             )
             return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
         finally:
@@ -275,6 +294,20 @@ class RunService:
                 if prepared.chosen is not None:
                     run = mark_explored(prepared.chosen, run)
                 await self._store_run(prepared, run)
+
+    def _system(self, prepared: PreparedCall, conductor: Conductor) -> ServedSystem:
+        """Return the served model's system, as the request has narrowed it."""
+        return ServedSystem(
+            name=prepared.served_model.name,
+            conductor=conductor,
+            pool=prepared.pool,
+            limits=prepared.limits,
+            settings=RunSettings(
+                fallback=prepared.served_model.fallback,
+                timeouts=self._catalogue.timeout_policy,
+                guardrails=prepared.guardrails,
+            ),
+        )
 
     async def flush_runs(self) -> None:
         """Waits until every run that has ended is in the database, with its cost.
@@ -296,17 +329,20 @@ class RunService:
         """The solver's run, kept also if this is cancelled."""
         asked, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
         question, acts, forbidden = await guardrails.check_question(asked)
-        stage = RunHooks(
+        hooks = RunHooks(
             run_id=prepared.run_id,
             model=prepared.served_model.name,
             emit=emit,
             recorder=recorder,
             funds=prepared.admission.reserved_budget,
-            guardrails=guardrails,
             guarded=() if forbidden else acts,
         )
         solver_context = SolverContext(
-            pool=prepared.pool, clients=prepared.clients, limits=prepared.limits, hooks=stage
+            pool=prepared.pool,
+            clients=prepared.clients,
+            limits=prepared.limits,
+            settings=RunSettings(guardrails=guardrails),
+            hooks=hooks,
         )
         wanted = question.sampling.seed
         # Of a new run anything, of one that a crash cut off the same again.
@@ -347,7 +383,7 @@ class RunService:
                 return
             try:
                 await store.append(
-                    run, caller.tenant, keep=prepared.call.store, charge=admission.charge
+                    run, caller.tenant, keep=prepared.call.store, charge=admission.final_charge
                 )
                 admission.is_settled = True
             except StoreError as error:
@@ -364,6 +400,7 @@ class RunService:
         tenant = prepared.caller.tenant
         if prepared.chosen is not None:
             note_spent(prepared.chosen, run)
+        self._reasoning.note_run(run, tenant, prepared.pool)
         self._metrics.count_run(run, tenant)
         if self._span_exporter is not None:
             self._span_exporter.export_run(run, tenant)

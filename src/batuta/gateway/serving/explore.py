@@ -17,15 +17,15 @@ from typing import final
 
 import anyio
 
+from batuta.conductors import single_worker
+from batuta.conductors.bandit import ArmStats, choose_arm
+from batuta.conductors.workflow_selector import WorkflowSelector
 from batuta.core import Conductor, Limits, Pool, Question, Run, RunId
 from batuta.core.exploration import Exploration
 from batuta.core.worker import PROGRAM
 from batuta.errors import StoreError
 from batuta.gateway.serving.cost_bound import bound_first_calls, bound_workflow
 from batuta.gateway.serving.models import ServedModel
-from batuta.solvers import single_worker
-from batuta.solvers.bandit import ArmStats, choose_arm
-from batuta.solvers.workflow_selector import WorkflowSelector
 from batuta.store import Store
 from batuta.store.exploration import run_nano
 from batuta.store.ledger import Bucket, usd_cap_to_nano, usd_to_nano, utc_day
@@ -52,19 +52,19 @@ class Arm:
 
 @dataclass(slots=True, kw_only=True)
 class ChosenArm:
-    """What is run, for the length of a request."""
+    """The alternative that is run, for the length of a request."""
 
     choice: Exploration
     conductor: Conductor
     purse: Bucket | None = None
-    """From what it was paid; None: nothing was explored."""
+    """The budget that paid for it; None if nothing was explored."""
     taken: int = 0
     """Billionths of a dollar."""
     spent: int = 0
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer's headers say."""
+        """The answer's headers."""
         if not self.choice.explored:
             return {}
         return {EXPLORED_HEADER: _UNSAFE.sub("?", self.choice.arm)[:200]}
@@ -93,7 +93,9 @@ class Explorer:
         run_id: RunId,
         seed: int,
     ) -> ChosenArm | None:
-        """What to run; None: what is served always, because nothing is learned or the store fails.
+        """Choose what to run.
+
+        None for what is always served: nothing is learned or the store fails.
 
         Args:
             served: the model.

@@ -13,11 +13,11 @@ from batuta.gateway.errors import invalid_value
 _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 """Signs that programs read differently in an address."""
 _UNICAST = IPv6Network("2000::/3")
-"""Where the world's addresses of version 6 are; others hold ones of version 4 or lead nowhere."""
+"""The public addresses of version 6; others hold ones of version 4 or lead nowhere."""
 _HOST_NETWORKS = tuple(
     IPv4Network(one) for one in ("192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24")
 )
-"""Of clouds' hosts and of relays: they look public, and answer within a network only."""
+"""Networks of clouds' hosts and of relays: they look public, and answer within a network only."""
 _LOCAL = (
     *(".local", ".localhost", ".localdomain", ".internal", ".intranet", ".private", ".lan"),
     *(".home", ".corp", ".mail", ".home.arpa", ".svc", ".cluster", ".consul", ".docker"),
@@ -27,7 +27,7 @@ _LOCAL = (
 
 
 def check_pictures(question: Question, *, private: bool = False) -> None:
-    """Nothing, if every picture is given with the request or has a public address.
+    """Return if every picture is given with the request or has a public address, else raise.
 
     Names are not looked up: who answers for a name may change from one moment to the next.
 
@@ -74,7 +74,7 @@ def _is_public(url: str) -> bool:
 
 
 def _is_public_name(host: str) -> bool:
-    """Whether it is a name, and one of the public tree; 0x7f.1 and 2130706433 are addresses."""
+    """Return True for a name of the public tree; 0x7f.1 and 2130706433 are addresses."""
     try:
         socket.inet_aton(host)
     except OSError:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
-from batuta.baselines import Solver
+import anyio.to_thread
+
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, Price, Worker, WorkerId
+from batuta.conductors import single_worker
+from batuta.config.served_systems import (
+    ServedSystem,
+    mini_system,
+    ultra_system,
+)
+from batuta.core import Client, Conductor, Limits, Pool, Price, Worker, WorkerId
+from batuta.core.conductor import ModelConductor, describe_prompt
 from batuta.engine import TimeoutPolicy
+from batuta.engine.solver import ConductorSolver, Solver
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
-from batuta.solvers import LLMConductor, best_single_worker, single_worker
-from batuta.solvers.history import History
+from batuta.store.key_permissions import KnownNames
 
-MINI_MODEL = "batuta-mini"
-ULTRA_MODEL = "batuta-ultra"
 WORKER_PREFIX = "worker/"
-"""What the name of a worker that is served as it is begins with."""
+"""The beginning of the name of a worker that is served as it is."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
 
@@ -33,7 +39,7 @@ class ExploreOptions:
     """How much a system may try to learn what is better."""
 
     share: float
-    """Of its requests, in (0, 1]."""
+    """Share of its requests, in (0, 1]."""
     usd_per_day: Decimal
     """Dollars that explored runs of a day (UTC) may cost, over all replicas."""
 
@@ -44,7 +50,7 @@ class ServedModel:
 
     name: str
     conductor: Conductor | None
-    """Who writes the workflow; None: `solver` answers."""
+    """The conductor that writes the workflow; None if `solver` answers."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     """The most a run may spend; a caller can lower it."""
@@ -61,12 +67,14 @@ class ServedModel:
     max_rounds: int = 1
     """Rounds that a caller may ask for; `limits.rounds` are run unasked."""
     embeds: bool = False
-    """It turns texts into vectors and answers no question."""
+    """True if it turns texts into vectors and answers no question."""
     explore: ExploreOptions | None = None
-    """What it may try beside what it believes best; None: nothing."""
+    """The alternatives that it may try beside what it believes best; None for none."""
+    load: Callable[[], Solver] | None = None
+    """Imports the method that answers; None: there is nothing to import."""
 
     def __post_init__(self) -> None:
-        if (self.conductor is None) == (self.solver is None):
+        if self.load is None and (self.conductor is None) == (self.solver is None):
             raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
 
     @property
@@ -75,6 +83,15 @@ class ServedModel:
         if self.max_rounds <= self.limits.rounds:
             return self.limits
         return replace(self.limits, rounds=self.max_rounds)
+
+    def with_method(self, solver: Solver) -> ServedModel:
+        """Return the model with its method, which may take as many steps as it needs."""
+        limits = replace(self.limits, steps=solver.calls or self.limits.steps)
+        if isinstance(solver, ConductorSolver):
+            by = {"conductor": solver.conductor}
+        else:
+            by = {"solver": solver}
+        return replace(self, calls=solver.calls, limits=limits, load=None, **by)
 
     def model_object(self, created: int) -> dict[str, Any]:
         """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike."""
@@ -98,22 +115,27 @@ def served_models(
     explore: ExploreOptions | None = None,
     mini: Limits = MINI_LIMITS,
     ultra: Limits = ULTRA_LIMITS,
-    max_rounds: int = MAX_ROUNDS,
+    max_rounds: int | None = None,
 ) -> tuple[ServedModel, ...]:
-    """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`."""
-    models = [replace(_mini_model(pool, mini_conductor, mini, ultra), explore=explore)]
+    """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`.
+
+    Args:
+        pool: the workers.
+        conductor: who answers as `batuta-ultra`; None: nobody does.
+        mini_conductor: who answers as `batuta-mini`; None: the best worker.
+        explore: what `batuta-mini` may try.
+        mini: its limits where it is one step.
+        ultra: the limits of whatever else is served.
+        max_rounds: as the settings say; None: as the conductor needs.
+    """
+    limits = ultra if isinstance(mini_conductor, ModelConductor) else mini
+    small = _served_model(mini_system(pool, mini_conductor, limits))
+    if mini_conductor is None:
+        text = f"The best worker of the pool, {pool.ranked()[0].id}, without a workflow."
+        small = replace(small, description=text)
+    models = [replace(small, explore=explore)]
     if conductor is not None:
-        text = _describe_conductor(conductor, pool)
-        models.append(
-            ServedModel(
-                name=ULTRA_MODEL,
-                conductor=conductor,
-                pool=pool,
-                limits=ultra,
-                description=text,
-                max_rounds=max_rounds,
-            )
-        )
+        models.append(_served_model(ultra_system(pool, conductor, ultra, max_rounds)))
     models += [
         ServedModel(
             name=f"{WORKER_PREFIX}{worker.id}",
@@ -151,62 +173,60 @@ def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedM
     )
 
 
-def _mini_model(
-    pool: Pool, conductor: Conductor | None, limits: Limits, ultra: Limits
-) -> ServedModel:
-    """The best worker, or the system that the settings name."""
-    if conductor is None:
-        text = f"The best worker of the pool, {pool.ranked()[0].id}, without a workflow."
-        return ServedModel(
-            name=MINI_MODEL,
-            conductor=best_single_worker(),
-            pool=pool,
-            limits=limits,
-            direct=True,
-            description=text,
-        )
-    if isinstance(conductor, LLMConductor):
-        return ServedModel(
-            name=MINI_MODEL,
-            conductor=conductor,
-            pool=pool,
-            limits=ultra,
-            description=_describe_conductor(conductor, pool),
-        )
+def _served_model(system: ServedSystem) -> ServedModel:
+    """Return the system as it is served under its name."""
     return ServedModel(
-        name=MINI_MODEL,
-        conductor=conductor,
-        pool=pool,
-        limits=limits,
-        direct=True,
-        description=_describe_conductor(conductor, pool),
+        name=system.name,
+        conductor=system.conductor,
+        pool=system.pool,
+        limits=system.limits,
+        direct=system.direct,
+        fallback=system.settings.fallback,
+        description=_describe_conductor(system.conductor, system.pool),
+        max_rounds=system.max_rounds,
     )
 
 
 def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
-    """Who writes the workflow and what it is told of the workers."""
-    told = ""
-    if isinstance(conductor, LLMConductor) and not conductor.rendering.compact:
-        shown = conductor.rendering
-        told = ", shown their cards" if shown.descriptions else ", shown their numbers only"
-        told += " and prices" if shown.prices else ""
+    """Return a sentence: who writes the workflow, and what it is told of the workers."""
+    prompt = describe_prompt(conductor, pool)
+    told = prompt.shown if prompt else ""
     many = f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
     return f"A workflow for each question, by {conductor.name} over {many}{told}."
 
 
+class Outcomes(Protocol):
+    """Recorded scores of workers on questions (`lab.learners.history.History`)."""
+
+    @property
+    def workers(self) -> Sequence[str]:
+        """Their names."""
+        ...
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The kind of each question; empty where it is not known."""
+        ...
+
+    @property
+    def scores_qm(self) -> Any:
+        """Scores in [0, 1] by question and worker, an array; NaN where a worker was not asked."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """What the web page shows beside the runs."""
+    """Facts that the web page shows beside the runs."""
 
     source: str = ""
-    """Where the pool comes from, in words."""
+    """The source of the pool, in words."""
     simulated: bool = False
     """Whether its workers are programs and not language models."""
     examples: tuple[str, ...] = ()
     """Questions to begin with."""
     folders: tuple[Path, ...] = ()
-    """Where training runs and evaluation reports are looked for, with the folders below."""
-    history: History | None = None
+    """Folders in which training runs and evaluation reports are looked for, with those below."""
+    history: Outcomes | None = None
     """Outcomes of the workers, by task family."""
 
 
@@ -226,7 +246,7 @@ class Catalogue:
     clients: Mapping[WorkerId, Client]
     """How each of them is called."""
     models: tuple[ServedModel, ...]
-    """In the order in which they are listed; see `served_models`."""
+    """The served models, in the order in which they are listed; see `served_models`."""
     unavailable_models: Mapping[str, str] = field(default_factory=dict[str, str])
     """Models that could be served, and what to do for it."""
     page_context: PageContext = field(default_factory=PageContext)
@@ -235,7 +255,7 @@ class Catalogue:
     timeout_policy: TimeoutPolicy = field(default_factory=TimeoutPolicy)
     """How long a step may take before another worker is asked."""
     guardrails: Guardrails = NO_GUARDRAILS
-    """What questions, replies between agents and answers must pass."""
+    """The guardrails on questions, replies between agents and answers."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
     moderation: ModerationClient | None = None
@@ -258,6 +278,24 @@ class Catalogue:
             if model.name == name:
                 return model
         return None
+
+    async def load_model(self, name: str) -> None:
+        """Load the model of that name if it is one of a plugin that nobody has asked for yet.
+
+        Raises:
+            ConfigError: it cannot be loaded.
+        """
+        model = self.find_model(name)
+        if model is not None and model.load is not None:
+            whole = model.with_method(await anyio.to_thread.run_sync(model.load))
+            self.models = tuple(whole if one is model else one for one in self.models)
+
+    @property
+    def known_names(self) -> KnownNames:
+        """Return what the limits of keys can name: also what could be served, and is not now."""
+        workers = dict.fromkeys(w.id for m in (self, *self.models) for w in m.pool)
+        names = (*(model.name for model in self.models), *self.unavailable_models)
+        return KnownNames(models=names, workers=tuple(workers))
 
     def replace_by(self, other: Catalogue) -> None:
         """Serves from now on what `other` serves; what has begun ends with the old workers."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, cast, final
+from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,19 +15,19 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter
+from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_place
 from batuta.gateway.errors import (
     APIError,
     invalid_type,
     invalid_value,
     model_not_found,
     not_found,
-    unsupported_parameter,
 )
 from batuta.gateway.http.body import Fields, json_response, read_fields
+from batuta.gateway.serving.attachments import picture_url
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue
-from batuta.guardrails import GuardrailStage
+from batuta.guardrails import GuardrailStage, describe_block
 
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
@@ -50,7 +53,11 @@ class ModerationEndpoint:
         if client is None:
             raise not_found("A provider of moderation ([moderation] in the settings)")
         _check_may_ask(caller, client)
-        await self._take_rate(caller)
+        async with self._place_of(caller):
+            await self._take_rate(caller)
+            return await self._ask_provider(request, client)
+
+    async def _ask_provider(self, request: Request, client: ModerationClient) -> Response:
         body = await read_fields(request.scope, request.receive)
         wanted = body.text("model")
         if wanted not in {None, client.worker.model}:
@@ -65,17 +72,28 @@ class ModerationEndpoint:
         answer = {"id": name if known else "modr", "model": client.worker.model}
         return json_response({**answer, "results": told["results"]})
 
+    @asynccontextmanager
+    async def _place_of(self, caller: Caller) -> AsyncGenerator[None]:
+        """Count the request among those of its key that go on.
+
+        Raises:
+            APIError: the key has as many as it may have.
+        """
+        if caller.key is None:
+            yield
+            return
+        token, most = f"moderation-{uuid4().hex}", caller.permissions.concurrency
+        await enter_place(self._rate_limiter, caller.key, token, most)
+        try:
+            yield
+        finally:
+            await self._rate_limiter.concurrency.leave(caller.key, token)
+
     async def _take_rate(self, caller: Caller) -> None:
         rpm = caller.permissions.rpm
         if rpm is None or caller.key is None:
             return
-        window = await self._rate_limiter.take(REQUESTS, caller.key, rpm)
-        if not window.is_allowed:
-            message = (
-                f"This key may use {rpm} requests a minute; try again in {window.reset:.1f} s."
-            )
-            headers = {**window.headers(), "retry-after": str(int(window.reset) + 1)}
-            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
+        check_rate([await self._rate_limiter.take(REQUESTS, caller.key, rpm)])
 
     async def _check_policies(self, given: Any) -> Any:
         """The input as the policies let it be sent: a provider of moderation reads it too.
@@ -99,9 +117,10 @@ class ModerationEndpoint:
             return texts
         message = Message(role=Role.USER, parts=tuple(Text(text) for text in texts))
         question = Question(messages=(message,))
-        clean, _, blocked = await self._catalogue.guardrails.check_question(question)
+        clean, acts, blocked = await self._catalogue.guardrails.check_question(question)
         if blocked:
-            message = f"The policy {blocked} forbids this input."
+            sentence = describe_block(blocked, acts, "this input")
+            message = f"{sentence[:1].upper()}{sentence[1:]}."
             raise APIError(400, "policy_blocked", message, param="input")
         return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
@@ -124,17 +143,15 @@ class ModerationEndpoint:
         kind = part.choice("type", ("text", "image_url"))
         if kind == "text":
             return {"type": "text", "text": part.need_text("text")}
-        url = part.need_object("image_url").need_text("url")
-        if not url.startswith(("https://", "data:image/")):
-            path = f"{part.path('image_url')}.url"
-            raise unsupported_parameter(path, "it must begin with 'https://' or 'data:image/'.")
+        image = part.need_object("image_url")
+        url = picture_url(image.path("url"), image.need_text("url"))
         message = Message(role=Role.USER, parts=(Image(url=url),))
         check_pictures(Question(messages=(message,)), private=self._catalogue.private_pictures)
         return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
-    """Nothing, if the caller's texts may go to that provider.
+    """Return if the caller's texts may go to that provider, else raise.
 
     Raises:
         APIError: they may not.
@@ -148,7 +165,10 @@ def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
 
 
 def _provider_error(error: ClientError) -> APIError:
-    """Why there is no judgement; a provider's sentences have lost their addresses and keys."""
+    """Return why there is no judgement.
+
+    A provider's sentences have lost their addresses and keys.
+    """
     if isinstance(error, RateLimitError):
         wait = str(max(1, int(error.retry_after or 1)))
         message = "The provider of moderation limits its rate."

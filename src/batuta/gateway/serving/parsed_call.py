@@ -1,4 +1,4 @@
-"""What a caller wants, whatever dialect it said it in, and how its run is to be conducted."""
+"""A call in any dialect, and how its run is to be conducted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the caller asked of the orchestration; None leaves it to the served model."""
+    """The caller's wishes for the orchestration; None leaves one to the served model."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -57,14 +57,14 @@ class RunOptions:
     stream_steps: bool = False
     """Whether a stream shows what the steps before the answer say."""
     workflow: Workflow | None = None
-    """By hand: nobody plans."""
+    """A workflow by hand, which nobody plans."""
     dry_run: bool = False
     """Plan and estimate; call no worker."""
     cache: bool | None = None
     """False: neither take an earlier answer nor keep this one for later."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
-        """What was asked for, `usual` where nothing was, and never more than `ceiling`.
+        """Return the limits: those asked for, else the default, and never more than `ceiling`.
 
         Args:
             default: what a request gets that asks for nothing.
@@ -85,7 +85,7 @@ class RunOptions:
         )
 
     def check_limits(self, most_steps: int, most_rounds: int) -> None:
-        """Nothing, if no more steps and rounds are asked for than there can be.
+        """Return if no more steps and rounds are asked for than there can be, else raise.
 
         Args:
             most_steps: of the served model, or of any workflow if that is more.
@@ -102,7 +102,7 @@ class RunOptions:
                 raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", f"it is at most {most}.")
 
     def lowered_limits(self, limits: Limits) -> dict[str, float]:
-        """Of the limits that were asked for, those that are lower in `limits`, by their field."""
+        """Return the limits that were asked for and are lower in `limits`, by their field."""
         asked: dict[str, tuple[float | None, float | None]] = {
             "max_cost_usd": (self.usd, limits.usd),
             "max_tokens": (self.tokens, limits.tokens),
@@ -117,7 +117,7 @@ class RunOptions:
         }
 
     def check_workflow(self, pool: Pool, limits: Limits) -> None:
-        """Nothing, if the workflow by hand can be run by that pool within those limits.
+        """Return if the pool can run the workflow by hand within those limits, else raise.
 
         Raises:
             APIError: it names a stranger or has too many steps.
@@ -154,7 +154,7 @@ class RunOptions:
 
 _FRESH_OPTIONS = RunOptions(cache=False)
 NO_OPTIONS = RunOptions()
-"""What a body without the field asks: nothing."""
+"""The options of a body without the field."""
 
 
 def parse_run_options(body: Fields) -> RunOptions:
@@ -244,7 +244,7 @@ class ParsedCall:
 
 
 def parse_cache(body: Fields) -> PromptCache | None:
-    """What is asked of the providers' caches of prompts.
+    """Return the caller's wishes for the providers' prompt caches.
 
     Raises:
         APIError: a value is of the wrong type.
@@ -254,7 +254,7 @@ def parse_cache(body: Fields) -> PromptCache | None:
 
 
 def check_metadata(body: Fields) -> None:
-    """Nothing, if `metadata` holds strings only.
+    """Return if `metadata` holds strings only, else raise.
 
     Raises:
         APIError: it does not.
@@ -266,7 +266,7 @@ def check_metadata(body: Fields) -> None:
 
 
 def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
-    """Nothing, if the body has no field that is known and cannot be honoured.
+    """Return if the body has no field that is known and cannot be honoured, else raise.
 
     Args:
         body: the request's.

@@ -1,6 +1,6 @@
-"""What a call means here: the model, the pool and the limits that it is run with.
+"""Decides with which model, pool and limits a call is run.
 
-Pure decisions about values at hand; nothing is reserved, asked or run. `execute.py` does that.
+The decisions are pure functions of values; `execute.py` reserves, asks and runs.
 """
 
 from __future__ import annotations
@@ -8,18 +8,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import final
 
-from batuta.core import Limits, Pool, Question, RunId
+from batuta.conductors import FixedConductor, single_worker
+from batuta.core import (
+    Limits,
+    Pool,
+    Question,
+    RunId,
+)
 from batuta.core.worker import VISION
+from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Caller
-from batuta.gateway.errors import invalid_value, model_not_found, unsupported_parameter
+from batuta.gateway.errors import (
+    invalid_value,
+    model_not_found,
+    unsupported_parameter,
+)
 from batuta.gateway.serving.admission import (
     Admission,
     PreparedCall,
     caller_limits,
     permitted_workers,
 )
-from batuta.gateway.serving.capabilities import capable_workers, check_choices
-from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.capabilities import (
+    capable_workers,
+    check_choices,
+)
 from batuta.gateway.serving.effort import limits_for_effort, model_for_effort, pool_for_effort
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
@@ -29,8 +42,11 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     RunOptions,
 )
+from batuta.gateway.serving.tenant_memory import (
+    ConversationWorkers,
+    tenant_key,
+)
 from batuta.guardrails import GuardrailStage
-from batuta.solvers import FixedConductor, single_worker
 
 
 def find_served_model(catalogue: Catalogue, name: str) -> ServedModel:
@@ -43,6 +59,18 @@ def find_served_model(catalogue: Catalogue, name: str) -> ServedModel:
     if served is None:
         raise model_not_found(name, catalogue.unavailable_models.get(name))
     return served
+
+
+async def load_served_model(catalogue: Catalogue, name: str) -> None:
+    """Import the method behind a served model, where a plugin brings it.
+
+    Raises:
+        APIError: it cannot be imported; the reason says why.
+    """
+    try:
+        await catalogue.load_model(name)
+    except ConfigError as error:
+        raise model_not_found(name, str(error)) from error
 
 
 def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
@@ -123,7 +151,7 @@ class CallPreparer:
     def _choose_limits(
         self, caller: Caller, served: ServedModel, options: RunOptions, *, effort: str | None
     ) -> Limits:
-        """What the run may spend.
+        """Return the limits of the run.
 
         Raises:
             APIError: the options ask for what there is not.

@@ -1,4 +1,4 @@
-"""What a reader is told of a run while it is executed. The same words in every dialect."""
+"""Tells a reader the progress of a run, in the same words in every dialect."""
 
 from __future__ import annotations
 
@@ -20,8 +20,19 @@ from batuta.core import (
     Workflow,
 )
 from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.progress_piece import ProgressPiece
 from batuta.guardrails import GuardrailStage
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPiece:
+    """Something that a reader is told beside the answer."""
+
+    text: str
+    is_line: bool = True
+    """Whether it is a line of its own; else it goes on where the last piece ended."""
+    step: dict[str, Any] | None = None
+    """The place and the worker of a step's own words; None: the words are ours."""
+
 
 _MAX_SUBTASK = 80
 """Characters of a subtask that a line of progress shows."""
@@ -57,14 +68,14 @@ class RunProgress:
         return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:
-        """What the reader may see of a fragment as it comes; None if nothing."""
+        """Return the part of a fragment that the reader may see as it comes; None if none."""
         if not event.is_answer:
             return None
         self.has_streamed = True
         return event.delta
 
     def pieces(self, event: Event) -> list[ProgressPiece]:
-        """What is told because of the event, beside the answer."""
+        """Return the progress told because of the event, beside the answer."""
         line = self._progress_line(event)
         pieces = [ProgressPiece(line)] if line else []
         if self._texts is not None and not self.has_streamed:
@@ -124,7 +135,7 @@ class _StepTexts:
         self._told: set[StepPlace] = set()
 
     def pieces(self, event: Event, workflow: Workflow | None) -> list[ProgressPiece]:
-        """What is told of the steps' words because of the event."""
+        """Return the steps' words told because of the event."""
         size = len(workflow) if workflow else 0
         match event:
             case RunHeader():
@@ -151,7 +162,7 @@ class _StepTexts:
         self._speaker = None
 
     def _drop_attempt(self, place: StepPlace) -> None:
-        """What was not said of a call that failed is not said; its words begin anew."""
+        """Drop the untold words of a call that failed; its words begin anew."""
         self._unsaid.pop(place, None)
         self._told.discard(place)
         self.interrupted = self.interrupted or place == self._speaker

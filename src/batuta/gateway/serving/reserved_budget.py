@@ -10,26 +10,90 @@ import anyio
 
 from batuta.core.formatting import format_usd
 from batuta.errors import LimitReachedError, StoreError
+from batuta.gateway.errors import APIError
 from batuta.store.budgets import Budgets
 from batuta.store.ledger import Reservation, nano_to_usd, usd_to_nano
 from batuta.store.totals import BudgetStatus
+
+_RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
+"""The run that has reserved the money may end at any time, so a client should retry soon."""
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
+    """Say whose budget it is, what is left of it, who holds the rest, and what can be done.
+
+    Args:
+        found: the budget.
+        asked: billionths of a dollar that it has no room for.
+        own: billionths that the run holds already that asks for more.
+    """
+    bucket = found.bucket
+    owner = "tenant" if bucket.account.startswith("tenant:") else "key"
+    span = "day" if bucket.period.count("-") > 1 else "month"
+    left = max(0, bucket.cap - found.spent - own)
+    cap, told, wanted = (_format_nano(nano) for nano in (bucket.cap, left, asked))
+    budget = f"The {owner}'s budget of {cap} a {span} has {told} left"
+    held = describe_held(found, own)
+    if held:
+        budget += f", of which {held}"
+    what = "its next call" if own else "this run"
+    cost = f"{what} may cost {wanted} even with a short answer"
+    if asked <= left:
+        message = f"{budget}, and {cost}: try again when a running request has ended."
+        return APIError(429, "budget_exceeded", message, headers=_RETRY)
+    message = (
+        f"{budget}, and {cost}: shorten the question, ask a cheaper model, or ask for a larger "
+        "budget."
+    )
+    return APIError(429, "budget_exceeded", message, headers=_NO_RETRY)
+
+
+def describe_held(found: BudgetStatus, own: int = 0) -> str:
+    """Say what other runs hold of the budget; return an empty text if they hold nothing."""
+    held = found.reserved - own
+    if held <= 0:
+        return ""
+    count = max(1, found.holders - (1 if own else 0))
+    who = "1 running request" if count == 1 else f"{count} running requests"
+    return f"{_format_nano(held)} is held by {who}"
+
+
+def _format_nano(nano: int) -> str:
+    return format_usd(nano_to_usd(nano))
+
 
 _LOG = logging.getLogger(__name__)
 
 
 @final
 class ReservedBudget:
-    """What is reserved for a run of a key with a budget."""
+    """The reservation for a run of a key with a budget."""
 
     def __init__(self, budgets: Budgets, reservation: Reservation) -> None:
         """Begins with what was reserved before the run."""
         self._budgets = budgets
         self._reservation = reservation
+        self._refused: tuple[BudgetStatus, int] | None = None
+        """The budget that had no room for the run's next call, and the most it could have cost."""
+        self.counted = Decimal(0)
+        """Dollars that the run counts for; a call that was cut off counts as its reservation."""
+
+    def refusal(self) -> APIError | None:
+        """Return why the run's next call was not made, if a budget had no room for it."""
+        if self._refused is None:
+            return None
+        found, asked = self._refused
+        return budget_error(found, asked, self._reservation.nano)
 
     @property
     def granted(self) -> Decimal:
         """Dollars that are reserved by now."""
         return nano_to_usd(self._reservation.nano)
+
+    def count(self, usd: Decimal) -> None:
+        """Notes what the run counts as by now."""
+        self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
         """Reserves more, and says how much there is then: between `least` and `usd`.
@@ -49,9 +113,10 @@ class ReservedBudget:
             message = (
                 f"the next call may cost {format_usd(nano_to_usd(enough))} more and the {owner} has"
             )
-            raise LimitReachedError(
-                "usd", message, f"{format_usd(nano_to_usd(found.remaining))} left"
-            )
+            self._refused = (found, enough)
+            held = describe_held(found, has)
+            left = f"{format_usd(nano_to_usd(found.remaining))} left"
+            raise LimitReachedError("usd", message, f"{left}; {held}" if held else left)
         _LOG.debug("more is reserved: %s", found.nano)
         self._reservation = found
         return self.granted

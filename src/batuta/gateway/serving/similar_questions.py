@@ -26,7 +26,7 @@ from batuta.encoder import ENCODER_NAME
 
 _LOG = logging.getLogger(__name__)
 MAX_CHARACTERS = 1000
-"""Of a question that is compared with others; a longer one says more than its words."""
+"""Most characters of a question that is compared; a longer one says more than its words."""
 _SECONDS = 1.0
 """Seconds for which a question waits for the encoder; after them it is a new one."""
 _BEFORE = re.compile(
@@ -40,7 +40,8 @@ _BEFORE = re.compile(
 )
 """Courtesies at the beginning, which say nothing of what is asked."""
 _AFTER = re.compile(
-    r"(?:,? please|[,.!?] (?:thanks|thank you|thanks in advance))[.!?]*$|[.!?]+$", re.IGNORECASE
+    r"(?:,? please|[,.!?] (?:thanks|thank you|thanks in advance))[.!?]*+$|(?<![.!?])[.!?]++$",
+    re.IGNORECASE,
 )
 _FORMS = (
     (re.compile(r"what(?:'s| is| are) (?P<of>.+)", re.IGNORECASE), "what is {}"),
@@ -53,7 +54,9 @@ _FORMS = (
 
 
 def question_core(text: str) -> str | None:
-    """What a question asks, without how it asks it; None: it is to be taken letter by letter.
+    """Return what a question asks without its phrasing.
+
+    None if it must be taken letter by letter.
 
     That is so for a text that is long, has several lines or spaces that may count, or letters that
     cannot be seen.
@@ -72,7 +75,7 @@ def question_core(text: str) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether every character can be seen, and every space is the usual one."""
+    """Return True if every character can be seen, and every space is the usual one."""
     return all(char == " " or unicodedata.category(char)[0] not in "CZ" for char in text)
 
 
@@ -113,7 +116,7 @@ class SimilarQuestions:
         self._turn = anyio.CapacityLimiter(1)
 
     async def are_similar(self, one: str, other: str) -> bool:
-        """Whether they mean the same; False also if the encoder has no time for them."""
+        """Return True if they mean the same; False also if the encoder has no time for them."""
         compare = partial(self._cosine, one, other)
         cosine = -1.0
         try:

@@ -8,10 +8,9 @@ from typing import Any
 
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.body import Fields
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.schemas import measure_json, validator_for
 
-MAX_TOOLS = 128
 MAX_TOOL_VALUES = 20_000
 MAX_TOOL_DEPTH = 64
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -28,7 +27,7 @@ def parse_tools(body: Fields) -> ToolSelection:
     Raises:
         APIError: they are malformed, contradict each other, or are of a kind not understood.
     """
-    tools = tuple(_parse_tool(entry) for entry in body.objects("tools", MAX_TOOLS) or ())
+    tools = tuple(_parse_tool(entry) for entry in body.objects("tools", MAX_ENTRIES) or ())
     names = [tool.name for tool in tools]
     if len(set(names)) != len(names):
         raise invalid_value("tools", "two tools have the same name.")
@@ -103,7 +102,7 @@ def _parse_named_choice(choice: Fields, tools: tuple[Tool, ...]) -> ToolSelectio
 
 def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     names: set[str] = set()
-    for entry in allowed.objects("tools", MAX_TOOLS) or ():
+    for entry in allowed.objects("tools", MAX_ENTRIES) or ():
         _check_is_function(entry)
         names.add(offered_tool_name(entry.need_object("function"), tools))
     return select_allowed_tools(allowed, names, tools)

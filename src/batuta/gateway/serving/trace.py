@@ -14,7 +14,7 @@ _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED}
 
 
 def response_headers(run: Run) -> dict[str, str]:
-    """What our headers say of a run; an unknown cost is left out, not shown as zero."""
+    """Return the headers about a run; an unknown cost is left out, not shown as zero."""
     headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
     cost = run.cost
     if cost.unpriced_calls:
@@ -27,7 +27,7 @@ def response_headers(run: Run) -> dict[str, str]:
 
 
 def _conductor_fault(run: Run) -> str | None:
-    """Why the last round has no workflow of the conductor; None: it has one, or needs none."""
+    """Return why the last round has no workflow of the conductor; None if it has, or needs none."""
     decision = run.rounds[-1].decision if run.rounds else None
     if not isinstance(decision, MalformedPlan):
         return None
@@ -65,7 +65,7 @@ def usage_of(run: Run) -> dict[str, Any]:
 
 
 def orchestration_of(run: Run, *, trace: bool) -> Any:
-    """What an answer says of how it came about; None if there is nothing to say.
+    """Return how an answer came about; None if there is nothing to say.
 
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
     asked for; with a trace the whole run, as it is stored; and without one the outcome, where
@@ -85,7 +85,7 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
 
 
 def cropping_json(cropping: Cropping) -> dict[str, int]:
-    """How much of a conversation was shown."""
+    """Return how much of a conversation was shown."""
     return {
         "shown_characters": cropping.shown,
         "characters": cropping.whole,

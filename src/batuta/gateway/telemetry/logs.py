@@ -10,6 +10,7 @@ import orjson
 
 from batuta.clients import redact_secrets
 from batuta.config.settings import LogFormat
+from batuta.core.control_characters import escape_json_controls
 
 
 @final
@@ -29,7 +30,7 @@ class JsonLogFormatter(logging.Formatter):
         line |= {name: value for name, value in about.items() if value is not None}
         if record.exc_info and record.exc_info[0] is not None:
             line["fault"] = record.exc_info[0].__name__
-        return orjson.dumps(line, default=str).decode()
+        return escape_json_controls(orjson.dumps(line, default=str).decode())
 
 
 def start_logs(form: LogFormat) -> None:

@@ -1,4 +1,4 @@
-"""What the server counts, for `GET /metrics` in Prometheus' text form; no content, no run's id."""
+"""Metrics of the server, for `GET /metrics` in Prometheus' text form; no content, no run's id."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """How the workers do that are watched."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
-"""What stands at this moment: by name, what it is and how much."""
+"""Returns the gauges of this moment: by name, the description and the value."""
 ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
 """How each worker does beside what was measured of it."""
 
@@ -240,7 +240,7 @@ class _Histogram:
 
 @final
 class _CountedMetrics(Collector):
-    """What was counted, as the library reads it."""
+    """The counters, as the library reads them."""
 
     def __init__(self, counted: Sequence[_Counter | _Histogram]) -> None:
         self._counted = counted
@@ -280,7 +280,7 @@ class _FirstTokenTimer:
 
 @final
 class _LiveGauges(Collector):
-    """What is read when the metrics are asked for, on the event loop."""
+    """Gauges that are read when the metrics are asked for, on the event loop."""
 
     def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift) -> None:
         self._gauges = gauges

@@ -28,7 +28,7 @@ class Asset:
     """A file as it is sent."""
 
     name: str
-    """With the first digits of its hash: `app.1f0c….js`."""
+    """The file's name with the first digits of its hash: `app.1f0c….js`."""
     kind: str
     body: bytes
     compressed_body: bytes
@@ -56,7 +56,7 @@ def _load_asset(name: str, body: bytes) -> Asset:
 
 
 def asset_url(name: str) -> str:
-    """Where the browser finds that file."""
+    """Return the file's address for the browser."""
     return ROOT + load_assets()[name].name
 
 

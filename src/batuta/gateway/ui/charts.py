@@ -27,9 +27,10 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Dollars a workflow", (("usd", ""),)),
     ("Seconds a step", (("step_time", ""),)),
 )
-"""What is drawn of a training, and of what figures."""
-_TROUBLES = ("Left out for outages", "Ended by a limit")
-"""Drawn where there was any."""
+"""The curves of a training, with the figures of each."""
+_DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
+"""Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
+workers without a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _draw_chart(
     columns = {name or title: _curve_values(key, lines) for key, name in series}
     known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
     every = [value for values in known.values() for value in values if value is not None]
-    if not every or (title in _TROUBLES and not any(every)):
+    if not every or (title in _DRAWN_IF_ANY and not any(every)):
         return None
     low, high = min(every), max(every)
     curves = tuple(

@@ -8,10 +8,11 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from batuta.config.served_systems import MINI_MODEL
 from batuta.core import Run
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.gateway.serving.models import MINI_MODEL, Catalogue
-from batuta.gateway.ui.asked_runs import AskedRuns
+from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
@@ -30,7 +31,16 @@ class ComparisonRow:
     one: str
     other: str
     change: str
-    """From the first to the second; empty: nothing to say."""
+    """The change from the first to the second; empty if there is nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """A run that the page shows from its beginning."""
+
+    id: str
+    model: str
+    question: str
 
 
 def comparison_rows(one: Run, other: Run) -> list[ComparisonRow]:
@@ -73,6 +83,11 @@ def comparison_rows(one: Run, other: Run) -> list[ComparisonRow]:
     ]
 
 
+def ask_differently(one: Run, other: Run) -> bool:
+    """Tell whether the runs were asked different things; earlier turns count, too."""
+    return one.header.question.messages != other.header.question.messages
+
+
 def _relative_change(one: float, other: float) -> str:
     if not one or one == other:
         return ""
@@ -84,16 +99,19 @@ def _relative_change(one: float, other: float) -> str:
 class ComparisonPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
         self._store = store
-        self._asked_runs = asked_runs
+        self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Two stored runs, or a question for two systems."""
         query, catalogue = request.query_params, self._catalogue
-        runs = await self._runs(request, session)
+        following = await self._following(request, session)
+        runs = [] if following else await self._runs(request, session)
         question = runs[0].header.question.text if runs else query.get("question", "")
+        if following:
+            question = following[0].question
         second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
         return render_page(
             request,
@@ -101,10 +119,12 @@ class ComparisonPage:
             session=session,
             ids=[query.get(side, "").strip() for side in ("a", "b")],
             runs=runs,
+            following=following,
             answers=await render_answers(*runs),
             lines=comparison_rows(*runs) if len(runs) > 1 else [],
             pieces=await _text_difference(*runs) if len(runs) > 1 else [],
             question=question,
+            differ=len(runs) > 1 and ask_differently(*runs),
             latest=await self._latest(session),
             served=group_models(
                 m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
@@ -113,14 +133,33 @@ class ComparisonPage:
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """What differs between two runs, as a piece of a page."""
+        """Show the differences of two runs, as a piece of a page."""
         runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - two sides
             return HTMLResponse("", headers=PAGE_HEADERS)
-        values = {"lines": comparison_rows(*runs), "pieces": await _text_difference(*runs)}
+        values = {
+            "lines": comparison_rows(*runs),
+            "pieces": await _text_difference(*runs),
+            "differ": ask_differently(*runs),
+        }
         return HTMLResponse(
             render_fragment("difference.html.jinja", **values), headers=PAGE_HEADERS
         )
+
+    async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
+        """Return both runs if one of them goes on, for the page tells both then."""
+        given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
+        going_on = [await self._page_runs.find_going_on(name, session) for name in given]
+        if not all(given) or not any(going_on):
+            return []
+        found: list[FollowedRun] = []
+        for name, live in zip(given, going_on, strict=True):
+            if live is not None:
+                found.append(FollowedRun(live.id, live.model, live.question))
+                continue
+            run = await load_run(self._store, self._page_runs, name, session)
+            found.append(FollowedRun(run.id, run.header.model, run.header.question.text))
+        return found
 
     async def _latest(self, session: WebSession) -> list[RunSummary]:
         if self._store is None:
@@ -131,7 +170,7 @@ class ComparisonPage:
         """Both runs, or the one that was named."""
         given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
         return [
-            await load_run(self._store, self._asked_runs, name, session) for name in given if name
+            await load_run(self._store, self._page_runs, name, session) for name in given if name
         ]
 
 

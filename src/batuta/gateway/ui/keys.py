@@ -15,10 +15,12 @@ from starlette.responses import RedirectResponse, Response
 from batuta.core import Cost
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.issued_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.store import Store
-from batuta.store.key_hasher import IssuedKey, KeyHasher
+from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.keys import ApiKey, ApiKeyStore
 from batuta.store.ledger import utc_day
@@ -37,16 +39,29 @@ _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month")
 _INTEGER_FIELDS = ("rpm", "tpm", "concurrency")
 _NAME_FIELDS = ("models", "workers_allow", "workers_deny")
+LIMIT_FIELDS = (
+    ("models", "Systems", "all; batuta-mini worker/*"),
+    ("max_cost", "$ a request", "no limit"),
+    ("per_day", "$ a day", "no limit"),
+    ("per_month", "$ a month", "no limit"),
+    ("rpm", "Requests a minute", "no limit"),
+    ("tpm", "Tokens a minute", "no limit"),
+    ("concurrency", "Runs at once", "no limit"),
+    ("workers_allow", "Only these workers", "all; ids or tag:local"),
+    ("workers_deny", "Not these workers", "ids or tag:region:us"),
+)
+"""The limits in a form: each one's field, label and placeholder."""
+_LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
 class SpendSummary:
-    """What was spent in the latest days."""
+    """Spending of the latest days."""
 
     days: list[tuple[str, Cost, float]]
     """Each day, its dollars, and these as a share of the dearest day's, in per cent."""
     tenants: list[SpendGroup]
-    """By tenant, who spent most first; at most a page of them."""
+    """Spending by tenant, the highest first; at most a page of it."""
     others: int
     """Tenants that spent something and are not among them."""
 
@@ -69,29 +84,39 @@ class _Page:
 class KeyPages:
     """The screens; nobody but the admin sees that there are any."""
 
-    def __init__(self, store: Store | None, authenticator: Authenticator) -> None:
+    def __init__(
+        self, catalogue: Catalogue, store: Store | None, authenticator: Authenticator
+    ) -> None:
+        self._catalogue = catalogue
         self._kept = store
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """The keys, the tenants' budgets, a page of each, and what was spent."""
-        return await self._render(request, session)
+        """Show the keys, the tenants' budgets, a page of each, and what was spent.
+
+        A key that was just made is shown with its text, once.
+        """
+        self._check(session)
+        hasher = self._authenticator.key_hasher
+        issued = await find_issued_key(request, self._store, hasher)
+        response = await self._render(request, session, issued=issued)
+        return forget_issued_key(request, response, KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """A new key; its text is shown on this page and never again."""
+        """Make a key; its text is shown on the next page and never again."""
         form = await self._form(request, session)
         try:
-            key, issued = await self._keys.create(
+            _, issued = await self._keys.create(
                 self._key_hasher,
                 form.get("tenant", "").strip(),
                 form.get("name", "").strip(),
-                parse_permissions(form),
+                self._parse_permissions(form),
                 expires=_parse_expiry(form.get("days", "")),
             )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), form=form, status=400)
         self._authenticator.forget()
-        return await self._render(request, session, issued=(key, issued))
+        return redirect_with_key(request, KEYS_SCREEN[0], issued, self._key_hasher)
 
     async def change(self, request: Request, session: WebSession) -> Response:
         """Revokes or rotates a key, or gives it other limits."""
@@ -103,8 +128,10 @@ class KeyPages:
             case "rotate":
                 return await self._rotate(request, session, key_id)
             case "limits":
+                before = await self._keys.find(key_id)
                 try:
-                    found = await self._keys.change(key_id, parse_permissions(form))
+                    policy = self._parse_permissions(form, before)
+                    found = await self._keys.change(key_id, policy)
                 except ValueError as error:
                     return await self._render(request, session, problem=str(error), status=400)
             case _:
@@ -135,14 +162,27 @@ class KeyPages:
         if rotated is None:
             raise not_found("The key")
         self._authenticator.forget(key_id)
-        return await self._render(request, session, issued=rotated)
+        return redirect_with_key(request, KEYS_SCREEN[0], rotated[1], self._key_hasher)
+
+    def _parse_permissions(
+        self, form: Mapping[str, str], before: ApiKey | None = None
+    ) -> KeyPermissions:
+        """Read the limits in a form, which may name only models and workers that exist.
+
+        Raises:
+            ValueError: a field cannot be used.
+        """
+        permissions = parse_permissions(form)
+        old = None if before is None else before.policy
+        self._catalogue.known_names.check_permissions(permissions, old)
+        return permissions
 
     async def _render(
         self,
         request: Request,
         session: WebSession,
         *,
-        issued: tuple[ApiKey, IssuedKey] | None = None,
+        issued: tuple[ApiKey, str] | None = None,
         problem: str = "",
         form: Mapping[str, str] | None = None,
         status: int = 200,
@@ -161,11 +201,12 @@ class KeyPages:
             issued=issued,
             problem=problem,
             form=form or {},
+            limit_fields=LIMIT_FIELDS,
             now=now,
         )
 
     async def _page(self, query: Mapping[str, str]) -> _Page:
-        """What the address asks for: `tenant`, and where to go on, `after` and `tenants_after`."""
+        """Read the page's `tenant` and its positions `after` and `tenants_after`."""
         tenant, after = query.get("tenant", "").strip(), query.get("after")
         tenants_after = query.get("tenants_after")
         try:
@@ -191,7 +232,7 @@ class KeyPages:
         )
 
     async def _spend_summary(self, now: float) -> SpendSummary:
-        """What was spent in the latest days, by day and by tenant."""
+        """Return the spending of the latest days, by day and by tenant."""
         days = [utc_day(now - _DAY * back) for back in reversed(range(SPEND_DAYS))]
         database = self._store.database
         by_day = await report_spending(database, ("day",), since=days[0])
@@ -210,7 +251,7 @@ class KeyPages:
         return await read_form(request, session)
 
     def _check(self, session: WebSession) -> None:
-        """Nothing, for the admin; others see what is seen where there is nothing.
+        """Return for the admin; others see what is seen where there is nothing.
 
         Raises:
             APIError: somebody else.
@@ -232,18 +273,18 @@ class KeyPages:
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
-    """The limits in a form; an empty field is no limit.
+    """Read the limits in a form; an empty field is no limit.
 
     Raises:
-        ValueError: a field cannot be used.
+        ValueError: a field cannot be used; the sentence begins with its label.
     """
     values: dict[str, Any] = {
         name: _parse_dollars(name, form.get(name, "")) for name in _MONEY_FIELDS
     }
     for name in _INTEGER_FIELDS:
         text = form.get(name, "").strip()
-        if text and not (text.isascii() and text.isdigit()):
-            raise ValueError(f"{name} must be a whole number: {text[:40]}")
+        if text and not (text.isascii() and text.isdigit() and int(text[:18])):
+            raise ValueError(f"{_LABELS[name]}: {text[:40]!r} is not a whole number above 0")
         values[name] = int(text[:18]) if text else None
     for name in _NAME_FIELDS:
         values[name] = tuple(form.get(name, "").replace(",", " ").split())
@@ -254,13 +295,19 @@ def _parse_dollars(name: str, text: str) -> Decimal | None:
     if not text.strip():
         return None
     try:
-        return Decimal(text.strip())
+        amount = Decimal(text.strip())
     except InvalidOperation:
-        raise ValueError(f"{name} is not a number of dollars: {text[:40]}") from None
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise ValueError(
+            f"{_LABELS[name]}: {text.strip()[:40]!r} is not an amount of dollars; write 2.50, "
+            "or nothing for no limit"
+        )
+    return amount
 
 
 def _parse_expiry(text: str) -> float | None:
-    """When a key of so many days ends; None: never."""
+    """Return when a key of so many days ends; None for never."""
     if not text.strip():
         return None
     try:

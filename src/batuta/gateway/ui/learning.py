@@ -1,4 +1,4 @@
-"""What is learned: training runs as they go, and reports of what was measured."""
+"""Screens of training runs as they go, and of reports of what was measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TrainingSample:
     line: JsonRecord
     pool: Pool | None
     round: Round | None
-    """Its picture; None: the draft is no workflow."""
+    """The picture of the draft; None if it is no workflow."""
     reason: str = ""
     """Why it is none."""
 
@@ -56,6 +56,7 @@ class LearningPages:
         runs = await run_sync(result_files.find_trainings, self._folders)
         seen = [await run_sync(result_files.read_training, each) for each in runs[:_MAX_LISTED]]
         found = await run_sync(result_files.find_reports, self._folders)
+        found = await run_sync(result_files.drop_copies, found[: 2 * _MAX_LISTED])
         told = [(each, await run_sync(_report_headlines, each)) for each in found[:_MAX_LISTED]]
         return render_page(
             request,
@@ -114,7 +115,7 @@ class LearningPages:
 
     @property
     def _folders(self) -> Sequence[Path]:
-        """Where to look; the settings may be read again while the server runs."""
+        """The folders to look in; the settings may be read again while the server runs."""
         return self._catalogue.page_context.folders
 
     async def _find_folder(self, request: Request, search: Any) -> ResultFolder:

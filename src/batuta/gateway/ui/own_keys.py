@@ -10,16 +10,16 @@ from starlette.responses import RedirectResponse, Response
 
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import not_found, require_part
+from batuta.gateway.ui.issued_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, read_form
 from batuta.store import Store
-from batuta.store.key_hasher import IssuedKey
 from batuta.store.keys import ApiKey, ApiKeyStore
 
 MAX_OWN_KEYS = 20
 """Keys of one user that are active at the same time; they share the user's limits and budget."""
 _SHOWN_KEYS = 100
-"""Those that are shown: whoever revokes and makes them in turn has many more."""
+"""Most keys that are shown: a person who revokes and makes them in turn has many more."""
 _SEE_OTHER = 303
 
 
@@ -32,28 +32,30 @@ class OwnKeyPages:
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """The user's keys."""
-        return await self._render(request, session)
+        """Show the user's keys; one that was just made is shown with its text, once."""
+        user, hasher = _user_of(session), self._authenticator.key_hasher
+        issued = await find_issued_key(request, self._store, hasher)
+        if issued is not None and issued[0].user != user:
+            issued = None
+        response = await self._render(request, session, issued=issued)
+        return forget_issued_key(request, response, OWN_KEYS_SCREEN[0])
 
     async def create(self, request: Request, session: WebSession) -> Response:
-        """A new key; its text is shown on this page and never again."""
+        """Make a key; its text is shown on the next page and never again."""
         user = _user_of(session)
         form = await read_form(request, session)
-        own = await self._keys.list_of_user(user, _SHOWN_KEYS)
-        now = time()
-        if sum(key.state(now) == "active" for key in own) >= MAX_OWN_KEYS:
-            problem = f"you have {MAX_OWN_KEYS} keys: revoke one first"
-            return await self._render(request, session, problem=problem, status=400)
+        hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
         try:
-            issued = await self._keys.create(
-                require_part(self._authenticator.key_hasher, "This server makes no keys."),
+            _, issued = await self._keys.create(
+                hasher,
                 session.caller.tenant,
                 form.get("name", "").strip(),
                 user=user,
+                most_of_user=MAX_OWN_KEYS,
             )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
-        return await self._render(request, session, issued=issued)
+        return redirect_with_key(request, OWN_KEYS_SCREEN[0], issued, hasher)
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
         """The end of one of the user's keys."""
@@ -68,14 +70,18 @@ class OwnKeyPages:
 
     @property
     def _keys(self) -> ApiKeyStore:
-        return require_part(self._kept, "This server keeps no keys.").keys
+        return self._store.keys
+
+    @property
+    def _store(self) -> Store:
+        return require_part(self._kept, "This server keeps no keys.")
 
     async def _render(
         self,
         request: Request,
         session: WebSession,
         *,
-        issued: tuple[ApiKey, IssuedKey] | None = None,
+        issued: tuple[ApiKey, str] | None = None,
         problem: str = "",
         status: int = 200,
     ) -> Response:

@@ -7,29 +7,29 @@ from dataclasses import replace
 from typing import final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from batuta.conductors.replay_conductor import ReplayConductor
+from batuta.config.served_systems import ULTRA_MODEL
 from batuta.core import Run
-from batuta.gateway.access.caller import CallerRole, missing_key
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.http.body import Fields, read_fields
-from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.effort import EFFORTS
-from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, Catalogue, ServedModel
+from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.draft_stream import StreamedConductor
-from batuta.gateway.ui.rendering import render_page
-from batuta.gateway.ui.run_stream import PageStreamRenderer
+from batuta.gateway.ui.page_runs import PageRun, PageRuns
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.run_view import panel_scope
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
-from batuta.solvers.replay_conductor import ReplayConductor
-from batuta.store import Store, decode_run
+from batuta.store import Store, read_run
 
+_SEE_OTHER = 303
 MOST_PARTS = 5000
 """JSON objects of a stored run that is read to be shown: about 40 ms of the event loop."""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
@@ -46,7 +46,7 @@ def group_models(models: Iterable[ServedModel]) -> ModelGroups:
 
 
 def default_model(catalogue: Catalogue) -> str:
-    """What is asked unless somebody chooses."""
+    """Return the model that is asked unless somebody chooses."""
     return ULTRA_MODEL if catalogue.find_model(ULTRA_MODEL) else catalogue.models[0].name
 
 
@@ -54,16 +54,16 @@ def default_model(catalogue: Catalogue) -> str:
 class PlaygroundPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
         self._store = store
-        self._asked_runs = asked_runs
+        self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """The composer; `again` fills it with a run's question, `replay` repeats its workflow."""
         query, catalogue = request.query_params, self._catalogue
         given = query.get("again") or query.get("replay")
-        run = await load_run(self._store, self._asked_runs, given, session) if given else None
+        run = await load_run(self._store, self._page_runs, given, session) if given else None
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
         chosen = {worker.id for worker in run.header.pool} if run else set[str]()
@@ -90,9 +90,10 @@ class PlaygroundPage:
 
 @final
 class PlaygroundEndpoint:
-    """POST /ui/ask: the body of a chat completion, or `replay` with a run's id; answers in events.
+    """POST /ui/ask: the body of a chat completion, or `replay` with a run's id; begins a run.
 
-    It is booked and executed as a call of the API is, by the same rules and limits.
+    It is booked and executed like a call of the API, under the same rules and limits. The answer
+    is the address of its events; the request continues behind the answer until the run has ended.
     """
 
     def __init__(
@@ -100,10 +101,10 @@ class PlaygroundEndpoint:
         delivery: AnswerDelivery,
         store: Store | None,
         sessions: SessionManager,
-        asked_runs: AskedRuns,
+        page_runs: PageRuns,
     ) -> None:
         self._delivery = delivery
-        self._asked_runs = asked_runs
+        self._page_runs = page_runs
         self._store = store
         self._sessions = sessions
 
@@ -111,29 +112,27 @@ class PlaygroundEndpoint:
         """Serve one request.
 
         Raises:
-            APIError: before anything was said.
+            APIError: the run was not begun.
         """
-        request = Request(scope, receive)
-        visitor = self._sessions.identify(request)
-        if visitor.caller.role is CallerRole.NOBODY:
-            raise missing_key()
-        check_form_token(visitor, request.headers.get("x-token"))
+        visitor = self._sessions.identify_signed_in(Request(scope, receive))
+        check_form_token(visitor, Request(scope).headers.get("x-token"))
         body = await read_fields(scope, receive)
         replayed = body.text("replay")
         run = None
         if replayed:
-            run = await load_run(self._store, self._asked_runs, replayed, visitor)
+            run = await load_run(self._store, self._page_runs, replayed, visitor)
         call = (
             parse_chat(_drop_fields(body, "replay", "scope")) if run is None else _repeat_call(run)
         )
         delivery = self._delivery
         async with delivery.service.prepare_call(call, visitor.caller) as prepared:
             planned = prepared if run is None else self._with_recorded_plan(prepared, run)
-            writer = SSEWriter(send, delivery.timeouts)
-            renderer = PageStreamRenderer(writer, _panel_prefix(body.text("scope")))
-            streamed = _stream_drafts(planned, renderer)
-            with self._asked_runs.track(prepared.run_id, visitor):
-                await delivery.stream_answer(streamed, renderer, writer, receive)
+            with self._page_runs.track(prepared, visitor) as page_run:
+                address = f"/ui/runs/{page_run.id}/events?scope={panel_scope(body.text('scope'))}"
+                headers = {**PAGE_HEADERS, **prepared.headers}
+                await RedirectResponse(address, _SEE_OTHER, headers)(scope, receive, send)
+                streamed = _stream_drafts(planned, page_run)
+                await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
         """The prepared call, conducted as the run was."""
@@ -153,33 +152,33 @@ class PlaygroundEndpoint:
 
 
 async def load_run(
-    store: Store | None, asked_runs: AskedRuns, run_id: str, session: WebSession
+    store: Store | None, page_runs: PageRuns, run_id: str, session: WebSession
 ) -> Run:
     """The run of that id, if the visitor may see it; one that is being stopped is waited for.
 
     Raises:
         APIError: there is none, it goes on, its content was not kept, or it is too large.
     """
-    await asked_runs.wait_for_end(run_id, session)
+    await page_runs.check_ended(run_id, session)
     encoded = None if store is None else await store.get_encoded(run_id, session.tenant)
     if encoded is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     if is_too_large(encoded):
         raise invalid_value("run", "it has too many parts to be shown; it can be exported.")
-    return decode_run(encoded)
+    return await read_run(encoded)
 
 
 def is_too_large(encoded: bytes) -> bool:
-    """Whether a stored run has so many parts that showing it would hold everybody else up."""
+    """Return True if showing the stored run, of so many parts, would hold everybody else up."""
     return encoded.count(b"{") > MOST_PARTS
 
 
-def _stream_drafts(prepared: PreparedCall, renderer: PageStreamRenderer) -> PreparedCall:
+def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
     """The prepared call, its conductor seen while it writes."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared
-    conductor = StreamedConductor(served.conductor, renderer.show_draft)
+    conductor = StreamedConductor(served.conductor, page_run.show_draft)
     return replace(prepared, served_model=replace(served, conductor=conductor))
 
 
@@ -189,8 +188,3 @@ def _repeat_call(run: Run) -> ParsedCall:
 
 def _drop_fields(body: Fields, *names: str) -> Fields:
     return Fields({name: value for name, value in body.raw.items() if name not in names})
-
-
-def _panel_prefix(given: str | None) -> str:
-    """What the names of a run's panels begin with."""
-    return f"{given}-" if given in {"a", "b"} else ""

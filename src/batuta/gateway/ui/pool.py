@@ -11,34 +11,30 @@ from typing import final
 
 import anyio
 import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from batuta.conductors.bandit import ArmStats
 from batuta.config.load import CONDUCTOR
+from batuta.config.served_systems import ULTRA_MODEL
 from batuta.core import (
-    Conductor,
     Cost,
     Failure,
-    PlanningContext,
     Pool,
-    Question,
     Run,
     Usage,
     Worker,
     WorkerId,
 )
+from batuta.core.conductor import PromptDescription, describe_prompt
 from batuta.core.formatting import format_percent
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
-from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
+from batuta.gateway.serving.models import Catalogue, Outcomes
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import WebSession
-from batuta.language import conductor_request
-from batuta.language.cards import worker_card
-from batuta.solvers import LLMConductor
-from batuta.solvers.bandit import ArmStats
-from batuta.solvers.history import History
 from batuta.store import Store
 from batuta.store.recent_runs import recent_runs
 from batuta.usage import ZERO_COST, ZERO_USAGE
@@ -58,7 +54,7 @@ _MAX_ARMS = 60
 
 @dataclass(slots=True, kw_only=True)
 class WorkerStats:
-    """What a worker did."""
+    """Figures of a worker's calls."""
 
     calls: int = 0
     failures: int = 0
@@ -67,7 +63,7 @@ class WorkerStats:
     cost: Cost = ZERO_COST
     seconds: list[float] = field(default_factory=list[float])
     scores: list[float] = field(default_factory=list[float])
-    """Of the judged runs whose answer is this worker's."""
+    """Scores of the judged runs whose answer is this worker's."""
 
     @property
     def health(self) -> str:
@@ -81,7 +77,7 @@ class WorkerStats:
 
     @property
     def median_seconds(self) -> float | None:
-        """Of the calls that gave a reply."""
+        """The median over calls that gave a reply."""
         return median(self.seconds) if self.seconds else None
 
     @property
@@ -96,13 +92,13 @@ class SkillTable:
 
     families: tuple[str, ...]
     share: dict[str, dict[str, float]]
-    """By worker and family; what is not known is not there."""
+    """Shares by worker and family; what is not known is not there."""
 
 
 def count_worker_stats(
     pool: Pool, scored_runs: Iterable[tuple[Run, float | None]]
 ) -> dict[str, WorkerStats]:
-    """How each worker of the pool stands after those runs, given with their scores."""
+    """Return the figures of each worker of the pool over those runs, given with their scores."""
     found: defaultdict[str, WorkerStats] = defaultdict(WorkerStats)
     for run, score in scored_runs:
         if score is not None and (author := _answer_author(run)) is not None:
@@ -122,7 +118,7 @@ def count_worker_stats(
 
 
 def _answer_author(run: Run) -> WorkerId | None:
-    """Whose reply the answer is; a stored run has its reply a second time."""
+    """Return the worker whose reply is the answer; a stored run has its reply a second time."""
     said = (step.worker for step in reversed(run.steps) if step.result == run.reply)
     return next(said, None)
 
@@ -134,8 +130,8 @@ def _count_failure(standing: WorkerStats, failure: Failure) -> None:
     standing.usage, standing.cost = standing.usage + failure.usage, standing.cost + failure.cost
 
 
-def skill_table(history: History | None, pool: Pool) -> SkillTable | None:
-    """What the outcomes tell; None: there are none of these workers."""
+def skill_table(history: Outcomes | None, pool: Pool) -> SkillTable | None:
+    """Return the table of the outcomes; None if there are none of these workers."""
     if history is None:
         return None
     families = tuple(dict.fromkeys(name for name in history.families if name))[:_MAX_FAMILIES]
@@ -143,39 +139,11 @@ def skill_table(history: History | None, pool: Pool) -> SkillTable | None:
     share: dict[str, dict[str, float]] = {}
     for place, worker in enumerate(history.workers):
         if worker in pool:
-            means = {name: history.scores_qm[rows[name], place] for name in families}
+            scores_qm: NDArray[np.float64] = history.scores_qm
+            means = {name: scores_qm[rows[name], place] for name in families}
             known = {n: float(np.nanmean(m)) for n, m in means.items() if not np.isnan(m).all()}
             share[str(worker)] = known
     return SkillTable(families, share) if families and share else None
-
-
-def conductor_prompt(conductor: Conductor | None, pool: Pool) -> str | None:
-    """What the conductor is given with a question; None: it is no language model."""
-    if not isinstance(conductor, LLMConductor):
-        return None
-    context = PlanningContext(question=Question.of("(the question)"), pool=pool)
-    request = conductor_request(context, conductor.rendering, conductor.sampling)
-    return "\n\n".join(message.text for message in request.messages)
-
-
-def conductor_descriptions(conductor: Conductor | None, pool: Pool) -> dict[str, list[str]]:
-    """What the conductor's prompt holds of each worker, line by line; empty: it reads no prompt."""
-    if not isinstance(conductor, LLMConductor):
-        return {}
-    shown = conductor.rendering
-    if shown.compact:
-        prompt = (conductor_prompt(conductor, pool) or "").splitlines()
-        return {
-            str(worker.id): [line for line in prompt if line.startswith(f"{worker.id}: ")]
-            or ["Its name alone."]
-            for worker in pool
-        }
-    return {
-        str(worker.id): worker_card(
-            number, worker, descriptions=shown.descriptions, prices=shown.prices
-        ).splitlines()
-        for number, worker in enumerate(pool)
-    }
 
 
 @final
@@ -194,9 +162,7 @@ class PoolPage:
         catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
         found = {worker.id: found.get(worker.id, WorkerStats()) for worker in catalogue.pool}
-        prompts = [
-            (m.name, conductor_prompt(m.conductor, m.pool)) for m in catalogue.models if m.conductor
-        ]
+        prompts = [(m.name, describe_prompt(m.conductor, m.pool)) for m in catalogue.models]
         return render_page(
             request,
             "pool.html.jinja",
@@ -209,8 +175,8 @@ class PoolPage:
             calls=sum(each.calls for each in found.values()),
             runs=runs,
             skills=skill_table(catalogue.page_context.history, catalogue.pool),
-            prompts=[(name, text) for name, text in prompts if text],
-            told=conductor_descriptions(self._conductor(), catalogue.pool),
+            prompts=[(name, prompt.text) for name, prompt in prompts if prompt],
+            told=_describe_workers(self._ultra_prompt()),
             drafts=catalogue.health.get(CONDUCTOR),
             drift=await self._drift.read(),
             learned=await self._learned() if whole else [],
@@ -218,7 +184,7 @@ class PoolPage:
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
-        """Of each system that explores, what judgements said of its ways to answer."""
+        """Return what judgements said of each exploring system's alternatives."""
         found: list[tuple[str, str, str, ArmStats]] = []
         for model in self._catalogue.models:
             if model.explore is None or model.conductor is None or self._store is None:
@@ -227,10 +193,10 @@ class PoolPage:
             found += [(model.name, *row) for row in summarise_arms(known)[:_MAX_ARMS]]
         return found
 
-    def _conductor(self) -> Conductor | None:
-        """Who conducts the model that writes workflows."""
+    def _ultra_prompt(self) -> PromptDescription | None:
+        """Return what the model that writes batuta-ultra's workflows is told."""
         served = self._catalogue.find_model(ULTRA_MODEL)
-        return served.conductor if served else None
+        return describe_prompt(served.conductor, self._catalogue.pool) if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
         """Counted anew after a while, by one visitor; the others see what was counted before."""
@@ -244,7 +210,7 @@ class PoolPage:
             return kept[1], kept[2]
 
     async def _count(self, session: WebSession) -> tuple[float, dict[str, WorkerStats], int]:
-        """What the latest runs say, and until when that counts."""
+        """Return the figures of the latest runs, and until when they count."""
         scored_runs = list[tuple[Run, float | None]]()
         if self._store is not None:
             scored_runs = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
@@ -254,8 +220,15 @@ class PoolPage:
         return time.monotonic() + CACHE_SECONDS, found, len(scored_runs)
 
 
+def _describe_workers(prompt: PromptDescription | None) -> dict[str, list[str]]:
+    """Return the lines of the prompt about each worker; empty: no model conducts."""
+    if prompt is None:
+        return {}
+    return {str(worker): [*lines] or ["Its name alone."] for worker, lines in prompt.cards.items()}
+
+
 def _worker_facts(worker: Worker) -> list[str]:
-    """What is known of a worker, in words."""
+    """Describe the known facts of a worker, in words."""
     window = f"{worker.context_window:,} tokens of context" if worker.context_window else ""
     strength = f"strength {format_percent(worker.strength)}" if worker.strength is not None else ""
     return [fact for fact in (*worker.tags, window, strength) if fact]

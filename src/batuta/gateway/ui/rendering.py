@@ -16,7 +16,7 @@ from batuta.gateway.http.body import cookie_value
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.assets import asset_url
 from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
-from batuta.rendering import render_answer
+from batuta.rendering.answer import render_answer
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -7,6 +7,7 @@ so that no path comes from outside.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,13 +36,13 @@ class ResultFolder:
 
     path: Path
     name: str
-    """From the searched folder on."""
+    """The path within the searched folder."""
     modified_at: float
     """Seconds since the epoch."""
 
     @property
     def mark(self) -> str:
-        """What the page calls it."""
+        """The folder's name on the page."""
         return hashlib.blake2b(str(self.path).encode(), digest_size=8).hexdigest()
 
 
@@ -55,7 +56,7 @@ class TrainingFolder:
     lines: tuple[JsonRecord, ...]
     """The figures of each step."""
     steps: int | None
-    """Of the whole training; None: not written down."""
+    """Steps of the whole training; None if not written down."""
 
     @property
     def current_step(self) -> int:
@@ -73,13 +74,30 @@ def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
     return _find_folders(folders, (REPORT,))
 
 
+def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
+    """Keep one of the folders that have the same report, as `--out` and `--report` make them.
+
+    It is the one with the report's own page, if one has it.
+    """
+    chosen: dict[bytes, ResultFolder] = {}
+    for each in found:
+        content = _read_bytes(each.path / REPORT)
+        digest = hashlib.sha256(content or str(each.path).encode()).digest()
+        before = chosen.get(digest)
+        if before is None or not (before.path / REPORT_PAGE).is_file():
+            has_page = (each.path / REPORT_PAGE).is_file()
+            chosen[digest] = each if before is None or has_page else before
+    kept = set(chosen.values())
+    return [each for each in found if each in kept]
+
+
 def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | None:
     """The one of that mark."""
     return next((each for each in found if each.mark == mark), None)
 
 
 def read_training(found: ResultFolder, now: float | None = None) -> TrainingFolder:
-    """What the folder holds."""
+    """Read the folder's contents."""
     lines = tuple(read_lines(found.path / METRICS))
     steps = _planned_steps(found.path)
     return TrainingFolder(
@@ -112,7 +130,7 @@ def _is_tuning(data: Any) -> bool:
 
 
 def _tuning_report(data: JsonRecord) -> JsonRecord:
-    """What `batuta tune` found, in the form of an evaluation: the systems that were judged last."""
+    """Turn a report of `batuta tune` into the form of an evaluation: the systems judged last."""
     figures: list[Any] = []
     for name in ("selection", "finalists", "judged"):
         stage = data.get(name)
@@ -138,13 +156,25 @@ def _tuning_report(data: JsonRecord) -> JsonRecord:
     }
 
 
+def _read_line(text: bytes) -> Any:
+    """Read the value of a line; NaN and Infinity, which earlier versions wrote, are None.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text, parse_constant=lambda _: None)
+
+
 def read_lines(path: Path) -> list[JsonRecord]:
     """The whole lines of a JSONL file; none if it is not there; a line cut short is left out."""
     lines: list[JsonRecord] = []
     for text in _read_bytes(path).split(b"\n"):
         try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError:
+            value = _read_line(text)
+        except ValueError:
             continue
         if isinstance(value, dict):
             lines.append(cast("JsonRecord", value))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -12,16 +14,17 @@ from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.ui.asked_runs import AskedRuns
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
 from batuta.gateway.ui.own_keys import OwnKeyPages
+from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
+from batuta.gateway.ui.run_events import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
-from batuta.gateway.ui.session import SIGN_IN_PATH, SessionManager, WebSession
+from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages
 from batuta.store import Store
 
@@ -36,12 +39,12 @@ def page_routes(
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
-    sessions, asked_runs = SessionManager(), AskedRuns()
-    shown = catalogue, store, asked_runs
+    sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
+    shown = catalogue, store, page_runs
     runs, comparison = RunPages(*shown), ComparisonPage(*shown)
-    learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
+    learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
-    playground = PlaygroundEndpoint(delivery, store, sessions, asked_runs)
+    asking = delivery, store, sessions, page_runs
     screens = {
         "/ui/": PlaygroundPage(*shown).page,
         "/ui/runs": runs.list_page,
@@ -59,6 +62,7 @@ def page_routes(
     }
     forms = {
         "/ui/runs/{id}/feedback": runs.feedback,
+        "/ui/runs/{id}/stop": runs.stop,
         "/ui/sign-out": signing.sign_out,
         "/ui/keys": keys.create,
         "/ui/keys/{id}/{what}": keys.change,
@@ -66,30 +70,42 @@ def page_routes(
         "/ui/own-keys/{id}/revoke": own_keys.revoke,
         "/ui/budgets": keys.budget,
     }
-    sign_in_page = sessions.page_endpoint(signing.page, open_to_all=True)
-    sign_in = sessions.page_endpoint(signing.sign_in, open_to_all=True)
     return [
         *(Route(place, _redirect_home) for place in ("/", "/ui")),
         Route(ROOT + "{name}", send_asset),
-        Route("/ui/ask", playground, methods=["POST"]),
-        Route(SIGN_IN_PATH, sign_in_page, methods=["GET"]),
-        Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
-        *(
-            Route(place, sessions.page_endpoint(show, open_to_all=True), methods=["GET"])
-            for place, show in (
-                ("/ui/oidc/start", signing.start_oidc),
-                ("/ui/oidc/callback", signing.finish_oidc),
-            )
-        ),
-        *(
-            Route(place, sessions.page_endpoint(show), methods=["GET"])
-            for place, show in screens.items()
-        ),
-        *(
-            Route(place, sessions.page_endpoint(take), methods=["POST"])
-            for place, take in forms.items()
-        ),
+        Route("/ui/ask", PlaygroundEndpoint(*asking), methods=["POST"]),
+        Route("/ui/runs/{id}/events", RunEventsEndpoint(*asking), methods=["GET"]),
+        *_list_sign_in_routes(sessions, signing),
+        *_list_routes(sessions, screens, "GET"),
+        *_list_routes(sessions, forms, "POST"),
         Route("/ui/{path:path}", sessions.page_endpoint(_page_not_found)),
+    ]
+
+
+def _list_sign_in_routes(sessions: SessionManager, signing: SignInPages) -> list[Route]:
+    """List the routes for those who have not signed in."""
+    shown = {
+        SIGN_IN_PATH: signing.page,
+        "/ui/oidc/start": signing.start_oidc,
+        "/ui/oidc/callback": signing.finish_oidc,
+    }
+    return [
+        *_list_routes(sessions, shown, "GET", open_to_all=True),
+        *_list_routes(sessions, {SIGN_IN_PATH: signing.sign_in}, "POST", open_to_all=True),
+    ]
+
+
+def _list_routes(
+    sessions: SessionManager,
+    handlers: Mapping[str, Handler],
+    method: str,
+    *,
+    open_to_all: bool = False,
+) -> list[Route]:
+    """List a route for each path, whose handler gets the visitor's session."""
+    return [
+        Route(path, sessions.page_endpoint(handler, open_to_all=open_to_all), methods=[method])
+        for path, handler in handlers.items()
     ]
 
 

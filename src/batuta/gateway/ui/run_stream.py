@@ -6,12 +6,12 @@ say while they speak comes as bare text.
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any, final
 
 from batuta.core import (
     Delta,
     Event,
-    Reply,
     RoundPlanned,
     Run,
     RunHeader,
@@ -23,10 +23,15 @@ from batuta.core import (
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_body import encode_json
+from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.reader import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
+from batuta.gateway.ui.page_runs import Drafted, Ended, Failed, PageEvent, Stopped
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
+from batuta.rendering.answer import render_answer
+
+_ANSWER_SECONDS = 0.25
+"""Seconds between two updates of a growing answer, at least."""
 
 
 @final
@@ -43,14 +48,31 @@ class PageStreamRenderer:
         self._writer = writer
         self._scope = scope
         self._recorder = Recorder()
+        self._answer = ""
+        """The text of the last step so far."""
+        self._next_answer = 0.0
+        """The earliest time of the next update of the answer."""
 
-    async def open(self, headers: dict[str, str]) -> None:
-        """The headers, and that planning has begun."""
-        await self._writer.open({**PAGE_HEADERS, **headers})
-        await self._send_event("opened", id=headers.get("x-batuta-run-id"))
+    async def open(self, run_id: str, seconds: float = 0.0) -> None:
+        """Send the headers, the run's id, and for how many seconds it has gone on."""
+        await self._writer.open({**PAGE_HEADERS, "x-batuta-run-id": run_id})
+        await self._send_event("opened", id=run_id, seconds=seconds)
 
-    async def on_event(self, event: Event) -> None:
-        """Shows an event of the run."""
+    async def show(self, event: PageEvent) -> None:
+        """Shows what the run tells; its end closes the stream."""
+        match event:
+            case Drafted():
+                await self._send_event("drafted", text=event.text)
+            case Ended():
+                await self._send_end(event.run)
+            case Failed():
+                await self._fail(event.error)
+            case Stopped():
+                await self._writer.close(encoded_event_frame("stopped", b"{}"))
+            case _:
+                await self._show_event(event)
+
+    async def _show_event(self, event: Event) -> None:
         if isinstance(event, RunHeader):  # a method may run several workflows, one after another
             self._recorder = Recorder()
         self._recorder.add(event)
@@ -70,20 +92,8 @@ class PageStreamRenderer:
             case _:
                 pass
 
-    async def show_draft(self, text: str) -> None:
-        """Shows what the conductor has just written of its draft."""
-        await self._send_event("drafted", text=text)
-
-    def matches(self, reply: Reply) -> bool:
-        """Whatever was shown is replaced by the answer."""
-        return True
-
-    async def finish(self, run: Run, reply: Reply) -> None:
-        """The answer, and the end."""
-        await self._send_end(run)
-
-    async def fail(self, error: APIError) -> None:
-        """Why there is no answer, and the end."""
+    async def _fail(self, error: APIError) -> None:
+        """Send why there is no answer, and the end."""
         if self._recorder.header is not None and self._recorder.ended is not None:
             await self._send_end(self._recorder.run())
             return
@@ -109,6 +119,7 @@ class PageStreamRenderer:
         header, number = self._recorder.header, event.round
         if header is None:
             return
+        self._answer = ""
         values = {
             "round": event.planned,
             "number": number,
@@ -130,10 +141,31 @@ class PageStreamRenderer:
         text = _visible_text(event.delta)
         if text:
             await self._send_event("spoke", at=[event.round, event.index], text=text)
+        if event.delta.text and self._is_last_step(event):
+            await self._send_answer_so_far(event.delta.text)
+
+    def _is_last_step(self, event: StepDelta) -> bool:
+        """Tell whether the step's reply is the answer, as far as its workflow goes."""
+        workflow = self._recorder.rounds[event.round].workflow
+        return workflow is not None and event.index == len(workflow.steps) - 1
+
+    async def _send_answer_so_far(self, text: str) -> None:
+        """Shows the beginning of the answer as the whole one will be shown.
+
+        Now and then: what rendering takes is a small part of the time from one to the next.
+        """
+        self._answer += text
+        began = monotonic()
+        if began < self._next_answer:
+            return
+        html = await render_answer(self._answer)
+        self._next_answer = monotonic() + max(_ANSWER_SECONDS, 10 * (monotonic() - began))
+        await self._send_event("answering", html=html)
 
     async def _send_retry(self, event: StepRetried) -> None:
         failure = event.attempt.failure
         why = f"{event.attempt.worker}: {failure.code}"
+        self._answer = ""
         await self._send_event("retried", at=[event.round, event.index], why=why)
 
     async def _send_step(self, event: StepFinished) -> None:
@@ -170,5 +202,5 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
 
 
 def _visible_text(delta: Delta) -> str:
-    """What a reader sees of a fragment."""
+    """Return the part of a fragment that a reader sees."""
     return delta.text or delta.reasoning or delta.tool_arguments

@@ -26,6 +26,7 @@ from batuta.core import (
 from batuta.core.message import Audio, File, Image
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
+_ANSWERED = (Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED, Outcome.WAITING)
 COLOURS = 8
 """Colours of workers, by their number in the pool."""
 OUTCOMES = {
@@ -42,6 +43,17 @@ OUTCOMES = {
 }
 
 
+STATE_WORDS = {
+    "waiting": "",
+    "done": "Answered.",
+    "substituted": "Substituted: another worker than the planned one answered.",
+    "fallback": "Fallback: another worker was asked the whole question.",
+    "failed": "Failed.",
+    "skipped": "Not run.",
+}
+"""Tooltips that explain the marker of a step's state."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """A stretch of time in a run, as shares of its whole length in per cent."""
@@ -56,11 +68,11 @@ class Bar:
     state: str
     colour: int | None
     marks: tuple[float, ...] = ()
-    """When an attempt failed."""
+    """Times at which an attempt failed."""
 
 
 def step_state(step: StepRun | None) -> str:
-    """How a step stands: `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
+    """Return `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
     if step is None:
         return "waiting"
     if isinstance(step.result, Failure):
@@ -80,8 +92,13 @@ def panel_anchor(number: int, index: int) -> str:
     return f"step-{number + 1}-{index + 1}"
 
 
+def panel_scope(given: str | None) -> str:
+    """Return the side of a comparison that is meant, or an empty text."""
+    return given if given in {"a", "b"} else ""
+
+
 def describe_access(step: Step, number: int) -> str:
-    """Whose answers a step reads, in words."""
+    """Say whose answers a step reads, in words."""
     own = ", ".join(str(index + 1) for index in step.access)
     told = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
     if step.previous:
@@ -90,7 +107,7 @@ def describe_access(step: Step, number: int) -> str:
 
 
 def describe_decision(round_: Round) -> str:
-    """What the conductor decided, if it was not a workflow, and what it was not shown."""
+    """Say what the conductor decided, if it was no workflow, and what it was not shown."""
     cropping = round_.decision.draft.cropping
     return " ".join(filter(None, (_decision_text(round_), _cropping_text(cropping))))
 
@@ -109,6 +126,8 @@ def _decision_text(round_: Round) -> str:
             return "The conductor let the answer stand."
         case MalformedPlan() as malformed if not malformed.again:
             return f"No workflow was asked for: {malformed.reason}"
+        case MalformedPlan() as malformed if malformed.outage and was_heard(round_):
+            return f"The conductor did not finish its workflow: {malformed.reason}"
         case MalformedPlan() as malformed if malformed.outage:
             return f"The conductor could not be reached: {malformed.reason}"
         case MalformedPlan() as malformed:
@@ -117,8 +136,77 @@ def _decision_text(round_: Round) -> str:
             return ""
 
 
+def was_heard(round_: Round) -> bool:
+    """Tell whether the conductor was asked, though no whole draft of it came."""
+    drafts = round_.conductor_drafts
+    return any(draft.usage.total for draft in drafts) or _is_cut(round_)
+
+
+def _is_cut(round_: Round) -> bool:
+    decision = round_.decision
+    return isinstance(decision, MalformedPlan) and "cancelled" in decision.reason
+
+
+def opened_step(run: Run) -> str:
+    """Choose the step whose panel is open at first: the first failure, else the last that was run.
+
+    Of a plan that nobody has executed it is the last; empty: there is none worth opening.
+    """
+    failed = first_failure(run)
+    if failed is not None:
+        return f"{failed[0]}.{failed[1].index}"
+    ran = [at for at in _numbered_steps(run) if step_state(at[1]) != "skipped"]
+    if ran:
+        number, step = max(ran, key=lambda at: (at[0], at[1].index))
+        return f"{number}.{step.index}"
+    if run.outcome is not Outcome.PLANNED or not run.rounds or not run.rounds[-1].workflow:
+        return ""
+    return f"{len(run.rounds) - 1}.{len(run.rounds[-1].workflow.steps) - 1}"
+
+
+def first_failure(run: Run) -> tuple[int, StepRun] | None:
+    """Return the step that failed first and its round's number, of a run without an answer."""
+    if run.outcome in _ANSWERED:
+        return None
+    failed = [at for at in _numbered_steps(run) if _has_failed(at[1])]
+    return min(failed, key=lambda at: (at[0], at[1].span.end)) if failed else None
+
+
+def _has_failed(step: StepRun) -> bool:
+    """Tell whether its worker failed, rather than somebody stopping or limiting the run."""
+    cut = isinstance(step.result, Failure) and step.result.code in {"cancelled", "limit"}
+    return step_state(step) == "failed" and not cut
+
+
+def _numbered_steps(run: Run) -> list[tuple[int, StepRun]]:
+    return [(number, step) for number, each in enumerate(run.rounds) for step in each.steps]
+
+
+def failure_hint(code: str) -> str:
+    """Say how to learn more of a failure; return an empty text if its sentence says all."""
+    if code in {"unreachable", "timed_out"}:
+        return "Which address that is, its operator sees by: batuta pool check"
+    return ""
+
+
+def skipped_workers(run: Run) -> list[str]:
+    """Return the workers that were not asked because they had failed too often."""
+    found = [
+        each.worker
+        for step in run.steps
+        for each in step.attempts
+        if each.failure.code == "circuit_open"
+    ]
+    found += [
+        step.worker
+        for step in run.steps
+        if isinstance(step.result, Failure) and step.result.code == "circuit_open"
+    ]
+    return list(dict.fromkeys(found))
+
+
 def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
-    """What was spent so far."""
+    """Return what was spent so far."""
     usage, cost = ZERO_USAGE, ZERO_COST
     for round_ in rounds:
         for draft in round_.conductor_drafts:
@@ -167,7 +255,7 @@ def _draw_bars(run: Run, whole: float) -> Iterator[Bar]:
 
 
 def message_parts(message: Message) -> list[tuple[str, str]]:
-    """What a message consists of: the kind of each part and its text."""
+    """Return the parts of a message: the kind of each and its text."""
     parts: list[tuple[str, str]] = []
     for part in message.parts:
         match part:

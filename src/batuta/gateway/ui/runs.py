@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from batuta.clients import WorkerHealth
 from batuta.core import Outcome
+from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.ui.asked_runs import AskedRuns
+from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
@@ -26,15 +28,16 @@ _FILTERS = ("q", "model", "outcome", "tenant")
 class RunPages:
     """The screens of the stored runs."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None, asked_runs: AskedRuns) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
-        self._asked_runs = asked_runs
+        self._page_runs = page_runs
         self._kept = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
         """The list, newest first."""
         wanted = {name: request.query_params.get(name, "").strip() for name in _FILTERS}
-        rows = await self._rows(wanted, request.query_params.get("after"), session)
+        after = request.query_params.get("after")
+        rows = await self._rows(wanted, after, session)
         kept = {name: value for name, value in wanted.items() if value}
         older = (
             urlencode({**kept, "after": rows[PAGE_SIZE - 1].cursor})
@@ -46,21 +49,24 @@ class RunPages:
             "runs.html.jinja",
             session=session,
             rows=rows[:PAGE_SIZE],
+            going_on=self._going_on(wanted, session) if after is None else [],
             wanted=wanted,
             older=older,
-            newest=urlencode(kept) if request.query_params.get("after") else None,
+            newest=urlencode(kept) if after else None,
             models=[model.name for model in self._catalogue.models],
             outcomes=[outcome.value for outcome in Outcome],
             kept=self._kept is not None,
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
-        """A run: its workflow, its time, its steps, its answer.
+        """Show a run's workflow, time, steps and answer, or follow it while it goes on.
 
         Raises:
-            APIError: there is none, or it has not ended.
+            APIError: there is none.
         """
-        await self._asked_runs.wait_for_end(request.path_params["id"], session)
+        page_run = await self._page_runs.find_going_on(request.path_params["id"], session)
+        if page_run is not None:
+            return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
         encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
         is_large = is_too_large(encoded)
@@ -74,7 +80,21 @@ class RunPages:
             run=run,
             answers=answers,
             is_large=is_large,
+            causes=self._causes(session),
         )
+
+    async def stop(self, request: Request, session: WebSession) -> Response:
+        """Stops a run that goes on; leads to what it has spent, or back to the list."""
+        form = await read_form(request, session)
+        run_id: str = request.path_params["id"]
+        page_run = self._page_runs.find(run_id, session)
+        if page_run is None:
+            await self._summary(request, session)
+        else:
+            page_run.stop()
+            await page_run.wait_for_end()
+        target = "/ui/runs" if form.get("from") == "list" else f"/ui/runs/{run_id}"
+        return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
 
     async def export(self, request: Request, session: WebSession) -> Response:
         """The whole run as JSON, as the API's trace has it."""
@@ -103,6 +123,26 @@ class RunPages:
                 headers=PAGE_HEADERS,
             )
         return RedirectResponse(f"/ui/runs/{summary.id}", _SEE_OTHER, PAGE_HEADERS)
+
+    def _causes(self, session: WebSession) -> dict[str, WorkerHealth]:
+        """Return how the workers that have failed fared last; nobody but the operator sees it."""
+        if session.caller.role is CallerRole.KEY:
+            return {}
+        health = self._catalogue.health.items()
+        return {str(worker): each for worker, each in health if each.error}
+
+    def _going_on(self, wanted: dict[str, str], session: WebSession) -> list[PageRun]:
+        """Return the runs that go on, among those that the list is to show."""
+        if wanted["outcome"]:
+            return []
+        words = wanted["q"].casefold()
+        return [
+            run
+            for run in self._page_runs.going_on(session)
+            if wanted["model"] in {"", run.model}
+            and wanted["tenant"] in {"", run.tenant}
+            and (words in run.question.casefold() or run.id.startswith(wanted["q"]))
+        ]
 
     async def _rows(
         self, wanted: dict[str, str], after: str | None, session: WebSession

@@ -1,4 +1,4 @@
-"""Who looks at the page, what they may see, and the proof that a form came from a page of ours."""
+"""The visitor of the page, its permissions, and the proof that a form came from a page of ours."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.errors import StoreError
-from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.caller import Caller, CallerRole, caller_of, missing_key
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.store.key_hasher import KeyHasher
 
 SCREENS = (
     ("/ui/", "Playground"),
@@ -32,6 +33,7 @@ SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
 _MAX_FORM_FIELDS = 100
 _SEE_OTHER = 303
+_TOKEN_PURPOSE = "form of the page"  # noqa: S105 - what is signed for
 TOKEN_FIELD = "token"  # noqa: S105 - a field's name
 """The form's field, and in lower case after `x-` the header, that carries the page's token."""
 
@@ -42,11 +44,11 @@ class WebSession:
 
     caller: Caller
     token: str
-    """What the forms of this visitor's pages carry; another host's page cannot know it."""
+    """The token in the forms of this visitor's pages; another host's page cannot know it."""
 
     @property
     def name(self) -> str:
-        """Who is signed in; empty where nobody needs to."""
+        """The name of the signed-in visitor; empty where nobody needs to sign in."""
         names = {CallerRole.ADMIN: "admin", CallerRole.KEY: self.caller.tenant}
         return names.get(self.caller.role, "")
 
@@ -57,12 +59,12 @@ class WebSession:
 
     @property
     def tenant(self) -> str | None:
-        """Whose runs are shown; None: everybody's."""
+        """The tenant whose runs are shown; None for everybody's."""
         return self.caller.visible_tenant
 
     @property
     def screens(self) -> tuple[tuple[str, str], ...]:
-        """What the visitor is offered, as addresses and names."""
+        """The screens that the visitor is offered, as addresses and names."""
         if self.caller.role is CallerRole.NOBODY:
             return ()
         if self.is_admin:
@@ -78,14 +80,30 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class SessionManager:
     """Knows visitors by their sessions, and their forms by a token that only their pages have."""
 
-    def __init__(self) -> None:
-        self._secret = secrets.token_bytes(32)
+    def __init__(self, hasher: KeyHasher | None = None) -> None:
+        """Signs with the server's secret, so that a form may be answered by another replica.
+
+        Args:
+            hasher: has that secret; None: there is none, and one is drawn for this process.
+        """
+        self._hasher = hasher or KeyHasher(secrets.token_bytes(32))
 
     def identify(self, request: Request) -> WebSession:
-        """Who this is."""
+        """Return the visitor of the request."""
         session = cookie_value(request.scope, SESSION_COOKIE) or ""
-        token = hmac.digest(self._secret, session.encode("utf-8", "replace"), "sha256").hex()
+        token = self._hasher.sign(_TOKEN_PURPOSE, session.encode("utf-8", "replace").decode())
         return WebSession(caller_of(request.scope), token)
+
+    def identify_signed_in(self, request: Request) -> WebSession:
+        """Tell who this is.
+
+        Raises:
+            APIError: nobody, where a key is needed.
+        """
+        visitor = self.identify(request)
+        if visitor.caller.role is CallerRole.NOBODY:
+            raise missing_key()
+        return visitor
 
     def page_endpoint(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
         """The handler as an endpoint that says in a page why it cannot serve.
@@ -127,7 +145,7 @@ def error_page(request: Request, error: APIError, session: WebSession) -> Respon
 
 
 def check_form_token(session: WebSession, token: str | None) -> None:
-    """Nothing, if the request comes from a page of ours.
+    """Return if the request comes from a page of ours, else raise.
 
     Raises:
         APIError: it does not, or the page is from before the server's start.

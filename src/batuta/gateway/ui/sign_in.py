@@ -126,8 +126,9 @@ class SignInPages:
         return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
-        """Forgets the session in this browser."""
+        """Ends the session, also for who has a copy of its cookie."""
         await read_form(request, session)
+        await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
         response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
         response.delete_cookie(SESSION_COOKIE, path="/ui", httponly=True, samesite="strict")
         return response
@@ -163,6 +164,6 @@ def _set_cookie(
 
 
 def _safe_target(given: str | None) -> str:
-    """Where to go on: a screen of ours, and nowhere else."""
+    """Return where to go on: a screen of ours, and nowhere else."""
     inside = given is not None and given.startswith(_ROOT) and "\\" not in given
     return given if given is not None and inside and given.isprintable() else _ROOT

@@ -1,4 +1,4 @@
-"""Where the steps of a workflow stand in its picture. Pure.
+"""Places the steps of a workflow in its picture. Pure.
 
 Steps stand in rows: each below everything it reads. An arrow that passes a row it does not end in
 has a lane of its own there, so that it never runs behind a step. Widths are shares of the
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from batuta.core import Workflow
 
 WIDTH = 1000.0
-"""Of a picture, in its own units."""
+"""The width of a picture, in its own units."""
 BOX_HEIGHT = 92
 """Pixels."""
 GAP = 38
@@ -54,12 +54,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """From a step to one that reads it."""
+    """An arrow from a step to one that reads it."""
 
     source: int
     target: int
     path: str
-    """As SVG writes it."""
+    """The path in SVG's notation."""
     passes_rows: bool
     """Whether it passes a row on its way."""
 

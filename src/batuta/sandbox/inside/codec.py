@@ -35,10 +35,10 @@ class Encoder:
     def __init__(self, peer: Any, known: list[Any] | None = None) -> None:
         self.peer = peer
         self.values: list[Any] = list(known or ())
-        """What each node stands for; kept, so that no other value gets the same `id`."""
+        """The value of each node; kept, so that no other value gets the same `id`."""
         self.base = len(self.values)
         self.nodes: list[Any] = []
-        """From `base` on."""
+        """The nodes from `base` on."""
         self.seen = {id(value): n for n, value in enumerate(self.values) if value is not None}
         self.pending: list[tuple[int, Any]] = []
 
@@ -81,7 +81,7 @@ class Encoder:
         return lazy_atom(value, kind) or array_codec.scalar_atom(value) or self.peer.named(value)
 
     def node(self, value: Any) -> list[Any]:
-        """What the table says of a value, with references to what it holds."""
+        """Return the table's entry for a value, with references to what it holds."""
         kind = type(value)
         if write := NODES.get(kind.__name__ if kind.__module__ == "collections" else kind):
             return write(self, value)
@@ -355,7 +355,7 @@ MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"
 
 
 def changed_nodes(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
-    """What has changed of the values of a message since it was read, by their numbers."""
+    """Return the values of a message that have changed since it was read, by their numbers."""
     found: dict[str, list[Any]] = {}
     for number, (before, value) in enumerate(zip(nodes, values, strict=True)):
         if before[0] in MUTABLE_KINDS:

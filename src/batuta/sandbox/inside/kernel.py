@@ -1,4 +1,4 @@
-"""What the kernel is asked for that the standard library has no name for."""
+"""Calls of the kernel for which the standard library has no name."""
 # ruff: noqa: PTH112 - no pathlib here, see the package
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def restrict_self(ruleset: int) -> None:
 
 
 def landlock_version() -> int:
-    """Which Landlock this kernel has; 0: none."""
+    """Return the version of the kernel's Landlock; 0 if it has none."""
     return max(0, LIBC.syscall(CREATE_RULESET, None, 0, 1))
 
 

@@ -18,7 +18,7 @@ def receive_order() -> dict[str, Any]:
 
 
 def read_exactly(size: int) -> bytearray:
-    """That many bytes of standard input."""
+    """Read that many bytes of standard input."""
     data = bytearray()
     while len(data) < size:
         chunk = os.read(0, size - len(data))

@@ -40,15 +40,15 @@ class Peer:
         self.max_message = longest
         """Bytes of a message."""
         self.handles: list[Any] = []
-        """What the other end knows by a number only."""
+        """The values that the other end knows only by a number."""
 
     remote: type
-    """What stands here for a value over there."""
+    """The class that stands here for a value of the other end."""
 
     # -- messages -----------------------------------------------------------------------------
 
     def request(self, *parts: Any) -> Any:
-        """What the other end answers; what it raises is raised.
+        """Return the other end's answer, or raise what it raised.
 
         Raises:
             PeerDisconnected: it does not answer.
@@ -69,7 +69,7 @@ class Peer:
         return value
 
     def read_answer(self, answer: dict[str, Any], asked: Encoder) -> Any:
-        """What was answered, with the changes of what was sent.
+        """Read an answer, with the changes of the values that were sent.
 
         Raises:
             ValueError, TypeError, KeyError, IndexError, AttributeError: it makes no sense.
@@ -126,7 +126,7 @@ class Peer:
         return message
 
     def read(self, size: int) -> bytes:
-        """That many bytes."""
+        """Read that many bytes."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -139,7 +139,7 @@ class Peer:
         return bytes(data)
 
     def captures(self) -> bool:
-        """Whether what the other end prints is to come with its answer."""
+        """Return True if the other end's output is to come with its answer."""
         return False
 
     # -- handles ------------------------------------------------------------------------------
@@ -160,11 +160,11 @@ class Peer:
     # -- what differs -------------------------------------------------------------------------
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """What the other end asks for."""
+        """Do what the other end asks for."""
         raise NotImplementedError
 
     def remote_object(self, node: list[Any]) -> Any:
-        """What stands here for a value over there."""
+        """Return the object that stands here for a value of the other end."""
         raise NotImplementedError
 
     def named(self, value: Any) -> Any:
@@ -180,7 +180,10 @@ class Peer:
         raise NotImplementedError
 
     def fields(self, value: Any) -> dict[str, Any] | None:
-        """What an object of a class holds that both ends have from the preamble; None: another."""
+        """Return the fields of an object whose class both ends have from the preamble.
+
+        None for others.
+        """
         raise NotImplementedError
 
     def instance(self, name: str) -> Any:
@@ -200,7 +203,7 @@ class PreambleClasses:
         self.names = names
 
     def fields(self, value: Any) -> dict[str, Any] | None:
-        """What an object of such a class holds; None if its class is another."""
+        """Return the fields of an object of such a class; None if its class is another."""
         kind = type(value)
         if kind.__name__ not in self.names or self.namespace.get(kind.__name__) is not kind:
             return None

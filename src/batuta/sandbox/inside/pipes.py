@@ -53,6 +53,6 @@ class RunningTest:
         return bool(data)
 
     def texts(self) -> dict[str, str]:
-        """What was heard."""
+        """Return the received texts."""
         texts = (bytes(data).decode("utf-8", "replace") for data in self.received.values())
         return dict(zip(("stdout", "stderr", "result"), texts, strict=True))

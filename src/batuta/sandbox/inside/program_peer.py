@@ -50,7 +50,7 @@ class ProgramPeer(Peer):
             self.answer(self.receive())
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """What the tests ask for."""
+        """Do what the tests ask for."""
         return OPERATIONS[operation](self, *parts)
 
     def remote_object(self, node: list[Any]) -> Any:
@@ -58,7 +58,7 @@ class ProgramPeer(Peer):
         return TestsProxy(self, node[1])
 
     def named(self, value: Any) -> Any:
-        """Nothing: the tests would not believe it."""
+        """Return None: the tests would not believe a name."""
         return None
 
     def by_name(self, module: str, name: str) -> Any:
@@ -91,11 +91,11 @@ class TestsProxy:
         self.__dict__["batuta_peer"] = peer, number
 
     def batuta_number(self) -> int:
-        """What the tests know it by."""
+        """The number by which the tests know it."""
         return self.__dict__["batuta_peer"][1]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What it gives over there."""
+        """Call the object at the other end."""
         peer, number = self.__dict__["batuta_peer"]
         return peer.request("call", number, arguments, named)
 
@@ -120,12 +120,12 @@ def call_if_loaded(_: ProgramPeer, module: str, name: str, arguments: Any, named
 
 
 def compare_objects(_: ProgramPeer, name: str, one: Any, other: Any) -> bool:
-    """What two of the program's values say of each other."""
+    """Compare two of the program's values."""
     return bool(getattr(operator, name)(one, other))
 
 
 def get_attribute(_: ProgramPeer, value: Any, name: str) -> Any:
-    """What an object has."""
+    """Return an attribute of an object."""
     return getattr(value, name)
 
 
@@ -135,7 +135,7 @@ def set_attribute(_: ProgramPeer, value: Any, name: str, given: Any) -> None:
 
 
 def is_instance(_: ProgramPeer, value: Any, kind: Any) -> bool:
-    """Whether it is of that class."""
+    """Return True if the value is of that class."""
     return builtins.isinstance(value, kind)
 
 

@@ -112,7 +112,7 @@ class Supervisor:
         gc.freeze()  # or the first collection in a child copies every page
 
     def drop_privileges(self, uid: int | None) -> None:
-        """What holds in every tier."""
+        """Set the limits that hold in every tier."""
         set_oom_score(900)
         if uid is not None:  # limits on processes do not bind root
             os.setgroups([])
@@ -256,13 +256,13 @@ class Supervisor:
         return ended
 
     def is_over(self, test: RunningTest, descriptor: int) -> bool:
-        """Whether nothing more can come from there, after what has come was dealt with."""
+        """Return True if nothing more can come from there, once what has come was dealt with."""
         if descriptor in self.listeners:
             decide_call(descriptor, self.has_room)
         return descriptor in test.received and not test.read_available(descriptor)
 
     def has_room(self) -> bool:
-        """Whether one more process or thread may start; the first too many ends the test."""
+        """Return True if one more process or thread may start; the first too many ends the test."""
         threads = sum(len(thread_folders(process)) for process in descendant_processes(os.getpid()))
         return threads <= self.limits["processes"] + (self.program_pid > 0)
 
@@ -284,7 +284,7 @@ class Supervisor:
         return "files" if self.is_full(processes) else ""
 
     def is_full(self, processes: Iterable[int] = ()) -> bool:
-        """Whether the scratch holds as much as it may, with what these processes keep of it."""
+        """Return True if the scratch is full, with what these processes keep of it."""
         total = sum(map(stored_bytes, self.scratch))
         if self.ruleset >= 0:  # elsewhere, what is removed still counts where the scratch is
             total += deleted_open_bytes(processes, self.scratch[0])

@@ -29,7 +29,8 @@ def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
     try:
-        report = json.dumps({"end": "returned"} | run()).encode()
+        lift_digit_limit()
+        report = json.dumps({"end": "returned"} | run(), default=plain_value).encode()
         status = 0
     except SystemExit as error:
         status, report = exit_status(error.code), EXITED
@@ -44,8 +45,25 @@ def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
     return status
 
 
+def lift_digit_limit() -> None:
+    """Let whole numbers of any length be read and written; the time that a test has is limited."""
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a number or an array of numpy as a plain value, for which JSON has a form.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is returned, which is no plain value")
+
+
 def run_program(order: dict[str, Any]) -> dict[str, Any]:
-    """What the program and the test give."""
+    """Run the program and the test, and return their results."""
     name = "__main__" if order["kind"] == "script" else "program"
     module = sys.modules[name] = type(sys)(name)
     namespace = module.__dict__
@@ -62,6 +80,7 @@ def run_program(order: dict[str, Any]) -> dict[str, Any]:
 
 def serve_program(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
     """Be a program that its tests call from another process; the exit status."""
+    lift_digit_limit()
     program = ProgramPeer(pipes, order, execute_source)
     status = 1
     try:
@@ -97,7 +116,7 @@ def execute_source(source: str, name: str, namespace: dict[str, Any]) -> None:
 
 
 def exit_status(code: Any) -> int:
-    """What the interpreter makes of the argument of `sys.exit`."""
+    """Return the exit status that the interpreter makes of the argument of `sys.exit`."""
     if code is None or isinstance(code, int):
         return (code or 0) & 255
     print(code, file=sys.stderr)  # noqa: T201 - so it does
@@ -113,7 +132,7 @@ def program_traceback(error: BaseException) -> Any:
 
 
 def finish_interpreter() -> None:
-    """What the interpreter does at its end: wait for threads, call exit functions, flush."""
+    """Do what the interpreter does at its end: wait for threads, call exit functions, flush."""
     if threading := sys.modules.get("threading"):
         threading._shutdown()  # noqa: SLF001 - there is no public name
     atexit._run_exitfuncs()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - same

@@ -56,7 +56,7 @@ class TestsPeer(Peer):
         return "" if said == "ready" else said if said in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
-        """What the program answers, or the end: no test may take its silence for an exception."""
+        """Return the program's answer, or end: no test may take its silence for an exception."""
         try:
             return super().request(*parts)
         except PeerDisconnected as error:
@@ -64,7 +64,7 @@ class TestsPeer(Peer):
             os._exit(NO_ANSWER_STATUS)
 
     def do(self, operation: str, *parts: Any) -> Any:
-        """What the program may do with what it was given: call it, ask it for what it has."""
+        """Do what the program may do with a value it was given: call it, ask for its attributes."""
         value = self.handles[int(parts[0])]
         ours = type(value).__module__ in {MODULE, "_io"}
         if operation == "call" and (ours or type(value).__name__ in CALLABLE_TYPES):
@@ -78,7 +78,7 @@ class TestsPeer(Peer):
         raise TypeError("the tests do not allow this")
 
     def captures(self) -> bool:
-        """Whether the tests look at what is printed."""
+        """Return True if the tests look at what is printed."""
         return sys.stdout is not sys.__stdout__
 
     def remote_object(self, node: list[Any]) -> Any:
@@ -146,7 +146,7 @@ class ProgramProxy:
         object.__setattr__(self, "_batuta", (peer, number, names))
 
     def batuta_number(self) -> int:
-        """What the program knows it by."""
+        """The number by which the program knows it."""
         return self._batuta[1]
 
     def _ask(self, operation: str, *parts: Any) -> Any:
@@ -174,7 +174,7 @@ class ProgramProxy:
         return type(value) is ProgramProxy and self._ask("isinstance", value, self) is True
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What it gives over there."""
+        """Call the object at the other end."""
         return self._ask("call", self, arguments, named)
 
     def __getattr__(self, name: str) -> Any:
@@ -234,7 +234,7 @@ TestsPeer.remote = ProgramProxy
 
 
 def _make_comparison(name: str) -> Callable[[Any, Any], Any]:
-    """What two handles say of each other; of a handle and a plain value nobody says anything."""
+    """Make the comparison of two handles; a handle and a plain value are not comparable."""
 
     def compare(self: Any, other: Any) -> Any:
         if type(other) is not ProgramProxy:

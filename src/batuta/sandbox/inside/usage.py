@@ -1,4 +1,4 @@
-"""What the processes of a test use, and how to remove what they wrote."""
+"""Measures what the processes of a test use, and removes what they wrote."""
 # ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH115 - no pathlib here, see the package
 # ruff: noqa: PTH116, PTH118, PTH123, PTH208 - same
 
@@ -17,7 +17,7 @@ UNBOUNDED = 1 << 62
 
 
 def thread_folders(process: int) -> list[str]:
-    """Where the threads of a process are described; none if it has just ended."""
+    """Return the folders that describe a process's threads; none if it has just ended."""
     folder = f"/proc/{process}/task"
     try:
         return [f"{folder}/{task}" for task in os.listdir(folder)]
@@ -106,7 +106,7 @@ def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
 
 
 def threads_of_user() -> int:
-    """How many threads the kernel counts for this user, as far as they can be seen."""
+    """Return how many threads the kernel counts for this user, as far as they can be seen."""
     own_object, total = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

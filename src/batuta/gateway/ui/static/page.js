@@ -58,9 +58,7 @@ function wire(root) {
 for (const root of $$("[data-run]")) {
   wire(root);
   const wanted = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
-  const nodes = $$("[data-node]", root);
-  const last = nodes.at(-1);
-  open(root, wanted?.dataset.panel ?? (root.closest(".versus") ? "" : last?.dataset.node) ?? "");
+  open(root, wanted?.dataset.panel ?? root.dataset.opens ?? "");
 }
 
 /* ---- a stream of events --------------------------------------------------------------- */
@@ -94,9 +92,8 @@ class Stage {
 
   clear() {
     this.root.hidden = false;
-    this.id = null;
     this.ended = false;
-    this.last = "";
+    clearInterval(this.clock);
     for (const name of ["rounds", "panels", "links"]) this.part(name).replaceChildren();
     this.part("answer").innerHTML = '<p class="note">It appears here as soon as the last step speaks.</p>';
     this.part("answer").setAttribute("aria-busy", "true");
@@ -125,40 +122,77 @@ class Stage {
   }
 
   /** Asks, and shows what comes; resolves when nothing more will. */
-  async ask(body, token) {
-    this.clear();
-    this.cut = new AbortController();
-    try {
-      const response = await fetch("/ui/ask", {
+  ask(body, token) {
+    this.token = token;
+    return this.show(() =>
+      fetch("/ui/ask", {
         method: "POST",
         headers: { "content-type": "application/json", "x-token": token },
         body: JSON.stringify(body),
-        signal: this.cut.signal,
-      });
-      if (!response.ok) {
-        const said = await response.json().catch(() => null);
-        this.onFailed({ message: said?.error?.message ?? `The server answered ${response.status}.` });
-        return;
-      }
-      for await (const [name, data] of events(response)) this[`on${name[0].toUpperCase()}${name.slice(1)}`]?.(data);
-      if (!this.ended) this.onFailed({ message: "The connection broke off before the answer was there." });
-    } catch (error) {
-      if (this.cut.signal.aborted) this.stopped();
-      else this.onFailed({ message: "The server cannot be reached." });
-    } finally {
-      clearInterval(this.clock);
-      this.part("answer").setAttribute("aria-busy", "false");
-    }
+      }));
   }
 
-  stop() {
-    this.cut?.abort();
+  /** Shows a run from its beginning, whoever asked for it. */
+  follow(id, token) {
+    this.token = token;
+    return this.show(() => fetch(this.address(id)));
+  }
+
+  address(id) {
+    return `/ui/runs/${encodeURIComponent(id)}/events?${new URLSearchParams({ scope: this.root.dataset.stage })}`;
+  }
+
+  /** The run goes on when its reader has lost it: so it is asked for again, some times. */
+  async show(first) {
+    this.id = null;
+    this.halt = false;
+    this.clear();
+    let broken = 0;
+    for (let tries = 0; !this.ended; tries++) {
+      if (tries) await new Promise((resume) => setTimeout(resume, 1000));
+      try {
+        const response = await (this.id ? fetch(this.address(this.id)) : first());
+        if (!this.id && response.redirected) this.begin(decodeURIComponent(new URL(response.url).pathname.split("/")[3]));
+        if (response.status === 404 && this.id && tries < 900) {
+          this.phase("The run goes on at another server; looking for it…");
+          continue;
+        }
+        if (!response.ok) {
+          const said = await response.json().catch(() => null);
+          this.onFailed({ message: said?.error?.message ?? `The server answered ${response.status}.` });
+          break;
+        }
+        if (tries) this.clear();
+        for await (const [name, data] of events(response)) this[`on${name[0].toUpperCase()}${name.slice(1)}`]?.(data);
+      } catch {
+        if (!this.id) this.onFailed({ message: "The server cannot be reached." });
+      }
+      if (!this.ended && ++broken > 5) this.onFailed({ message: "The connection broke off; the run goes on unless the server was stopped." });
+    }
+    clearInterval(this.clock);
+    this.part("answer").setAttribute("aria-busy", "false");
+    if (this.id) this.links();
+  }
+
+  async stop() {
+    this.halt = true;
+    if (!this.id || this.ended) return;
+    const body = new URLSearchParams({ token: this.token, from: "script" });
+    const response = await fetch(`/ui/runs/${encodeURIComponent(this.id)}/stop`, { method: "POST", body, redirect: "manual" }).catch(() => null);
+    if (response?.type !== "opaqueredirect") say("The run could not be stopped.");
   }
 
   /* what the server tells */
 
-  onOpened({ id }) {
+  onOpened({ id, seconds }) {
+    this.started = performance.now() - 1000 * seconds;
+    if (!this.id) this.begin(id);
+    if (this.halt) this.stop();
+  }
+
+  begin(id) {
     this.id = id;
+    this.onBegin?.(id);
   }
 
   onBegan() {
@@ -180,7 +214,6 @@ class Stage {
     this.phase("");
     this.part("rounds").insertAdjacentHTML("beforeend", html);
     this.part("panels").insertAdjacentHTML("beforeend", panels);
-    this.last = steps ? `${round}.${steps - 1}` : "";
     this.part("hint").hidden = !steps;
     this.totals(totals);
     open(this.root, "");
@@ -195,7 +228,6 @@ class Stage {
     if (!node) return;
     this.light(node, "running");
     $(".node-who", node).textContent = worker;
-    if (at.join(".") === this.last) this.speaking = false;
   }
 
   light(node, state) {
@@ -212,15 +244,14 @@ class Stage {
     }
     const node = this.node(at);
     if (node) $("[data-foot]", node).textContent = `${(stream?.textContent.length ?? 0).toLocaleString("en").replaceAll(",", "\u202f")} characters`;
-    if (name === this.last) {
-      if (!this.speaking) {
-        const live = document.createElement("div");
-        live.className = "answer live";
-        this.part("answer").replaceChildren(live);
-        this.speaking = true;
-      }
-      this.part("answer").firstChild.append(text);
-    }
+  }
+
+  /** The answer as far as it goes, rendered as the whole one will be. */
+  onAnswering({ html }) {
+    const live = document.createElement("div");
+    live.className = "answer live";
+    live.innerHTML = html;
+    this.part("answer").replaceChildren(live);
   }
 
   onRetried({ at, why }) {
@@ -228,7 +259,6 @@ class Stage {
     const stream = $(`[data-panel="${at.join(".")}"] [data-stream]`, this.root);
     if (stream) stream.textContent = "";
     if (node) $("[data-foot]", node).textContent = `again: ${why}`;
-    this.speaking = false;
   }
 
   onStepped({ at, html, totals }) {
@@ -253,10 +283,10 @@ class Stage {
     this.id = id;
     clearInterval(this.clock);
     this.phase("");
+    this.part("hint").hidden = true;
     this.part("answer").innerHTML = html;
     this.part("time").textContent = time;
     this.totals(totals);
-    this.links();
   }
 
   onFailed({ message }) {
@@ -271,9 +301,8 @@ class Stage {
     for (const node of $$('[data-state="running"]', this.root)) this.light(node, "skipped");
   }
 
-  stopped() {
+  onStopped() {
     this.onFailed({ message: "Stopped. What was spent until then is in the run." });
-    if (this.id) this.links();
   }
 
   links() {
@@ -353,9 +382,20 @@ async function during(form, work) {
   }
 }
 
+/** The page's address is the run's from its beginning: whoever loads it again finds the run. */
+let shown = location.pathname + location.search;
+function moveTo(address) {
+  history.pushState(null, "", address);
+  shown = address;
+}
+addEventListener("popstate", () => {
+  if (location.pathname + location.search !== shown) location.reload();
+});
+
 const ask = $("[data-ask]");
 if (ask) {
   const stage = new Stage($("[data-stage]"));
+  stage.onBegin = (id) => moveTo(`/ui/runs/${encodeURIComponent(id)}`);
   const examples = $("[data-examples]");
   ask.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -412,16 +452,32 @@ if (compare) {
     $("[data-versus]").hidden = false;
     $("[data-difference]").replaceChildren();
     names.forEach((name, at) => ($(`[data-side="${"ab"[at]}"]`).textContent = name));
-    await during(compare, () =>
-      Promise.all(sides.map((side, at) =>
-        side.ask({ model: names[at], messages: [{ role: "user", content: question }], scope: "ab"[at] }, compare.dataset.token))));
-    const [a, b] = sides.map((side) => side.id);
-    if (!a || !b) return;
-    const response = await fetch(`/ui/compare/figures?${new URLSearchParams({ a, b })}`);
-    if (response.ok) $("[data-difference]").innerHTML = await response.text();
+    for (const side of sides) side.id = null;
+    both((side, at) => side.ask({ model: names[at], messages: [{ role: "user", content: question }], scope: "ab"[at] }, compare.dataset.token));
   });
+  const pair = () => new URLSearchParams(sides.map((side, at) => ["ab"[at], side.id ?? ""]));
+  for (const side of sides) {
+    side.onBegin = (id) => {
+      side.id = id;
+      if (sides.every((each) => each.id)) moveTo(`/ui/compare?${pair()}`);
+    };
+  }
+  /** Shows both runs to their ends, and then what differs. */
+  const both = async (show) => {
+    await during(compare, () => Promise.all(sides.map(show)));
+    if (!sides.every((side) => side.id)) return;
+    const response = await fetch(`/ui/compare/figures?${pair()}`);
+    if (response.ok) $("[data-difference]").innerHTML = await response.text();
+  };
+  if (sides.some((side) => side.root.dataset.follow)) both((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
   $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
+}
+
+for (const root of $$("main > [data-follow]")) {
+  new Stage(root).follow(root.dataset.follow).then(() => {
+    for (const each of $$("[data-while-running]")) each.hidden = true;
+  });
 }
 
 if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("kbd")) key.textContent = "Ctrl ↵";

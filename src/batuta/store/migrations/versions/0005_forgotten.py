@@ -1,4 +1,4 @@
-"""What was deleted stays deleted, and what repeats it is found."""
+"""Names of deleted runs and tenants, and fields that find repeated requests."""
 
 import sqlalchemy as sa
 from alembic import op

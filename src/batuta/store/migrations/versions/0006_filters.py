@@ -36,7 +36,7 @@ def downgrade() -> None:
 
 
 def _has_trigrams(connection: sa.Connection) -> bool:
-    """Whether the extension is there or may be made; without it a search reads every row."""
+    """Return True if the extension is there or may be made; without it a search reads every row."""
     nested = connection.begin_nested()
     try:
         connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")

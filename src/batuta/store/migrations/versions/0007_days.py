@@ -59,7 +59,7 @@ def downgrade() -> None:
 
 
 def _first_day() -> int:
-    """When the first day of its own begins: after all that is there, in seconds."""
+    """Return where the first day of its own begins, in seconds: after all rows that are there."""
     latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
     newest = op.get_bind().execute(latest, {"late": _LATE_START}).scalar()
     if newest is None:
@@ -104,7 +104,7 @@ def _rename_indexes(table: str, suffix: str) -> dict[str, str]:
 
 
 def _create_indexes(table: str, definitions: dict[str, str]) -> None:
-    """On every partition; those that have an equal one keep it."""
+    """Create the indexes on every partition; those that have an equal one keep it."""
     for name, definition in definitions.items():
         op.execute(f"CREATE INDEX {name} ON {table} USING {definition}")
 

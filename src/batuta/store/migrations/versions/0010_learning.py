@@ -1,4 +1,4 @@
-"""What is watched of workers, and what was learned from runs that explored."""
+"""Tables of workers' drift, and of the results of runs that explored."""
 
 import sqlalchemy as sa
 from alembic import op

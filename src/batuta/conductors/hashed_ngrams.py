@@ -1,0 +1,230 @@
+"""Features by hashed n-grams of words and characters; numpy and nothing else is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.features import Floats, SavedFeatures
+from batuta.errors import ConfigError
+
+SparseRow = tuple[NDArray[np.intp], Floats]
+"""Places that are not zero, and the values there."""
+
+_PRIME = np.uint64(0x100000001B3)
+_INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
+_MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SPACE = 32
+_BLOCK_ROWS = 512
+"""Rows that are dense at a time."""
+_MAX_SVD_TEXTS = 2000
+"""Texts that the directions are fitted on; more would take longer and hardly change them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HashedNgrams:
+    """Word and character n-grams, hashed with a sign, TF-IDF, then their main directions.
+
+    Weinberger et al., "Feature Hashing for Large Scale Multitask Learning" (arXiv 0902.2206),
+    section 2; truncated SVD by the randomised range finder of Halko, Martinsson and Tropp,
+    "Finding structure with randomness" (arXiv 0909.4061), algorithm 4.4.
+    """
+
+    buckets: int = 2**14
+    words: tuple[int, ...] = (1, 2)
+    """Lengths of n-grams of words."""
+    characters: tuple[int, ...] = (3, 4, 5)
+    """Lengths in UTF-8 bytes, across words."""
+    dimensions: int | None = 128
+    """None: no SVD, one dimension a bucket."""
+    most_bytes: int = 8192
+    """Of a longer text, the first and the last half of so many bytes."""
+    idf: Floats | None = field(default=None, repr=False)
+    """(buckets,); None: not fitted."""
+    directions: Floats | None = field(default=None, repr=False)
+    """(buckets, d)."""
+
+    @property
+    def name(self) -> str:
+        """The method and its numbers."""
+        return f"hashed-ngrams-{self.dimensions or self.buckets}"
+
+    def fit(self, texts: Sequence[str]) -> HashedNgrams:
+        """Weights by rarity among the texts, and the texts' main directions.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
+        if not texts:
+            raise ConfigError("features are fitted on questions, and there are none")
+        return self.fit_counts([self.counts(text) for text in texts])
+
+    def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
+        """The same from the texts' counts."""
+        present = np.zeros(self.buckets, np.float32)
+        for places, _ in counted:
+            present[places] += 1
+        idf = (np.log((1 + len(counted)) / (1 + present)) + 1).astype(np.float32)
+        if self.dimensions is None:
+            return replace(self, idf=idf, directions=None)
+        stride = -(-len(counted) // _MAX_SVD_TEXTS)
+        rows = [_tf_idf_row(*row, idf) for row in counted[::stride]]
+        return replace(
+            self, idf=idf, directions=_main_directions(rows, self.buckets, self.dimensions)
+        )
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row of length 1 for each text: (n, d).
+
+        Raises:
+            ConfigError: it was not fitted.
+        """
+        width = self.buckets if self.directions is None else self.directions.shape[1]
+        found = [self.vector(self.counts(text)) for text in texts]
+        return np.asarray(found, np.float32).reshape(len(texts), width)
+
+    def vector(self, counts: SparseRow) -> Floats:
+        """The row of the text that has these counts: (d,).
+
+        Raises:
+            ConfigError: it was not fitted.
+        """
+        if self.idf is None:
+            raise ConfigError("these features were not fitted; call fit with training questions")
+        places, values = _tf_idf_row(*counts, self.idf)
+        if self.directions is not None:
+            return _normalize_rows((values @ self.directions[places])[None])[0]
+        dense = np.zeros(self.buckets, np.float32)
+        dense[places] = values
+        return dense
+
+    def save(self) -> SavedFeatures:
+        """Its numbers and its tensors."""
+        card = {
+            "kind": "hashed-ngrams",
+            "buckets": self.buckets,
+            "words": list(self.words),
+            "characters": list(self.characters),
+            "dimensions": self.dimensions,
+            "most_bytes": self.most_bytes,
+        }
+        tensors = {"features.idf": self.idf, "features.directions": self.directions}
+        return card, {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
+        """What `save` gave."""
+        loaded = cls(
+            buckets=int(card["buckets"]),
+            words=tuple(card["words"]),
+            characters=tuple(card["characters"]),
+            dimensions=card["dimensions"],
+            most_bytes=int(card["most_bytes"]),
+            idf=tensors["features.idf"],
+            directions=tensors.get("features.directions"),
+        )
+        directions = loaded.directions
+        rows = (loaded.buckets,) if directions is None else (loaded.buckets, len(directions))
+        if loaded.idf is None or any(len(loaded.idf) != row for row in rows):
+            raise ValueError("its tensors have other shapes")
+        return loaded
+
+    def counts(self, text: str) -> SparseRow:
+        """The buckets that the text's n-grams fall into, and their signed counts."""
+        hashes = np.concatenate(list(self._hashes(text)))
+        signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
+        counts = np.bincount(
+            (hashes % np.uint64(self.buckets)).astype(np.intp), signs, self.buckets
+        )
+        places = np.flatnonzero(counts)
+        return places, counts[places].astype(np.float32)
+
+    def _hashes(self, text: str) -> Sequence[NDArray[np.uint64]]:
+        """A number of 64 bits for each n-gram."""
+        said = " ".join(text.casefold().split()).encode("utf-8", "replace")
+        if len(said) > self.most_bytes:
+            half = self.most_bytes // 2
+            said = said[:half] + b" " + said[-half:]
+        bytes_n = np.frombuffer(b" " + said + b" ", np.uint8)
+        return [
+            *(_span_hashes(bytes_n, length) for length in self.characters),
+            *(_word_span_hashes(bytes_n, length) for length in self.words),
+        ]
+
+
+def _tf_idf_row(places: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
+    """Sublinear TF times IDF, of length 1."""
+    values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[places]
+    return places, _normalize_rows(values[None])[0]
+
+
+def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+    """The polynomial hash of every run of so many bytes."""
+    count = max(len(bytes_n) - length + 1, 0)
+    hashes = np.full(count, length, np.uint64)
+    for shift in range(length):
+        hashes = hashes * _PRIME + bytes_n[shift : shift + count]
+    return _mix_bits(hashes)
+
+
+def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+    """The polynomial hash of every run of so many words: the sum of byte * prime^place."""
+    spaces = np.flatnonzero(bytes_n == _SPACE)
+    if len(spaces) <= length:
+        return np.empty(0, np.uint64)
+    starts, ends = spaces[:-length], spaces[length:]
+    sums = (bytes_n * _modular_powers(_PRIME, len(bytes_n))).cumsum(dtype=np.uint64)
+    runs = (sums[ends] - sums[starts]) * _modular_powers(_INVERSE, len(bytes_n))[starts]
+    return _mix_bits(runs + np.uint64(length << 32))
+
+
+def _modular_powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
+    """base^0, base^1, …, modulo 2^64."""
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return factors.cumprod(dtype=np.uint64)
+
+
+def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of the hash (splitmix64's finaliser)."""
+    mixed = hashes ^ (hashes >> np.uint64(30))
+    mixed = mixed * _MIXERS[0]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIXERS[1]
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _main_directions(rows: Sequence[SparseRow], buckets: int, dimensions: int) -> Floats:
+    """The rows' first right singular vectors, (buckets, d), by two power iterations."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    width = min(dimensions + 16, len(rows), buckets)
+    basis = rng.standard_normal((buckets, width)).astype(np.float32)
+    for _ in range(2):
+        product = np.zeros_like(basis)
+        for dense in _dense_blocks(rows, buckets):
+            product += dense.T @ (dense @ basis)
+        basis = np.linalg.qr(product)[0]
+    small = np.concatenate([dense @ basis for dense in _dense_blocks(rows, buckets)])
+    right = np.linalg.svd(small, full_matrices=False)[2]
+    found = basis @ right[:dimensions].T
+    largest = np.abs(found).argmax(axis=0)
+    signs = np.sign(found[largest, np.arange(found.shape[1])])
+    return np.ascontiguousarray(found * signs, np.float32)
+
+
+def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        dense = np.zeros((len(block), buckets), np.float32)
+        for row, (places, values) in zip(dense, block, strict=True):
+            row[places] = values
+        yield dense
+
+
+def _normalize_rows(rows: Floats) -> Floats:
+    """Each row at length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)

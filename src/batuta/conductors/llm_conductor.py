@@ -1,0 +1,217 @@
+"""A language model writes the workflow (Conductor paper, section 3).
+
+Deviation: after a malformed draft the engine samples again, a bounded number of times, and then
+lets the best single worker answer; the authors' server returns an empty reply.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import anyio
+
+from batuta.clients.resilience import WorkerHealth
+from batuta.conductors.draft_breaker import left_alone, may_draft, note_decision
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Client,
+    Decision,
+    Draft,
+    Failure,
+    Finish,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Pool,
+    Question,
+    Reply,
+    Request,
+    ResponseFormat,
+    Sampling,
+    Usage,
+    Worker,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER, PromptDescription
+from batuta.core.redaction import clean_message
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.errors import BadRequestError, ClientError, LimitReachedError, WorkflowError
+from batuta.language import PromptOptions, conductor_request, parse_workflow
+from batuta.language.cards import worker_card
+from batuta.language.conversation import crop_conversation
+from batuta.language.draft_schema import draft_format
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
+
+PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
+"""Completion at most 1,024 tokens at temperature 1 (paper, section 4.1)."""
+
+
+@dataclass(slots=True)
+class StructuredDrafts:
+    """Drafts that the provider holds to the form of a workflow."""
+
+    bounds: tuple[str, ...] = ()
+    """See `draft_schema.draft_format`."""
+    is_refused: bool = False
+    """Whether the provider has refused the form; then it is not asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMConductor:
+    """Any Client as the conductor's model."""
+
+    name: str
+    client: Client
+    rendering: PromptOptions = PromptOptions()
+    sampling: Sampling = PAPER_SAMPLING
+    rounds: int | None = None
+    """Rounds that the model has learned to write; after so many the answer stands, and it is not
+    asked. None: any."""
+    worker: Worker | None = None
+    """Whose model it is: what a call of it may cost follows from that. None: it costs nothing."""
+    structured: StructuredDrafts | None = None
+    """None: the model writes its draft freely."""
+    health: WorkerHealth | None = None
+    """Leaves the model alone for a while after malformed drafts in a row; None: nobody looks."""
+
+    def describe(self, pool: Pool) -> PromptDescription:
+        """Return what the model is told of these workers."""
+        shown = self.rendering
+        context = PlanningContext(question=Question.of("(the question)"), pool=pool)
+        request = conductor_request(context, shown, self.sampling)
+        text = "\n\n".join(message.text for message in request.messages)
+        cards: dict[WorkerId, tuple[str, ...]] = {}
+        for number, worker in enumerate(pool):
+            if shown.compact:
+                named = f"{worker.id}: "
+                lines = [line for line in text.splitlines() if line.startswith(named)]
+            else:
+                told, priced = shown.descriptions, shown.prices
+                lines = worker_card(number, worker, descriptions=told, prices=priced).splitlines()
+            cards[worker.id] = tuple(lines)
+        return PromptDescription(text=text, cards=cards, shown=_describe_options(shown))
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Ask the model once, read what it wrote."""
+        if self.rounds is not None and len(context.previous) >= self.rounds:
+            return AcceptedAnswer()
+        health = self.health
+        if health is None:
+            return await self._draft(context, listener)
+        if not may_draft(health, context):
+            return left_alone(health)
+        began = time.perf_counter()
+        try:
+            decision = await self._draft(context, listener)
+        except BaseException:
+            health.record_abandoned()
+            raise
+        note_decision(health, context, decision, time.perf_counter() - began)
+        return decision
+
+    async def _draft(self, context: PlanningContext, listener: CallListener) -> Decision:
+        request = self._request(context, self._draft_form(context))
+        cropping = crop_conversation(context.question)[1]
+        try:
+            if self.worker is not None:
+                request = await listener.before_call(request, self.worker)
+        except LimitReachedError as error:
+            return MalformedPlan(draft=Draft(), reason=str(error), outage=True)
+        try:
+            reply, request = await self._complete(context, request, listener)
+        except anyio.get_cancelled_exc_class():
+            await self._report_cancelled_call(request, listener)
+            raise
+        except LimitReachedError as error:
+            return MalformedPlan(draft=Draft(request=request), reason=str(error), outage=True)
+        except ClientError as error:
+            lost = Draft(
+                text="",
+                usage=error.usage or ZERO_USAGE,
+                cost=error.cost or ZERO_COST,
+                request=request,
+                cropping=cropping,
+            )
+            return MalformedPlan(
+                draft=lost,
+                reason=f"the conductor's model failed: {clean_message(str(error))}",
+                outage=True,
+                again=error.retryable,
+            )
+        draft = Draft(
+            text=reply.text,
+            usage=reply.usage,
+            cost=reply.cost,
+            request=request,
+            cropping=cropping,
+        )
+        try:
+            revise = bool(context.previous)
+            read = parse_workflow(
+                reply.text, context.pool, max_steps=context.max_steps, revise=revise
+            )
+        except WorkflowError as error:
+            cut = reply.finish is Finish.LENGTH
+            room = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
+            return MalformedPlan(draft=draft, reason=f"{room}{error}")
+        return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
+
+    def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
+        """The prompt, with a seed of this sample's own."""
+        seed = (context.seed * 1_000_003 + context.sample) % 2**31
+        sampling = replace(self.sampling, seed=seed)
+        return conductor_request(context, self.rendering, sampling, form)
+
+    def _draft_form(self, context: PlanningContext) -> ResponseFormat | None:
+        """The form that the provider holds the draft to; None: none."""
+        structured = self.structured
+        if structured is None or structured.is_refused or self.rendering.compact:
+            return None
+        revise = bool(context.previous)
+        return draft_format(
+            context.pool, context.max_steps, revise=revise, bounds=structured.bounds
+        )
+
+    async def _complete(
+        self, context: PlanningContext, request: Request, listener: CallListener
+    ) -> tuple[Reply, Request]:
+        """The model's reply, and what it was asked: without the form where that is refused.
+
+        Raises:
+            ClientError: there is no usable reply.
+            LimitReachedError: a limit forbids to ask again.
+        """
+        try:
+            return await self.client.complete(request, listener), request
+        except BadRequestError as error:
+            if self.structured is None or request.response_format is None:
+                raise
+            failure = Failure.of(error)
+        await listener.on_failure(failure)
+        free = self._request(context, None)
+        reply = await self.client.complete(free, listener)
+        self.structured.is_refused = True
+        return reply, free
+
+    async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
+        """Tell what the cut call is likely to have consumed."""
+        usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
+        cost = usage_cost(usage, self.worker.price if self.worker else None)
+        failure = Failure(
+            code="cancelled", message="planning was cancelled", usage=usage, cost=cost
+        )
+        with suppress(LimitReachedError):  # there is no further attempt to forbid
+            await listener.on_failure(failure)
+
+
+def _describe_options(shown: PromptOptions) -> str:
+    """Return a clause on what the prompt shows of the workers; empty: their names."""
+    if shown.compact:
+        return ""
+    told = ", shown their cards" if shown.descriptions else ", shown their numbers only"
+    return f"{told} and prices" if shown.prices else told

@@ -1,0 +1,17 @@
+"""The learned selector: one worker for each question, picked in less than a millisecond."""
+
+from batuta.conductors.selector.folder import (
+    folder_digest,
+    is_selector,
+    open_selector,
+    save_selector,
+)
+from batuta.conductors.selector.model import Selector
+
+__all__ = [
+    "Selector",
+    "folder_digest",
+    "is_selector",
+    "open_selector",
+    "save_selector",
+]

@@ -1,0 +1,198 @@
+"""The learned selector: a question's text to one worker, who answers the question as it stands."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from batuta.conductors.features import Features, SavedFeatures
+from batuta.conductors.selector.guard import SelectorGuard
+from batuta.conductors.selector.value_model import ValueModel
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Plan,
+    PlanningContext,
+    Pool,
+    Question,
+    Role,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.embedded.blas import single_blas_thread
+from batuta.errors import SourceError
+
+Floats = NDArray[np.float32]
+
+SELECTOR_KIND = "selector"
+SWITCH = 0.05
+"""Credit by which another worker must be expected to earn more before a conversation changes to
+it: what is lost are prompt caches and one voice."""
+LOOK_BACK = 32
+"""Turns of a conversation that are looked at besides the first, the newest ones."""
+VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
+"""The arrays of `ValueModel`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Selector:
+    """A conductor whose workflow is one step: the chosen worker and no subtask.
+
+    It decides with numpy alone. Workers of a pool that it has never heard of are not chosen; if
+    it knows none of the pool's workers, the pool's best answers.
+    """
+
+    title: str
+    """Its own name, without the version."""
+    features: Features
+    values: ValueModel
+    guard: SelectorGuard
+    digest: str = field(init=False)
+    """SHA-256 of all that it knows: the version."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", state_digest(*self.state()))
+
+    def __repr__(self) -> str:
+        return f"Selector({self.name!r}, {len(self.workers)} workers)"
+
+    @property
+    def name(self) -> str:
+        """`selector/<title>@<version>`."""
+        return f"selector/{self.title}@{self.digest[:8]}"
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Those it can choose."""
+        return self.values.workers
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The workflow; in a later round, the answer stands."""
+        if context.previous:
+            return AcceptedAnswer()
+        turns = user_turns(context.question)
+        return Plan(
+            Workflow((Step(subtask="", worker=self.choose_in_conversation(turns, context.pool)),))
+        )
+
+    def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
+        """Who of the pool is to answer the last turn.
+
+        The choices of the earlier turns are made again, so that a conversation stays with its
+        worker (and the worker's prompt cache is kept) unless another one is expected to earn
+        `SWITCH` more. A request needs to bring nothing but its turns for that.
+
+        Args:
+            turns: what the user said, the first turn first; at least one.
+            pool: who may answer.
+        """
+        chosen = self.choose_worker(turns[0], pool)
+        later = turns[1:][-LOOK_BACK:]
+        if not later or chosen not in self.workers:
+            return chosen
+        places = {worker: place for place, worker in enumerate(self.workers)}
+        with single_blas_thread():
+            earned_nm, close_n = self.expected_credit(later)
+        for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
+            if close < self.guard.closeness:
+                continue  # "and now?" says nothing of who should answer it
+            other = self.choose_worker(turn, pool)
+            if earned_m[places[other]] - earned_m[places[chosen]] > SWITCH:
+                chosen = other
+        return chosen
+
+    def choose_worker(self, question: str, pool: Pool) -> WorkerId:
+        """Who of the pool is to answer."""
+        known = [place for place, worker in enumerate(self.workers) if worker in pool]
+        if not known:
+            return pool.ranked()[0].id
+        with single_blas_thread():
+            chosen = self.choose_indices([question], known)[0]
+        return self.workers[chosen]
+
+    def choose_indices(
+        self, questions: Sequence[str], among: Sequence[int] | None = None
+    ) -> list[int]:
+        """The place of the worker for each question.
+
+        Args:
+            questions: their texts.
+            among: places of the workers that may be chosen; None: all.
+        """
+        places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
+        value_nm, close_n = self.values(self.features(questions))
+        best = int(self.mean_credit_m[places].argmax())
+        return [int(places[place]) for place in self.guard(value_nm[:, places], close_n, best)]
+
+    def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
+        """What each worker is expected to earn on each question (n, m), and how familiar it is.
+
+        On a question that is not close to a trained one, what the worker earns on average. Nobody
+        is expected to earn more than the best worker by less than the guard's advantage.
+        """
+        value_nm, close_n = self.values(self.features(questions))
+        familiar_n1 = (close_n >= self.guard.closeness)[:, None]
+        held_nm = self.guard.hold_back(value_nm, int(self.mean_credit_m.argmax()))
+        return np.where(familiar_n1, held_nm, self.mean_credit_m), close_n
+
+    @property
+    def mean_credit_m(self) -> Floats:
+        """What each worker earns on average (m,)."""
+        return np.concatenate([self.values.mean_m, self.values.mean_j])
+
+    def state(self) -> SavedFeatures:
+        """All that it knows: a card (JSON values) and tensors by name."""
+        shown, tensors = self.features.save()
+        card = {
+            "kind": SELECTOR_KIND,
+            "name": self.title,
+            "workers": list(self.workers),
+            "features": shown,
+            "smoothing": asdict(self.values.smoothing),
+            "guard": asdict(self.guard),
+        }
+        own = {f"values.{name}": getattr(self.values, name) for name in VALUE_ARRAYS}
+        return card, {**tensors, **own}
+
+    def add_worker(
+        self, worker: str, questions: Sequence[str], scores: Sequence[float]
+    ) -> Selector:
+        """The same with one more worker, known by its outcomes on a few questions.
+
+        Raises:
+            SourceError: it is there already, or its outcomes are none or not one a question.
+        """
+        if len(questions) != len(scores):
+            raise SourceError(f"{worker} has {len(scores)} scores for {len(questions)} questions")
+        with single_blas_thread():
+            values = self.values.add_worker(
+                worker, self.features(questions), np.asarray(scores, np.float32)
+            )
+        return replace(self, values=values)
+
+
+def user_turns(question: Question) -> list[str]:
+    """What the user said in each turn; the text of the last message if the user said nothing."""
+    said = [message.text for message in question.messages if message.role is Role.USER]
+    return [text for text in said if text] or [question.text]
+
+
+def state_digest(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:
+    """SHA-256 of a selector's state, the same on every machine."""
+    digest = hashlib.sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS))
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name], "<f4")
+        digest.update(f"\0{name}{tensor.shape}".encode())
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,116 @@
+"""What each worker is expected to earn on a question, read from its text alone.
+
+The mean of two estimates, both shrunk to what the worker earns on average: ridge regression on the
+question's features, and the outcomes on similar training questions, weighted by similarity. Both
+are solved in closed form. A worker that joins later is a mixture of the known ones: its few
+outcomes are regressed on their main components, so nothing is trained again. The estimates are
+fitted by `batuta.lab.learners.value_fit`.
+
+Axes: n training questions, q questions, d features, m known workers, j joined workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.selector.newcomers import (
+    DOUBT,
+    PRIOR_OUTCOMES,
+    JoiningPosterior,
+    main_directions,
+)
+from batuta.core import WorkerId
+from batuta.errors import SourceError
+
+Floats = NDArray[np.float32]
+
+NEIGHBOURS = 60
+"""Training questions that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothing:
+    """How much is believed of few outcomes."""
+
+    ridge: float = 0.3
+    """Weight of the penalty; features have length 1."""
+    sharpness: float = 10.0
+    """A neighbour's weight falls by e where its cosine is less by one part of so many."""
+    prior: float = 3.0
+    """Outcomes that the worker's mean counts as."""
+    neighbours: float = 0.5
+    """Share of the neighbours' estimate, in [0, 1]; the rest is the ridge's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ValueModel:
+    """Expected credit by question and worker."""
+
+    workers: tuple[WorkerId, ...]
+    """The known ones, then the joined ones."""
+    smoothing: Smoothing
+    mean_m: Floats
+    memory_nd: Floats
+    """The training questions' features."""
+    credit_nm: Floats
+    """Less the worker's mean; 0 where it is unknown."""
+    known_nm: Floats
+    """1 where it is known, else 0."""
+    linear_dm: Floats
+    mean_j: Floats
+    mixture_mj: Floats
+    """What a joined worker has of each known worker's difference to its mean."""
+
+    def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
+        """Expected credit (q, m + j), and the cosine to the closest training question (q,)."""
+        return self._blend_estimates(features_qd, features_qd @ self.memory_nd.T)
+
+    def _blend_estimates(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:
+        share, count = self.smoothing.neighbours, min(NEIGHBOURS, close_qn.shape[1])
+        near_qk = np.argpartition(-close_qn, count - 1, axis=1)[:, :count]
+        cosine_qk = np.take_along_axis(close_qn, near_qk, axis=1)
+        close_q = cosine_qk.max(axis=1)
+        weight_qk = np.exp(self.smoothing.sharpness * (cosine_qk - close_q[:, None]))
+        total_qm = np.einsum("qk,qkm->qm", weight_qk, self.credit_nm[near_qk])
+        count_qm = np.einsum("qk,qkm->qm", weight_qk, self.known_nm[near_qk])
+        local_qm = total_qm / (count_qm + self.smoothing.prior)
+        less_qm = share * local_qm + (1 - share) * (features_qd @ self.linear_dm)
+        joined_qj = self.mean_j + less_qm @ self.mixture_mj
+        values_q = np.concatenate([self.mean_m + less_qm, joined_qj], axis=1)
+        return values_q.astype(np.float32), close_q.astype(np.float32)
+
+    def _less_than_mean(self, features_qd: Floats) -> Floats:
+        """What each known worker is expected to earn there, less its mean: (q, m)."""
+        return self(features_qd)[0][:, : len(self.mean_m)] - self.mean_m
+
+    def add_worker(self, worker: str, features_qd: Floats, scores_q: Floats) -> ValueModel:
+        """The same with one more worker, known by its outcomes on a few questions.
+
+        Args:
+            worker: its id.
+            features_qd: of the questions that it was asked; any, known or new.
+            scores_q: what it earned, in [0, 1].
+
+        Raises:
+            SourceError: the worker is there already, or it has no outcome.
+        """
+        if worker in self.workers:
+            raise SourceError(f"{worker} is among the selector's workers already")
+        if not len(scores_q):
+            raise SourceError(f"{worker} has no outcome: ask it at least one question")
+        basis_mc = main_directions(self._less_than_mean(self.memory_nd))
+        less_qc = self._less_than_mean(features_qd) @ basis_mc
+        penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]
+        usual = float(self.mean_m.mean())
+        believed = JoiningPosterior.fit(less_qc, scores_q, usual, penalty_c)
+        mean = believed.mean - DOUBT * believed.usual_error()
+        mixture_m = (basis_mc @ believed.weights_d).astype(np.float32)
+        return replace(
+            self,
+            workers=(*self.workers, WorkerId(worker)),
+            mean_j=np.append(self.mean_j, np.float32(mean)),
+            mixture_mj=np.column_stack([self.mixture_mj, mixture_m]).astype(np.float32),
+        )

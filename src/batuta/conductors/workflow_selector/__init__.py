@@ -1,0 +1,20 @@
+"""The workflow selector: a question's text to a workflow of a library, in about a millisecond."""
+
+from batuta.conductors.workflow_selector.folder import (
+    is_workflow_selector,
+    open_workflow_selector,
+    save_workflow_selector,
+)
+from batuta.conductors.workflow_selector.model import WorkflowSelector, describe_steps
+from batuta.conductors.workflow_selector.reader import QuestionReader, fit_ease, fit_reader
+
+__all__ = [
+    "QuestionReader",
+    "WorkflowSelector",
+    "describe_steps",
+    "fit_ease",
+    "fit_reader",
+    "is_workflow_selector",
+    "open_workflow_selector",
+    "save_workflow_selector",
+]

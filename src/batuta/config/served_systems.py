@@ -1,0 +1,153 @@
+"""The system that answers under each served name, and its terms.
+
+This is the one place that decides it: `batuta ask`, `batuta serve`, `batuta eval` and the Python
+interface all use what is built here, so that the measured system is the served one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from batuta.conductors import best_single_worker
+from batuta.config.loaded import LoadedConfig
+from batuta.core import (
+    MAX_ROUNDS,
+    Client,
+    Conductor,
+    Limits,
+    Pool,
+    Question,
+    ResumeState,
+    Run,
+    WorkerId,
+)
+from batuta.core.conductor import ModelConductor, needed_rounds
+from batuta.engine import RunHooks, RunSettings, conduct
+
+MINI_MODEL = "batuta-mini"
+ULTRA_MODEL = "batuta-ultra"
+DEFAULT_SETTINGS = RunSettings()
+NO_HOOKS = RunHooks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSystem:
+    """A conductor and its pool under a served name, and the terms on which they answer."""
+
+    name: str
+    conductor: Conductor
+    pool: Pool
+    limits: Limits
+    """Limits of a request that states none; its rounds are those run by default."""
+    max_rounds: int = MAX_ROUNDS
+    """The most rounds that a request may ask for."""
+    direct: bool = False
+    """True if requests go straight to a single worker."""
+    settings: RunSettings = DEFAULT_SETTINGS
+
+    async def answer(
+        self,
+        question: Question,
+        clients: Mapping[WorkerId, Client],
+        *,
+        seed: int | None = None,
+        resumed: ResumeState | None = None,
+        live: bool = False,
+        dry_run: bool = False,
+        hooks: RunHooks = NO_HOOKS,
+    ) -> Run:
+        """Answer the question as `conduct` does; a run that fails is returned, not raised.
+
+        Args:
+            question: what is asked.
+            clients: how each worker of the pool is called.
+            seed: makes sampling repeatable.
+            resumed: the workflow that goes on with the question's tool results.
+            live: whether the answer is shown while it is written.
+            dry_run: plan, estimate, and call no worker.
+            hooks: the run's id and record, and who receives its events.
+        """
+        return await conduct(
+            question,
+            self.conductor,
+            self.pool,
+            clients,
+            limits=self.limits,
+            seed=seed,
+            resumed=resumed,
+            settings=replace(self.settings, live=live, dry_run=dry_run),
+            hooks=replace(hooks, model=self.name),
+        )
+
+    def with_conductor(self, conductor: Conductor) -> ServedSystem:
+        """Return the same terms for another conductor, with more rounds if it needs them."""
+        rounds = max(self.limits.rounds, needed_rounds(conductor))
+        return replace(self, conductor=conductor, limits=replace(self.limits, rounds=rounds))
+
+
+def ultra_system(
+    pool: Pool,
+    conductor: Conductor,
+    limits: Limits,
+    max_rounds: int | None = None,
+    *,
+    settings: RunSettings = DEFAULT_SETTINGS,
+) -> ServedSystem:
+    """Make the system that answers as `batuta-ultra`.
+
+    Args:
+        pool: the workers.
+        conductor: who writes the workflows.
+        limits: what a run may spend.
+        max_rounds: as the settings say: so many are run unasked, and no more for anybody. None:
+            as many as the limits say or the conductor needs, and more for those who ask.
+        settings: how runs are executed.
+    """
+    rounds = max_rounds or max(limits.rounds, needed_rounds(conductor))
+    return ServedSystem(
+        name=ULTRA_MODEL,
+        conductor=conductor,
+        pool=pool,
+        limits=replace(limits, rounds=rounds),
+        max_rounds=max_rounds or MAX_ROUNDS,
+        settings=settings,
+    )
+
+
+def mini_system(
+    pool: Pool,
+    conductor: Conductor | None,
+    limits: Limits,
+    *,
+    settings: RunSettings = DEFAULT_SETTINGS,
+) -> ServedSystem:
+    """Make the system that answers as `batuta-mini`: one step, or a prompted model's workflows.
+
+    Args:
+        pool: the workers.
+        conductor: whom the settings name; None: the best worker.
+        limits: what a run may spend.
+        settings: how runs are executed.
+    """
+    writes = isinstance(conductor, ModelConductor)
+    return ServedSystem(
+        name=MINI_MODEL,
+        conductor=conductor or best_single_worker(),
+        pool=pool,
+        limits=limits if writes else replace(limits, steps=1, rounds=1),
+        max_rounds=1,
+        direct=not writes,
+        settings=settings,
+    )
+
+
+def ultra_of(config: LoadedConfig) -> ServedSystem:
+    """Make the system that answers as `batuta-ultra` by these settings."""
+    return ultra_system(
+        config.pool,
+        config.conductor,
+        config.limits,
+        config.max_rounds,
+        settings=RunSettings(timeouts=config.timeouts, guardrails=config.guardrails),
+    )

@@ -1,0 +1,123 @@
+"""A folder of low-rank adapters (PEFT's LoRA): their base model, and their sum with it.
+
+The sum is W + s B A, where s is alpha / rank, or alpha / √rank (rank-stabilised LoRA).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+
+from batuta.embedded.model_files import Floats, SafetensorsFile, read_json
+from batuta.errors import ConfigError
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+_EXTRAS = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
+"""Options of PEFT that add more to an adapter than plain pairs of matrices."""
+
+
+def is_adapter(folder: Path) -> bool:
+    """Tell whether PEFT saved adapters there."""
+    return (folder / ADAPTER_CONFIG).is_file() and (folder / ADAPTER_WEIGHTS).is_file()
+
+
+def read_base(folder: Path) -> str:
+    """Return the folder or hub id of the model that the adapters in `folder` were trained on.
+
+    A relative folder is looked for from the working directory, then from the adapters' own folder
+    and those above it.
+
+    Raises:
+        ConfigError: the adapters do not say it, or stand on other adapters.
+    """
+    named = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(named, str) or not named:
+        raise ConfigError(
+            f"{folder / ADAPTER_CONFIG} does not say which model the adapters stand on: write its "
+            "folder or hub id as base_model_name_or_path"
+        )
+    places = (place / named for place in (Path(), *folder.resolve().parents))
+    there = next((place for place in places if place.is_dir()), None)
+    if there and is_adapter(there):
+        raise ConfigError(
+            f"the adapters in {folder} stand on other adapters, {there}: merge those first with "
+            f"`batuta train merge {there} --out FOLDER`, and write that folder as "
+            f"base_model_name_or_path in {folder / ADAPTER_CONFIG}"
+        )
+    return named if there is None else str(there)
+
+
+@final
+class AdaptedTensors:
+    """The tensors of a model with its adapters' products added."""
+
+    def __init__(
+        self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
+    ) -> None:
+        """Adds `adapters` of that rank, times `scale`, to the tensors of `base`."""
+        self._base = base
+        self._adapters = adapters
+        self._scale = scale
+        self._rank = rank
+        self._unread = set(adapters.names)
+
+    @classmethod
+    def read(cls, folder: Path, base: Path) -> Self:
+        """Read the adapters in `folder` and the model in `base`.
+
+        Raises:
+            ConfigError: a file is missing or damaged, or they are no plain low-rank adapters.
+        """
+        config = read_json(folder / ADAPTER_CONFIG)
+        adapters = SafetensorsFile.read(folder / ADAPTER_WEIGHTS)
+        other = [name for name in adapters.names if not name.endswith((_DOWN, _UP))]
+        if config.get("peft_type") != "LORA" or other or any(map(config.get, _EXTRAS)):
+            raise ConfigError(
+                "its adapters are more than pairs of low-rank matrices: write the whole model with "
+                f"`batuta train merge {folder} --out FOLDER` and name that folder"
+            )
+        scale, rank = _scale_of(config)
+        return cls(SafetensorsFile.read(base / "model.safetensors"), adapters, scale, rank)
+
+    def take(self, name: str, *shape: int) -> Floats:
+        """Return the tensor of that name with what its adapter adds, as float32.
+
+        Raises:
+            ConfigError: there is none, or it or its adapter has another shape or kind of numbers.
+        """
+        whole = self._base.take(name, *shape)
+        part = _PREFIX + name.removesuffix(".weight")
+        if part + _DOWN not in self._adapters.names:
+            return whole
+        self._unread -= {part + _DOWN, part + _UP}
+        down = self._adapters.take(part + _DOWN, self._rank, shape[1])
+        up = self._adapters.take(part + _UP, shape[0], self._rank)
+        whole += np.float32(self._scale) * (up @ down)
+        return whole
+
+    def check_all_taken(self) -> None:
+        """Check that every adapter was added to something.
+
+        Raises:
+            ConfigError: one was not.
+        """
+        if self._unread:
+            raise ConfigError(
+                f"the adapter {min(self._unread)} changes nothing that is computed here: write the "
+                "whole model with `batuta train merge` and name its folder"
+            )
+
+
+def _scale_of(config: Mapping[str, Any]) -> tuple[float, int]:
+    """Return what the product of the two matrices is multiplied by, and their rank."""
+    try:
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+        return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"{ADAPTER_CONFIG} is not as PEFT saves it: {error!r}") from None

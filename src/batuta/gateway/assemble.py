@@ -1,0 +1,324 @@
+"""Puts together what `batuta serve` uses, from the settings, at the start and on SIGHUP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import anyio
+
+from batuta.clients import HttpTransport, RedisConnections
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.config.load import (
+    LoadedConfig,
+    jobs_target,
+    load_config,
+    redis_target,
+    store_target,
+)
+from batuta.config.settings import (
+    AnswerCacheSetting,
+    ExploreSetting,
+    OidcSetting,
+    ServerSetting,
+)
+from batuta.core import Limits
+from batuta.encoder import open_encoder
+from batuta.environment import data_folder
+from batuta.errors import BatutaError, ConfigError
+from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.access.oidc import OidcClient, OidcOptions
+from batuta.gateway.access.rate_limit import LocalRateLimiter, RedisRateLimiter
+from batuta.gateway.app import ServerState
+from batuta.gateway.http.request_slots import ConcurrencyLimiter
+from batuta.gateway.http.server_limits import ConcurrencyLimits, ConnectionLimits
+from batuta.gateway.serve import run_server
+from batuta.gateway.serving.answer_cache import (
+    AnswerCacheOptions,
+    AnswerIndex,
+    RedisAnswerIndex,
+    RepeatedAnswers,
+    StoreAnswerIndex,
+)
+from batuta.gateway.serving.baselines import (
+    baseline_models,
+    open_learned_methods,
+    unavailable_baselines,
+)
+from batuta.gateway.serving.models import (
+    MINI_LIMITS,
+    Catalogue,
+    ExploreOptions,
+    PageContext,
+    embedding_models,
+    served_models,
+)
+from batuta.gateway.serving.similar_questions import SimilarQuestions
+from batuta.gateway.telemetry.otlp import open_span_exporter
+from batuta.jobs import open_jobs
+from batuta.rendering.terminal import write_error
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
+from batuta.store.key_permissions import read_permissions
+from batuta.store.retention import RetentionSweeper
+from batuta.store.tenants import check_name
+
+_REDIS_PATIENCE_S = 1.0
+"""Seconds that Redis may take while a request waits for it."""
+NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
+SIMULATED = (
+    "*** SIMULATION: these workers are programs, not language models; they answer only questions "
+    "of their small world. For your own models: docs/configuration.md ***\n"
+)
+"""The first sentence of a server whose workers are all simulated."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The command line's options."""
+
+    pool: str | None
+    conductor: str | None
+    history: Path | None
+    cascade: Path | None
+    checker: str | None
+    folders: tuple[Path, ...]
+
+    async def load_config(self, http: HttpTransport) -> LoadedConfig:
+        """The pool and its conductor, as they are set now.
+
+        Raises:
+            ConfigError: the settings cannot be used.
+        """
+        return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
+
+    def build_catalogue(self, config: LoadedConfig) -> Catalogue:
+        """The models over the workers: the variants, the workers themselves, the baselines.
+
+        Args:
+            config: who runs.
+
+        Raises:
+            BatutaError: the settings or the outcomes cannot be used.
+        """
+        limits, outcomes = _served_limits(config), self.history or config.history
+        mini = replace(limits, steps=1, rounds=1, seconds=_mini_seconds(limits))
+        models = served_models(
+            config.pool,
+            config.conductor,
+            mini_conductor=config.mini,
+            explore=_explore_options(config.explore),
+            mini=mini,
+            ultra=limits,
+            max_rounds=config.max_rounds,
+        )
+        folder, checker = self.cascade or config.cascade, self.checker or config.checker
+        learned = open_learned_methods(config.pool, outcomes, folder, checker)
+        methods = baseline_models(config.pool, limits, learned)
+        return Catalogue(
+            pool=config.pool,
+            clients=config.clients,
+            models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
+            unavailable_models=unavailable_baselines(learned),
+            page_context=PageContext(
+                source=config.source,
+                simulated=config.simulated,
+                examples=config.examples,
+                folders=self.folders,
+                history=learned.history if learned else None,
+            ),
+            health=config.health,
+            timeout_policy=config.timeouts,
+            guardrails=config.guardrails,
+            private_pictures=config.server.private_pictures,
+            moderation=config.moderation,
+        )
+
+
+async def run_configured_server(host: str, port: int, serve_options: ServeOptions) -> None:
+    """Serves what the settings name until the process is asked to stop.
+
+    Raises:
+        BatutaError: the settings, the database or the address cannot be used.
+    """
+    async with HttpTransport() as http:
+        config = await serve_options.load_config(http)
+        server = config.server
+        async with (
+            Store.open(store_target()) as store,
+            open_jobs(jobs_target(), server.keep_days) as jobs,
+            open_span_exporter(os.environ) as span_exporter,
+            anyio.create_task_group() as tasks,
+        ):
+            hasher, redis = open_key_hasher(data_folder()), _find_redis(server)
+            oidc = _open_oidc(config.oidc, http, hasher)
+            has_sign_in = oidc is not None
+            authenticator = Authenticator(store, hasher, admin_token(), has_sign_in=has_sign_in)
+            await authenticator.needs_key()
+            rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
+            answer_cache = _open_answer_cache(config.answer_cache, store, redis)
+            catalogue = serve_options.build_catalogue(config)
+            limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
+            state = ServerState(
+                catalogue=catalogue,
+                store=store,
+                jobs=jobs,
+                authenticator=authenticator,
+                rate_limiter=rate_limiter,
+                limiter=ConcurrencyLimiter(limits),
+                origins=frozenset(server.cors_origins),
+                span_exporter=span_exporter,
+                answer_cache=answer_cache,
+                oidc=oidc,
+            )
+
+            async def read_again() -> Catalogue:
+                return serve_options.build_catalogue(await serve_options.load_config(http))
+
+            def tell_ready(url: str) -> None:
+                write_error(startup_message(config, catalogue, url))
+
+            tasks.start_soon(reload_on_hangup, catalogue, read_again)
+            if server.keep_days is not None:
+                tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
+            try:
+                await run_server(
+                    state,
+                    host,
+                    port,
+                    on_ready=tell_ready,
+                    grace_seconds=server.grace_s,
+                    connections=_connection_limits(server),
+                    owns_process=True,
+                )
+            finally:
+                for one in filter(None, (rate_limiter, answer_cache)):
+                    await one.close()
+            tasks.cancel_scope.cancel()
+
+
+def _connection_limits(server: ServerSetting) -> ConnectionLimits:
+    return ConnectionLimits(total=server.connections, per_address=server.connections_per_address)
+
+
+def _find_redis(server: ServerSetting) -> RedisConnections | None:
+    """Connect to the Redis in which replicas count together; None: there is none.
+
+    Raises:
+        ConfigError: there is none, and several replicas; or it cannot be used.
+    """
+    url = redis_target(server)
+    if server.replicas > 1 and not url:
+        raise ConfigError(NEEDS_REDIS)
+    return RedisConnections(url, server.replicas, patience=_REDIS_PATIENCE_S) if url else None
+
+
+def _open_oidc(
+    wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
+) -> OidcClient | None:
+    """The identity provider of the settings, if there is one.
+
+    Raises:
+        ConfigError: a setting cannot be used, or the extra is not installed.
+    """
+    if wanted is None:
+        return None
+    variable = wanted.client_secret_env
+    if variable and not os.environ.get(variable):
+        raise ConfigError(f"oidc needs the variable {variable}")
+    try:
+        check_name(wanted.tenant)
+        limits = read_permissions(wanted.limits)
+    except ValueError as error:
+        raise ConfigError(f"oidc: {error}") from None
+    options = OidcOptions(
+        issuer=wanted.issuer,
+        client_id=wanted.client_id,
+        client_secret=Secret(os.environ[variable]) if variable else NO_KEY,
+        scopes=wanted.scopes,
+        label=wanted.label,
+        redirect_uri=wanted.redirect_uri,
+        role_claim=wanted.role_claim,
+        admins=frozenset(wanted.admins),
+        users=frozenset(wanted.users),
+        tenant=wanted.tenant,
+        limits=limits,
+    )
+    return OidcClient(options, http, hasher)
+
+
+def _open_answer_cache(
+    wanted: AnswerCacheSetting, store: Store, redis: RedisConnections | None
+) -> RepeatedAnswers | None:
+    """Open the cache of answers; None if there is to be none.
+
+    Raises:
+        ConfigError: it is to be in Redis, and there is none; or the encoder is not installed.
+    """
+    if not wanted.enabled:
+        return None
+    index: AnswerIndex = StoreAnswerIndex(store)
+    if wanted.redis:
+        if redis is None:
+            raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
+        index = RedisAnswerIndex(redis)
+    options = AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
+    similar = None
+    if wanted.similarity is not None:
+        similar = SimilarQuestions(open_encoder(), wanted.similarity)
+    return RepeatedAnswers(store, index, options, similar)
+
+
+def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
+    """Return the server's words when it is ready."""
+    names = [model.name for model in catalogue.models]
+    served = ", ".join(name for name in names if "/" not in name)
+    methods = sum(name.startswith("baseline/") for name in names)
+    banner = SIMULATED if config.simulated else ""
+    workers = f"{len(config.pool)} worker{'' if len(config.pool) == 1 else 's'}"
+    notes = "".join(f"{note}\n" for note in config.notes)
+    return (
+        f"{banner}{notes}{config.source} · conductor {config.conductor.name}\n"
+        f"serving {served}, {workers} and {methods} baselines at {url}/v1\n"
+        f"the web page: {url}/\n"
+    )
+
+
+async def reload_on_hangup(
+    catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
+) -> None:
+    """Reads the settings again when SIGHUP comes; those that cannot be used change nothing."""
+    if sys.platform == "win32":
+        return
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            try:
+                catalogue.replace_by(await reload())
+            except BatutaError as error:
+                write_error(f"batuta: the settings stay as they were: {error}\n")
+            else:
+                write_error(f"the settings were read again: {len(catalogue.pool)} workers\n")
+
+
+def _mini_seconds(limits: Limits) -> float:
+    """The deadline of batuta-mini: its own, or an earlier one of the settings."""
+    return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
+
+
+def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
+    """Return the alternatives that batuta-mini may try; None for none."""
+    if setting is None:
+        return None
+    return ExploreOptions(share=setting.share, usd_per_day=setting.usd_per_day)
+
+
+def _served_limits(config: LoadedConfig) -> Limits:
+    """The file's limits; a served run always has a deadline."""
+    limits = config.limits
+    return limits if limits.seconds else replace(limits, seconds=15 * 60)

@@ -1,0 +1,348 @@
+"""Bounded memories between requests: of workers, of runs that wait for tools, and of reasoning.
+
+In each of them a tenant pushes out only its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from time import monotonic
+from typing import Generic, TypeVar, final
+
+import orjson
+
+from batuta.core import (
+    Message,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    ResumeState,
+    Role,
+    Run,
+    RunId,
+    Thought,
+    ToolCall,
+    WorkerId,
+)
+from batuta.engine import find_asking_run, find_resume_state, strip_prompts
+from batuta.errors import StoreError
+from batuta.gateway.errors import log_exception
+from batuta.store import Store
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[V]):
+    value: V
+    until: float
+    size: int
+
+
+_MIN_COMPACTED = 64
+"""Entries of the heap that are kept however few tenants there are."""
+
+
+@final
+class TenantMemory(Generic[K, V]):
+    """Values by tenant and key.
+
+    When it is full, the oldest value of the tenant that holds the most is forgotten: a tenant that
+    fills it pushes out its own, and each of n tenants can hold one n-th of it.
+    """
+
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float]) -> None:
+        """Keep nothing yet.
+
+        Args:
+            most: the size of all values together.
+            seconds: how long a value is kept.
+            clock: tells the seconds.
+        """
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: OrderedDict[tuple[str, K], _Kept[V]] = OrderedDict()
+        self._keys: dict[str, OrderedDict[K, None]] = {}
+        self._sizes: Counter[str] = Counter()
+        self._total = 0
+        self._largest: list[tuple[int, str]] = []
+        """A heap of tenants by size, negated. An entry may be of a tenant that has shrunk since,
+        never of one that has grown: each growth adds an entry."""
+
+    def __len__(self) -> int:
+        self._drop_expired()
+        return len(self._kept)
+
+    def get(self, tenant: str, key: K) -> V | None:
+        """Return the tenant's value of that key, if it is still kept."""
+        kept = self._kept.get((tenant, key))
+        return kept.value if kept is not None and kept.until > self._clock() else None
+
+    def put(self, tenant: str, key: K, value: V, size: int = 1) -> None:
+        """Keep the value as the tenant's newest."""
+        self.pop(tenant, key)
+        self._drop_expired()
+        self._kept[tenant, key] = _Kept(value, self._clock() + self._seconds, size)
+        self._keys.setdefault(tenant, OrderedDict())[key] = None
+        self._sizes[tenant] += size
+        self._total += size
+        self._note_growth(tenant)
+        while self._total > self._most:
+            largest = self._find_largest()
+            self.pop(largest, next(iter(self._keys[largest])))
+
+    def pop(self, tenant: str, key: K) -> None:
+        """Forget the value, if it is there."""
+        kept = self._kept.pop((tenant, key), None)
+        if kept is None:
+            return
+        self._total -= kept.size
+        self._sizes[tenant] -= kept.size
+        del self._keys[tenant][key]
+        if not self._keys[tenant]:
+            del self._keys[tenant], self._sizes[tenant]
+
+    def keys(self, tenant: str) -> list[K]:
+        """Return the keys of the tenant's values, oldest first."""
+        return list(self._keys.get(tenant, ()))
+
+    def values(self) -> Iterator[V]:
+        """Iterate over all values, oldest first."""
+        return (kept.value for kept in self._kept.values())
+
+    def _note_growth(self, tenant: str) -> None:
+        if len(self._largest) > 2 * len(self._sizes) + _MIN_COMPACTED:
+            self._largest = [(-size, one) for one, size in self._sizes.items()]
+            heapify(self._largest)
+        else:
+            heappush(self._largest, (-self._sizes[tenant], tenant))
+
+    def _find_largest(self) -> str:
+        """Return the tenant that holds the most; looks at no more entries than have changed."""
+        while True:
+            size, tenant = self._largest[0]
+            now = self._sizes.get(tenant, 0)
+            if now == -size:
+                return tenant
+            heappop(self._largest)
+            if now:
+                heappush(self._largest, (-now, tenant))
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        while self._kept:
+            (tenant, key), kept = next(iter(self._kept.items()))
+            if kept.until > now:
+                return
+            self.pop(tenant, key)
+
+
+REASONING_SIGNATURE = "batuta-reasoning"
+"""The signature of a worker's own reasoning, or the prefix of one, followed by the worker and its
+provider's signature; thoughts signed otherwise are not sent back to a worker."""
+MAX_REMEMBERED_BYTES = 32 << 20
+"""The most bytes of remembered reasoning; the oldest of the tenant with the most goes first."""
+REMEMBERED_SECONDS = 3600.0
+_ENTRY_BYTES = 500
+"""The approximate bytes of an entry beside its text."""
+
+
+def thought_signature(thought: Thought) -> str:
+    """Write the signature of a thought, or its redacted whole, with the name of its model."""
+    return f"{REASONING_SIGNATURE}:{thought.model}:{thought.signature or thought.redacted}"
+
+
+def split_signature(signature: str) -> tuple[str, bool, str]:
+    """Split it into the model, whether a worker thought it, and the provider's own signature."""
+    if signature == REASONING_SIGNATURE:
+        return "", True, ""
+    if not signature.startswith(f"{REASONING_SIGNATURE}:"):
+        return "", False, ""
+    model, _, own = signature.removeprefix(f"{REASONING_SIGNATURE}:").rpartition(":")
+    return model, True, own
+
+
+@final
+class ReasoningMemory:
+    """The reasoning before tool calls, by tenant and call; each process has its own."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """Start with no thoughts."""
+        self._kept = TenantMemory[bytes, tuple[Thought, ...]](
+            MAX_REMEMBERED_BYTES, REMEMBERED_SECONDS, clock
+        )
+
+    def note_run(self, run: Run, tenant: str, pool: Pool) -> None:
+        """Remembers what was thought before each call that the client was told of."""
+        for step in run.steps:
+            reply = step.result
+            if not isinstance(reply, Reply) or not reply.tool_calls or step.worker not in pool:
+                continue
+            thoughts = _thoughts_of(reply, pool[step.worker].model)
+            if not thoughts:
+                continue
+            words = sum(len(t.text) + len(t.signature) + len(t.redacted) for t in thoughts)
+            begun = _digest_beginning(run.header.question)
+            for call in reply.tool_calls:
+                self._kept.put(tenant, _key_of(call, begun), thoughts, _ENTRY_BYTES + words)
+
+    def fill_in(self, question: Question, tenant: str) -> Question:
+        """Return the question with the thoughts that its assistant's turns came without."""
+        if not self._kept or not question.has_tool_results:
+            return question
+        begun = _digest_beginning(question)
+        messages = tuple(self._filled(message, tenant, begun) for message in question.messages)
+        same = all(a is b for a, b in zip(messages, question.messages, strict=True))
+        return question if same else replace(question, messages=messages)
+
+    def _filled(self, message: Message, tenant: str, begun: bytes) -> Message:
+        if message.role is not Role.ASSISTANT or message.thoughts:
+            return message
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        found = dict.fromkeys(
+            thought
+            for call in calls
+            for thought in self._kept.get(tenant, _key_of(call, begun)) or ()
+            # Reasoning that the client sends back itself is not repeated.
+            if not message.reasoning or thought.signature or thought.redacted
+        )
+        return replace(message, thoughts=tuple(found)) if found else message
+
+
+def _thoughts_of(reply: Reply, model: str) -> tuple[Thought, ...]:
+    """Return the thoughts of a reply; plain reasoning is one that nobody signed."""
+    if not reply.reasoning or any(thought.text for thought in reply.thoughts):
+        return reply.thoughts
+    return (Thought(model=model, text=reply.reasoning), *reply.thoughts)
+
+
+def _digest_beginning(question: Question) -> bytes:
+    """Return the digest of how the conversation began, which may be long."""
+    first = next((m.text for m in question.messages if m.role is Role.USER), "")
+    return _digest_words(first)
+
+
+def _key_of(call: ToolCall, begun: bytes) -> bytes:
+    """Return a key that tells calls of one id apart too: some servers count them anew."""
+    try:
+        arguments = orjson.dumps(orjson.loads(call.arguments or "{}"), option=orjson.OPT_SORT_KEYS)
+    except (ValueError, TypeError):  # not JSON, or nested more deeply than orjson writes
+        arguments = call.arguments.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(begun + _digest_words(call.id, call.name) + arguments).digest()
+
+
+def _digest_words(*words: str) -> bytes:
+    return hashlib.sha256(
+        b"\0".join(word.encode("utf-8", "surrogatepass") for word in words)
+    ).digest()
+
+
+PENDING_SECONDS = 3600.0
+"""Seconds that a run waits in memory."""
+MAX_PENDING = 1000
+"""The most runs that wait in memory; the oldest of the tenant with the most goes first."""
+CACHE_SECONDS = 300.0
+"""Seconds after an answer for which providers keep a prompt at least."""
+MAX_CONVERSATIONS = 10_000
+"""Conversations that are remembered."""
+
+
+def tenant_key(question: Question, tenant: str) -> Question:
+    """The question with a cache key that no other tenant has; providers see no name."""
+    cache = question.cache
+    if cache is None or cache.key is None:
+        return question
+    digest = hashlib.sha256(f"{tenant}\0{cache.key}".encode()).hexdigest()[:32]
+    return replace(question, cache=replace(cache, key=digest))
+
+
+@final
+class ConversationWorkers:
+    """The worker that answered a conversation in another's place, while its cache is warm.
+
+    Asked again, it reads most of the prompt from its provider's cache, and the one that failed
+    would read it all anew.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._workers = TenantMemory[int, WorkerId](MAX_CONVERSATIONS, CACHE_SECONDS, clock)
+
+    def find_worker(self, question: Question, model: str, tenant: str) -> WorkerId | None:
+        """Return the worker that answered this conversation last, if it was not the planned one."""
+        if not self._workers or len(question.messages) < 2:  # noqa: PLR2004 - it has a past
+            return None
+        return self._workers.get(tenant, _conversation_beginning(question, model))
+
+    def note_worker(self, run: Run, tenant: str, planned: WorkerId | None) -> None:
+        """Remembers who answered; where it was the one who would be asked anyway, nobody."""
+        if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
+            return
+        key = _conversation_beginning(run.header.question, run.header.model)
+        worker = run.steps[-1].worker if run.steps else None
+        if worker is None or worker == planned:
+            self._workers.pop(tenant, key)
+        else:
+            self._workers.put(tenant, key, worker)
+
+
+def _conversation_beginning(question: Question, model: str) -> int:
+    """Return a hash of what stays the same in a conversation: all up to the user's first words."""
+    said: list[str] = []
+    for message in question.messages:
+        said.append(message.text)
+        if message.role is Role.USER:
+            break
+    key = question.cache.key if question.cache else None
+    return hash((model, key, *said))
+
+
+@final
+class PendingToolRuns:
+    """The runs of one server that wait, each for its own tenant only."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        max_pending: int = MAX_PENDING,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._store = store
+        self._runs = TenantMemory[RunId, Run](max_pending, PENDING_SECONDS, clock)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: Run, tenant: str) -> None:
+        """Keeps the run, which waits."""
+        self._runs.put(tenant, run.id, strip_prompts(run))
+
+    def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
+        """Sends those runs of the tenant away; None: all of them."""
+        for run_id in self._runs.keys(tenant):
+            if run_ids is None or run_id in run_ids:
+                self._runs.pop(tenant, run_id)
+
+    async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
+        """Return what a run for this conversation continues from; None if it begins anew."""
+        run_id = find_asking_run(question)
+        if run_id is None:
+            return None
+        run = self._runs.get(tenant, run_id) or await self._from_store(run_id, tenant)
+        return None if run is None else find_resume_state(run, question, pool)
+
+    async def _from_store(self, run_id: RunId, tenant: str) -> Run | None:
+        if self._store is None:
+            return None
+        try:
+            return await self._store.get(run_id, tenant)
+        except StoreError as error:  # then the conversation itself is all that is known
+            log_exception(error)
+            return None

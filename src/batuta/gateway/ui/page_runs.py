@@ -1,0 +1,259 @@
+"""The runs that the page has asked for; each continues unless a user stops it, watched or not."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import time
+from typing import final
+
+import anyio
+from starlette.types import Message
+
+from batuta.core import (
+    Event,
+    Image,
+    Part,
+    Question,
+    Reply,
+    RoundPlanned,
+    Run,
+    StepDelta,
+    StepFinished,
+    StepRetried,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from batuta.gateway.errors import APIError
+from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.ui.session import WebSession
+
+_SECONDS_TO_END = 5.0
+"""Seconds that a reader waits at most for a stopped run to be stored."""
+_ENDED_RUNS = 16
+"""The number of ended runs whose events are kept; older ones are shown from the store."""
+_ENDED_CHARACTERS = 8_000_000
+"""The most characters in the questions of those runs together, including pictures and files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The conductor wrote a piece of its draft."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run ended and is stored."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There is no answer."""
+
+    error: APIError
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A user stopped the run; its spending is stored."""
+
+
+PageEvent = Event | Drafted | Ended | Failed | Stopped
+
+
+@final
+class PageRun:
+    """A run and all its events so far, for readers who come and go.
+
+    It is the renderer of its own execution: it keeps the run's events, and each reader's page is
+    made from them.
+    """
+
+    def __init__(self, prepared: PreparedCall, *, tenant: str | None) -> None:
+        self.id = str(prepared.run_id)
+        self.tenant = tenant
+        """The tenant that owns the run; never the admin's None, as the admin starts no runs."""
+        self.model = prepared.served_model.name
+        self.question = prepared.call.question.text
+        self.size = _count_characters(prepared.call.question)
+        self.started = time()
+        self.is_stopped = False
+        """True if a user has asked it to stop."""
+        self._events: list[PageEvent | None] = []
+        """The events; None: one that a later event has made superfluous."""
+        self._fragments: dict[tuple[int, int], list[int]] = {}
+        """The places of the fragments of each unfinished step among the events."""
+        self._news = anyio.Event()
+        self._stop = anyio.Event()
+        self._ended = anyio.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no more events will come."""
+        return self._ended.is_set()
+
+    def elapsed(self) -> float:
+        """Return the seconds since the run began."""
+        return time() - self.started
+
+    def stop(self) -> None:
+        """Ends the run and its paid calls; nothing, if it has ended."""
+        self.is_stopped = True
+        self._stop.set()
+
+    async def wait_for_stop(self) -> Message:
+        """Wait until somebody stops the run, and return what a server says of a gone reader."""
+        await self._stop.wait()
+        return {"type": "http.disconnect"}
+
+    async def wait_for_end(self) -> None:
+        """Waits until the run is stored, for some seconds at most."""
+        with anyio.move_on_after(_SECONDS_TO_END):
+            await self._ended.wait()
+
+    def close(self) -> None:
+        """Lets the readers go: nothing more will be told."""
+        if self.is_stopped and not self.has_ended:
+            self._add(Stopped())
+        self._ended.set()
+        self._news.set()
+
+    async def follow(self) -> AsyncIterator[PageEvent]:
+        """Yield what the run has told, from its beginning, and what it tells until it ends."""
+        number = 0
+        while True:
+            while number < len(self._events):
+                event = self._events[number]
+                number += 1
+                if event is not None:
+                    yield event
+            if self.has_ended:
+                return
+            self._news = self._news if not self._news.is_set() else anyio.Event()
+            await self._news.wait()
+
+    async def show_draft(self, text: str) -> None:
+        """Keeps what the conductor has just written of its draft."""
+        self._add(Drafted(text))
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """Tells nothing: readers know the run's address before it begins."""
+
+    async def on_event(self, event: Event) -> None:
+        """Keeps an event of the run, and forgets the fragments that it completes."""
+        if isinstance(event, StepFinished):
+            for number in self._fragments.pop((event.round, event.step.index), ()):
+                self._events[number] = None
+        number = self._add(event)
+        if isinstance(event, StepDelta | StepRetried):
+            self._fragments.setdefault((event.round, event.index), []).append(number)
+
+    def matches(self, reply: Reply) -> bool:
+        """Accept any answer: it replaces whatever was shown."""
+        return True
+
+    async def finish(self, run: Run, reply: Reply) -> None:
+        """Keeps the run's end; it is stored already."""
+        self._add(Ended(run))
+        self._ended.set()
+
+    async def fail(self, error: APIError) -> None:
+        """Keeps why there is no answer."""
+        self._add(Failed(error))
+        self._ended.set()
+
+    def _add(self, event: PageEvent) -> int:
+        self._events.append(event)
+        self._news.set()
+        return len(self._events) - 1
+
+
+@final
+class PageRuns:
+    """The runs of one process that the page has asked for: the unfinished and the latest ones."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, PageRun] = OrderedDict()
+
+    @contextmanager
+    def track(self, prepared: PreparedCall, session: WebSession) -> Generator[PageRun]:
+        """Keep the run while the block lasts, at whose end the run is stored."""
+        run = PageRun(prepared, tenant=session.tenant)
+        self._runs[run.id] = run
+        try:
+            yield run
+        finally:
+            run.close()
+            self._forget_ended()
+
+    def find(self, run_id: str, session: WebSession) -> PageRun | None:
+        """Return the run of that id, if the visitor may see it and its events are still here."""
+        run = self._runs.get(run_id)
+        return run if run is not None and session.tenant in {None, run.tenant} else None
+
+    def going_on(self, session: WebSession) -> list[PageRun]:
+        """Return the visitor's runs that have not ended, newest first."""
+        known = reversed(self._runs.values())
+        return [r for r in known if not r.has_ended and session.tenant in {None, r.tenant}]
+
+    def _forget_ended(self) -> None:
+        """Forget the oldest of the runs that have ended, until those that are left are few."""
+        ended = [run for run in self._runs.values() if run.has_ended]
+        size = sum(run.size for run in ended)
+        for at, run in enumerate(ended):
+            if len(ended) - at <= _ENDED_RUNS and size <= _ENDED_CHARACTERS:
+                return
+            del self._runs[run.id]
+            size -= run.size
+
+    async def find_going_on(self, run_id: str, session: WebSession) -> PageRun | None:
+        """Return the visitor's run of that id if it goes on; wait for one that is being stopped."""
+        run = self.find(run_id, session)
+        if run is not None and run.is_stopped:
+            await run.wait_for_end()
+        return None if run is None or run.has_ended else run
+
+    async def check_ended(self, run_id: str, session: WebSession) -> None:
+        """Raise APIError if the visitor's run of that id goes on.
+
+        Raises:
+            APIError: it goes on.
+        """
+        if await self.find_going_on(run_id, session) is not None:
+            message = "This run goes on: open it to watch or to stop it, and repeat this then."
+            raise APIError(409, "conflict", message)
+
+
+def _count_characters(question: Question) -> int:
+    return sum(len(_content_of(part)) for said in question.messages for part in said.parts)
+
+
+def _content_of(part: Part) -> str:
+    match part:
+        case Text():
+            return part.text
+        case Image():
+            return part.url
+        case ToolCall():
+            return part.arguments
+        case ToolResult():
+            return part.content
+        case _:
+            return part.data
+
+
+async def retell_run(run: Run) -> AsyncIterator[PageEvent]:
+    """Yield what a stored run would have told, as far as it is recorded."""
+    yield run.header
+    for number, round_ in enumerate(run.rounds):
+        yield RoundPlanned(number, replace(round_, steps=()))
+        for step in round_.steps:
+            yield StepFinished(number, step)
+    yield Ended(run)

@@ -1,0 +1,1 @@
+"""The laboratory: tasks, baselines, evaluation, tuning, training. No server imports it."""

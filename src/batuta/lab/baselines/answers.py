@@ -1,0 +1,44 @@
+"""The final answer in a reply, and the answer that most replies give."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from batuta.core import Reply
+from batuta.lab.tasks.graders.answer_form import canonical_answer, strip_edges
+from batuta.language import answer_extraction
+
+_MARKS_AROUND = " \t*_`\"'$"
+
+
+def find_stated_answer(text: str) -> str | None:
+    """Return what the reply marks as its answer, without the marks around it; None: nothing."""
+    return strip_edges(answer_extraction.stated_answer(text) or "", _MARKS_AROUND) or None
+
+
+def find_final_answer(text: str) -> str | None:
+    """Return the stated answer, else the last line; None if there is neither."""
+    return strip_edges(answer_extraction.final_answer(text) or "", _MARKS_AROUND) or None
+
+
+def normalize_answer(answer: str) -> str:
+    """Return the answer in the form in which two that mean the same are mostly equal."""
+    return canonical_answer(answer)
+
+
+def majority_reply(replies: Iterable[Reply]) -> Reply | None:
+    """Return the first of the replies that give the most frequent answer; None if there are none.
+
+    Replies that state no answer vote only where none does. Of answers equally frequent, the
+    one that was given first wins.
+    """
+    said = [(find_stated_answer(reply.text), reply) for reply in replies]
+    stated = [(normalize_answer(answer), reply) for answer, reply in said if answer is not None]
+    votes = [(answer, reply) for answer, reply in stated if answer] or [
+        (normalize_answer(find_final_answer(reply.text) or ""), reply) for _, reply in said
+    ]
+    if not votes:
+        return None
+    winner, _ = Counter(answer for answer, _ in votes).most_common(1)[0]
+    return next(reply for answer, reply in votes if answer == winner)

@@ -1,0 +1,120 @@
+"""Best-of-N with a judge: N samples of the best worker, and another worker picks one of them.
+
+Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4: sample
+N solutions, a verifier ranks them, the first is returned; with a language model for the verifier
+as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
+
+Deviations
+- The judge is no trained verifier but the worker whose description suits judging, and it sees all
+  samples in one call instead of scoring each.
+- Where the question shows tests and they can be executed, nobody judges: the first sample that
+  passes them is taken, as AlphaCode's samples are filtered (Li et al., arXiv 2203.07814, section
+  4.4); if none does, the majority's.
+- What the judge writes is only a choice: the answer is the chosen sample, verbatim. It may name the
+  sample by its step or repeat its answer. A judge that does neither, or fails, leaves the majority.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batuta.conductors import FixedConductor
+from batuta.core import Question, Reply, Run, Step, WorkerId, Workflow
+from batuta.core.solver import RunTests
+from batuta.engine.solver import SolverContext, round_replies, run_conductor, with_final_reply
+from batuta.lab.baselines.answers import find_stated_answer, majority_reply, normalize_answer
+from batuta.lab.baselines.parallel_answers import build_parallel_workflow
+from batuta.lab.baselines.roles import JUDGING, best_worker_for_role
+from batuta.lab.tasks.graders.question_tests import find_question_tests
+
+JUDGE = (
+    "Compare the solutions step by step and decide which one is right. Give its final answer, "
+    'and end with a line "Best: N", where N is the step number of that solution.'
+)
+_BEST_LINE = re.compile(
+    r"^[^\w\n]*+best\W++(?:step\W++|solution\W++)?(\d{1,3})\b", re.IGNORECASE | re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BestOfN:
+    """N samples of the pool's best worker, and a judge."""
+
+    samples: int = 5
+    """N."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"best-of-N needs at least one sample, not {self.samples}")
+
+    @property
+    def name(self) -> str:
+        """The method and its N."""
+        return f"best-of-{self.samples}"
+
+    @property
+    def calls(self) -> int:
+        """The samples and the judge."""
+        return self.samples + 1
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """N calls at the same time, then the judge's."""
+        who = context.pool.ranked()[0].id
+        if context.run_tests is not None and find_question_tests(question.text) is not None:
+            return await self._answer_by_tests(question, context, seed, context.run_tests)
+        judge = best_worker_for_role(context.pool, JUDGING, exclude=who)
+        flow = self._workflow(who, judge)
+        cast = context.restrict_to(who, judge).with_sampling(who)
+        run = await run_conductor(
+            question,
+            FixedConductor(self.name, lambda _: flow),
+            context=cast,
+            seed=seed,
+            max_steps=self.calls,
+        )
+        samples = round_replies(run)
+        verdict = samples.pop(self.samples, None)
+        chosen = find_judged_sample(verdict.text, samples) if verdict else None
+        return with_final_reply(run, chosen or majority_reply(samples.values()))
+
+    async def _answer_by_tests(
+        self, question: Question, context: SolverContext, seed: int, run_tests: RunTests
+    ) -> Run:
+        """N calls at the same time; the first that passes the question's own tests."""
+        who = context.pool.ranked()[0].id
+        flow = build_parallel_workflow([who] * self.samples)
+        cast = context.restrict_to(who).with_sampling(who)
+        conductor = FixedConductor(self.name, lambda _: flow)
+        run = await run_conductor(question, conductor, cast, seed, max_steps=self.samples)
+        samples = list(round_replies(run).values())
+        for reply in samples:
+            if await run_tests(question.text, reply.text):
+                return with_final_reply(run, reply)
+        return with_final_reply(run, majority_reply(samples))
+
+    def _workflow(self, who: WorkerId, judge: WorkerId) -> Workflow:
+        everything = tuple(range(self.samples))
+        return Workflow(
+            (
+                *build_parallel_workflow([who] * self.samples).steps,
+                Step(subtask=JUDGE, worker=judge, access=everything),
+            )
+        )
+
+
+def find_judged_sample(verdict: str, samples: Mapping[int, Reply]) -> Reply | None:
+    """The sample that the judge names by its step or by its answer; None if it is unreadable."""
+    numbers = [int(number) for number in _BEST_LINE.findall(verdict)]
+    if numbers and numbers[-1] in samples:
+        return samples[numbers[-1]]
+    answer = find_stated_answer(verdict)
+    if answer is None:
+        return None
+    same = (
+        r
+        for r in samples.values()
+        if normalize_answer(find_stated_answer(r.text) or "") == normalize_answer(answer)
+    )
+    return next(same, None)

@@ -1,0 +1,328 @@
+"""The cascade learns from outcomes: whom to ask, what agreement is worth, when to stop.
+
+Axes: n questions, m workers, k draws, s samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.selector import Selector
+from batuta.errors import SourceError
+from batuta.lab.baselines.cascade import Cascade, most_calls
+from batuta.lab.baselines.checker import Checker
+from batuta.lab.learners.agreement import AgreementPrior, load_shipped_prior
+from batuta.lab.learners.answer_posterior import (
+    AnswerPosterior,
+    DrawOrder,
+    HeldOutCredit,
+    PosteriorForm,
+    TrainingDraws,
+    collision_rate,
+)
+from batuta.lab.learners.history import History
+from batuta.lab.learners.selector_guard import wins_on_families
+from batuta.lab.learners.selector_training import (
+    SelectorRecipe,
+    family_numbers,
+    fit_selector,
+    grouped_folds,
+    random_folds,
+)
+from batuta.lab.learners.simulated_draws import simulate_draws
+from batuta.lab.learners.value_fit import held_out_values
+
+PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
+"""Credit for a call of usual cost, among which the pool's own labels choose; the dearest first."""
+_USUAL_PRICE = 0.002
+"""Where there are too few labels to choose one."""
+_SPARING = 0.25
+"""Standard errors by which a dearer price may earn less than the best one."""
+_REPEAT_DISCOUNTS = (0.0, 0.02, 0.1, 1.0)
+"""What a repeated worker counts less: the first asks the best until it has no more to say, the
+last asks everybody once first."""
+_THRIFTS = (0.0, 0.05, 0.2, 1.0)
+"""What a call's worth of money counts against a worker: the last asks the cheapest first."""
+_FREE = PosteriorForm(named=False, agreement_penalty=30.0)
+_FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
+_NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
+_MARGINS = (0.0, 0.05, 0.15)
+_CAREFUL = 0.0015
+"""Credit that a wider margin may cost on families never seen."""
+_MIN_FAMILIAR_QUESTIONS = 200
+"""Familiar training questions from which they have a belief of their own."""
+_MAX_TRIED_QUESTIONS = 2500
+"""Questions on which orders, prices and forms are tried."""
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Lesson:
+    """Questions as they looked before they were answered, and how they are held out."""
+
+    history: History
+    expected_nm: Floats
+    half_n: Integers
+    family_n: Integers
+    calls: int
+    calls_worth_m: Floats
+    collisions: float
+
+    def select(self, rows: NDArray[np.intp]) -> _Lesson:
+        """Some of the questions."""
+        return replace(
+            self,
+            history=self.history.select(rows),
+            expected_nm=self.expected_nm[rows],
+            half_n=self.half_n[rows],
+            family_n=self.family_n[rows],
+        )
+
+    def draw(self, order: DrawOrder, cost_m: Floats) -> TrainingDraws:
+        """The draws that the cascade would make if it never stopped."""
+        return simulate_draws(
+            self.history,
+            self.expected_nm,
+            order,
+            self.calls,
+            cost_m=cost_m,
+            calls_worth_m=self.calls_worth_m,
+            collisions=self.collisions,
+        )
+
+
+def fit_cascade(
+    history: History,
+    recipe: SelectorRecipe | None = None,
+    *,
+    seed: int = 0,
+    price: float | None = None,
+    calls: int | None = None,
+    selector: Selector | None = None,
+    checker: Checker | None = None,
+    prior: AgreementPrior | None = None,
+) -> Cascade:
+    """The cascade that this history teaches.
+
+    Args:
+        history: outcomes on training questions, with the answers of each run.
+        recipe: how its selector is trained; its price of a dollar is the cascade's too.
+        seed: of the folds.
+        price: credit that a call of usual cost is worth; None: chosen on the history's own labels,
+            or nothing beside the recipe's price of a dollar.
+        calls: answers to a question at most; None: six, or one of each of up to ten workers.
+        selector: one that was fitted on this very history; None: it is fitted here.
+        checker: who checks; nothing of it is learned here.
+        prior: what agreement is worth elsewhere; None: the shipped one.
+
+    Raises:
+        SourceError: the history has no answers, too few questions, or not the costs that a price
+            of a dollar needs.
+    """
+    history, recipe = history.drop_unscored(), recipe or SelectorRecipe()
+    if history.samples is None:
+        raise SourceError(
+            "a cascade needs the answers of each run: write answers and scores into the history"
+        )
+    selector = selector or fit_selector(history, recipe, seed=seed)
+    prior = prior or load_shipped_prior()
+    calls = most_calls(len(history.workers)) if calls is None else calls
+    familiar, strange = _make_lessons(history, selector, seed, calls)
+    usd_m = mean_usd_m(history, needed=recipe.dollar > 0)
+    by_family, by_lot = (_try_orders(one, prior, seed) for one in (strange, familiar))
+    if price is None:
+        price = 0.0 if recipe.dollar else _choose_price(by_lot or by_family)
+    cost_m = price * strange.calls_worth_m
+    if recipe.dollar and usd_m is not None:
+        cost_m = cost_m + recipe.dollar * usd_m
+    unknown = _fit_posterior(strange, cost_m, by_family, (_FIRM,), is_familiar=False)
+    known = unknown
+    if familiar is not None:
+        known = _fit_posterior(familiar, cost_m, by_lot, (_NAMED,), is_familiar=True)
+    most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
+    return Cascade(
+        selector=selector,
+        familiar=known,
+        strange=unknown,
+        most_m=tuple(int(m) for m in most_m),
+        cost_m=tuple(float(cost) for cost in cost_m),
+        calls_worth_m=tuple(float(worth) for worth in strange.calls_worth_m),
+        collisions=strange.collisions,
+        calls=calls,
+        price=price,
+        dollar=recipe.dollar,
+        checker=checker,
+    )
+
+
+def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
+    """What a call of each worker costs in dollars, the mean; None: of some nothing is known.
+
+    Raises:
+        SourceError: it is needed and unknown.
+    """
+    known_qm = ~np.isnan(history.usd_qm)
+    unknown = np.flatnonzero(~known_qm.any(axis=0))
+    if not len(unknown):
+        return np.where(known_qm, history.usd_qm, 0).sum(axis=0) / known_qm.sum(axis=0)
+    if needed:
+        raise SourceError(
+            f"the cost of {history.workers[int(unknown[0])]}'s calls is unknown: write their usd "
+            "into the history, or train without a price for dollars"
+        )
+    return None
+
+
+def _calls_worth_m(history: History) -> Floats:
+    """What each worker's call costs, in calls of usual cost; 1 where dollars are unknown."""
+    usd_m = mean_usd_m(history)
+    if usd_m is None or not usd_m.any():
+        return np.ones(len(history.workers))
+    return usd_m / usd_m.mean()
+
+
+def _make_lessons(
+    history: History, selector: Selector, seed: int, calls: int
+) -> tuple[_Lesson | None, _Lesson]:
+    """Questions that are close to others, if there are enough, and families never seen."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    values, samples = selector.values, history.samples
+    assert samples is not None  # noqa: S101 - fit_cascade refused it
+    family_n = family_numbers(history, values.memory_nd, rng)
+    strange = _Lesson(
+        history=history,
+        expected_nm=np.broadcast_to(values.mean_m, (len(family_n), len(values.mean_m))),
+        half_n=(grouped_folds(family_n, rng) > 1).astype(int),
+        family_n=family_n,
+        calls=calls,
+        calls_worth_m=_calls_worth_m(history),
+        collisions=collision_rate(samples.answers_qms, samples.credit_qms),
+    )
+    fold_n = random_folds(len(family_n), rng)
+    expected_nm, close_n = held_out_values(values, fold_n)
+    rows = np.flatnonzero(close_n >= selector.guard.closeness)
+    if len(rows) < _MIN_FAMILIAR_QUESTIONS:
+        return None, strange
+    held_nm = selector.guard.hold_back(expected_nm, int(values.mean_m.argmax()))
+    known = replace(strange, expected_nm=held_nm, half_n=fold_n % 2)
+    return known.select(rows), strange
+
+
+def _list_orders(lesson: _Lesson) -> list[DrawOrder]:
+    again = _REPEAT_DISCOUNTS if lesson.history.runs_qm.max() > 1 else _REPEAT_DISCOUNTS[-1:]
+    thrifts = _THRIFTS if np.ptp(lesson.calls_worth_m) > 0 else _THRIFTS[:1]
+    return [DrawOrder(again=one, thrift=thrift) for one in again for thrift in thrifts]
+
+
+def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tuple[_Attempt, ...]:
+    """Every order of draws, on at most so many questions as are worth trying on."""
+    if lesson is None:
+        return ()
+    part = _sample_questions(lesson, seed)
+    return tuple(_make_attempt(part, order, _FREE, prior) for order in _list_orders(part))
+
+
+def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
+    """At most so many questions as are worth trying on."""
+    count = len(lesson.half_n)
+    if count <= _MAX_TRIED_QUESTIONS:
+        return lesson
+    drawn = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+    return lesson.select(np.sort(drawn[:_MAX_TRIED_QUESTIONS]))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Attempt:
+    """A way of drawing and of weighing, as it did on questions that were held out."""
+
+    lesson: _Lesson
+    drawn: TrainingDraws
+    form: PosteriorForm
+    prior: AgreementPrior
+    sure_by_count: tuple[Floats, ...]
+
+    def priced(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
+        """The stopping rule at these costs, and what it earns."""
+        draws = replace(self.drawn.draws, cost_m=cost_m)
+        drawn = TrainingDraws(draws, self.drawn.credit_nk, self.drawn.order)
+        form = replace(self.form, margin=margin)
+        return drawn.stop(self.sure_by_count, self.lesson.half_n, form, self.prior)
+
+
+def _make_attempt(
+    lesson: _Lesson, order: DrawOrder, form: PosteriorForm, prior: AgreementPrior
+) -> _Attempt:
+    drawn = lesson.draw(order, np.zeros(len(lesson.calls_worth_m)))
+    return _Attempt(
+        lesson=lesson,
+        drawn=drawn,
+        form=form,
+        prior=prior,
+        sure_by_count=drawn.cross_fit(lesson.half_n, form, prior),
+    )
+
+
+def _choose_price(attempts: Sequence[_Attempt]) -> float:
+    """The dearest price that earns about as much as the best one on held-out questions."""
+    worth_m = attempts[0].lesson.calls_worth_m
+    if len(attempts[0].lesson.half_n) < _MIN_FAMILIAR_QUESTIONS:
+        return _USUAL_PRICE
+    tried = {
+        price: max(
+            (one.priced(price * worth_m)[1] for one in attempts), key=lambda found: found.value
+        )
+        for price in PRICES
+    }
+    best = max(tried.values(), key=lambda found: float(found.earned_n.mean()))
+    for price, found in tried.items():
+        less_n = best.earned_n - found.earned_n
+        error = float(less_n.std() / np.sqrt(len(less_n)))
+        if less_n.mean() <= _SPARING * error:
+            return price
+    return PRICES[-1]
+
+
+def _fit_posterior(
+    lesson: _Lesson,
+    cost_m: Floats,
+    attempts: Sequence[_Attempt],
+    forms: Sequence[PosteriorForm],
+    *,
+    is_familiar: bool,
+) -> AnswerPosterior:
+    """The belief of the order, the form and the margin that earn most on held-out questions.
+
+    For questions unlike those trained on, of margins that earn about the same the widest, so that
+    the best worker is overruled only for good reason.
+    """
+    first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
+    order, prior = first.drawn.order, first.prior
+    ways = [first, *(_make_attempt(first.lesson, order, form, prior) for form in forms)]
+    tried = [
+        (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
+    ]
+    most = max(value for value, _, _ in tried)
+    good = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
+    _, way, margin = max(good, key=lambda found: (0 if is_familiar else found[2], found[0]))
+    whole = way if way.lesson is lesson else _make_attempt(lesson, order, way.form, prior)
+    onward_kg, found = whole.priced(cost_m, margin)
+    alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
+    best = whole.lesson.draw(alone, cost_m)
+    earned_n = found.earned_n - best.credit_nk[:, 0]
+    ahead_n = earned_n - found.spent_n + best.draw_costs_nk()[:, 0]
+    doubtful = not is_familiar and not wins_on_families(earned_n, whole.lesson.family_n)
+    if doubtful or ahead_n.mean() <= -ahead_n.std() / np.sqrt(len(ahead_n)):
+        order, onward_kg = alone, np.zeros_like(onward_kg)  # the best worker alone
+    return AnswerPosterior(
+        weights_kf=whole.drawn.fit_weights(way.form, prior),
+        onward_kg=onward_kg,
+        order=order,
+        margin=margin,
+    )

@@ -1,0 +1,150 @@
+"""The table of baselines: `batuta eval` measures its rows, `batuta serve` serves each.
+
+A new baseline is one row here and a module that builds it or fits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Protocol
+
+from batuta.conductors.features import Features
+from batuta.core import Conductor
+from batuta.distribution import install_hint
+from batuta.engine.solver import ConductorSolver, Solver
+from batuta.errors import ConfigError
+from batuta.lab.baselines.best_of_n import BestOfN
+from batuta.lab.baselines.moa import MixtureOfAgents, MixtureSolver
+from batuta.lab.baselines.pipeline import CALLS, fixed_pipeline
+from batuta.lab.baselines.routing import avengers, knn, random_routing, smoothie
+from batuta.lab.baselines.self_consistency import SelfConsistency
+from batuta.lab.baselines.self_reflection import SelfReflection
+from batuta.lab.baselines.single import SingleWorker
+from batuta.lab.learners.history import History
+from batuta.lab.learners.random_workflows import RandomConductor
+
+
+class FitRouter(Protocol):
+    """Learns from outcomes whom to ask, before anything is answered."""
+
+    def __call__(
+        self, history: History, *, seed: int = 0, features: Features | None = None
+    ) -> Conductor:
+        """The conductor; raises ConfigError or SourceError if the history cannot be used."""
+        ...
+
+
+class FitAnswerChooser(Protocol):
+    """Learns from outcomes which of several answers to choose."""
+
+    def __call__(
+        self, history: History, *, seed: int = 0, features: Features | None = None
+    ) -> Solver:
+        """The solver; raises ConfigError if the history cannot be used."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A row: a published method, and how it comes to be."""
+
+    name: str
+    build: Callable[[int], Solver] | None = None
+    """Makes it without outcomes, of the number in its name."""
+    fit_router: FitRouter | None = None
+    """Fits it, if it chooses a worker or a workflow for the question."""
+    fit_chooser: FitAnswerChooser | None = None
+    """Fits it, if it chooses among answers."""
+    number: int = 0
+    """What its name ends with unless something else is asked for; 0: it takes no number."""
+    reads_replies: bool = False
+    """Whether its workers read other workers' replies, which a record of answers cannot know."""
+    embeds_replies: bool = False
+    """Whether it compares whole replies, where a record has mere answers."""
+
+    @property
+    def default_name(self) -> str:
+        """The name, with its usual number if it takes one."""
+        return f"{self.name}{self.number}" if self.number else self.name
+
+
+def _fit_routellm(
+    history: History, *, seed: int = 0, features: Features | None = None
+) -> Conductor:
+    _require_torch("routellm-mf")
+    from batuta.lab.baselines.routing.routellm_mf import fit_routellm  # noqa: PLC0415 - torch
+
+    return fit_routellm(history, seed=seed, features=features)
+
+
+def _fit_routerdc(
+    history: History, *, seed: int = 0, features: Features | None = None
+) -> Conductor:
+    _require_torch("routerdc")
+    from batuta.lab.baselines.routing.routerdc import fit_routerdc  # noqa: PLC0415 - torch
+
+    return fit_routerdc(history, seed=seed, features=features)
+
+
+def _fit_masrouter(
+    history: History, *, seed: int = 0, features: Features | None = None
+) -> Conductor:
+    _require_torch("masrouter")
+    from batuta.lab.baselines.routing.masrouter import fit_masrouter  # noqa: PLC0415 - torch
+
+    return fit_masrouter(history, seed=seed, features=features)
+
+
+def _require_torch(name: str) -> None:
+    """Raise ConfigError if torch is missing, with the command that installs it."""
+    if find_spec("torch") is None:
+        raise ConfigError(f"{name} is fitted with torch: install it ({install_hint('train')})")
+
+
+_fit_local = partial(smoothie.fit_smoothie, k=smoothie.NEIGHBOURS)
+
+BASELINES: tuple[Baseline, ...] = (
+    Baseline(name="best-single", build=lambda _: SingleWorker()),
+    Baseline(name="self-consistency@", build=SelfConsistency, number=5),
+    Baseline(name="best-of-", build=BestOfN, number=5),
+    Baseline(name="self-reflection", build=lambda _: SelfReflection(), reads_replies=True),
+    Baseline(name="moa", build=lambda _: MixtureSolver(), reads_replies=True),
+    Baseline(
+        name="moa-8",
+        build=lambda _: MixtureSolver(MixtureOfAgents(layers=2, proposers=7)),
+        reads_replies=True,
+    ),
+    Baseline(
+        name="pipeline",
+        build=lambda _: ConductorSolver(fixed_pipeline(), calls=CALLS),
+        reads_replies=True,
+    ),
+    Baseline(name="random", build=lambda _: ConductorSolver(RandomConductor()), reads_replies=True),
+    Baseline(
+        name="random-routing",
+        build=lambda _: ConductorSolver(random_routing.RandomRouting(), calls=1),
+        fit_router=random_routing.fit_random_routing,
+    ),
+    Baseline(name="knn", fit_router=knn.fit_knn),
+    Baseline(name="avengers-pro", fit_router=avengers.fit_avengers),
+    Baseline(name="routellm-mf", fit_router=_fit_routellm),
+    Baseline(name="routerdc", fit_router=_fit_routerdc),
+    Baseline(name="masrouter", fit_router=_fit_masrouter),
+    Baseline(name="smoothie", fit_chooser=smoothie.fit_smoothie),
+    Baseline(name="smoothie-local", fit_chooser=_fit_local),
+    Baseline(
+        name="smoothie-embedded",
+        fit_chooser=partial(smoothie.fit_smoothie, form="embeddings"),
+        embeds_replies=True,
+    ),
+    Baseline(
+        name="smoothie-local-embedded",
+        fit_chooser=partial(_fit_local, form="embeddings"),
+        embeds_replies=True,
+    ),
+)
+"""In the order in which they are listed; the cascade, which may also be opened from a folder, is
+served and measured beside them."""

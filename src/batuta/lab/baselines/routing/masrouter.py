@@ -1,0 +1,326 @@
+"""MASRouter: a cascade of four choices writes a small multi-agent system for a question.
+
+Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), sections
+4.1 to 4.4. From a frozen embedding of the question, by inner products of 64-dimensional vectors of
+length 1: (1) the class of the task, by cross-entropy; (2) a collaboration mode, from a variational
+latent, softmax / 0.8, and from the same latent the number of agents, round(6 sigmoid(f)) in 1 to 6;
+(3) a role for each agent, one after another, each depending on those before it, softmax / 0.5;
+(4) a model for each agent, by one multinomial draw, softmax / 1. Loss: cross-entropy of the
+class + mean(-log p * utility) + 0.001 * the variational loss; utility = solved; Adam 0.01, batches
+of 16, 5 epochs.
+
+Deviations
+- The embedding is `HashedNgrams`, not a sentence encoder of 384 dimensions; classes, modes, roles
+  and models have trained vectors, where the paper embeds their descriptions.
+- The classes are the history's families.
+- No gradient passes the paper's rounding, so its map would stay as it was drawn. Here the number is
+  a choice like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most
+  probable number is floor(6 sigmoid(f)) + 1.
+- Training runs nothing, it reads a history. There one agent's utility is what was recorded. That
+  of several is SIMULATED: solved if more than half of their models have solved the question alone,
+  half of it if exactly half have. `Mode.IO` is all that a history can really know.
+- Over a pool of recorded answers only `Mode.IO` with one agent is run, since nothing else was
+  recorded; over other pools the workflows are real, and cut to the steps allowed.
+- Each choice is the most probable one. `sample_choices` draws as the paper does;
+  those of cosines at these temperatures are not far apart.
+"""
+
+# torch leaves most types unknown:
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import comb
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from batuta.conductors.features import Features
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Draft,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.lab.baselines.routing.collaboration_modes import (
+    MODES,
+    ROLES,
+    CollaborationMode,
+    RoleAgent,
+    build_mode_workflow,
+)
+from batuta.lab.baselines.routing.router import fit_embedding
+from batuta.lab.learners.history import History
+
+WIDTH = 64
+MAX_AGENTS = 6
+"""At most."""
+MODE_TEMPERATURE, ROLE_TEMPERATURE = 0.8, 0.5
+VARIATIONAL_WEIGHT = 0.001
+LEARNING_RATE = 0.01
+BATCH = 16
+EPOCHS = 5
+_MODES_OF_ONE = torch.tensor([m in {CollaborationMode.IO, CollaborationMode.COT} for m in MODES])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SystemChoices:
+    """What was chosen for each question of a batch, and what the losses need."""
+
+    classes_bt: torch.Tensor
+    """Logits."""
+    variational: torch.Tensor
+    modes_b: torch.Tensor
+    agents_b: torch.Tensor
+    """How many; 1 in the modes of one agent."""
+    roles_ba: torch.Tensor
+    models_ba: torch.Tensor
+    """Only the first `agents_b` of both count."""
+    log_p_b: torch.Tensor
+
+
+class SystemModel(nn.Module):
+    """A map of the question for each stage, and a vector for each thing that can be chosen."""
+
+    def __init__(
+        self, dimensions: int, classes: int, workers: int, random: torch.Generator
+    ) -> None:
+        super().__init__()
+
+        def normal(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=random) / shape[0] ** 0.5)
+
+        self.class_map = normal(dimensions, WIDTH)
+        self.mean_map = normal(dimensions, WIDTH)
+        self.spread_map = normal(dimensions, WIDTH)
+        self.role_map = normal(dimensions, WIDTH)
+        self.model_map = normal(dimensions, WIDTH)
+        self.decoder = normal(WIDTH, dimensions)
+        self.number = normal(WIDTH, 1)
+        self.classes = normal(classes, WIDTH)
+        self.modes = normal(len(MODES), WIDTH)
+        self.roles = normal(len(ROLES), WIDTH)
+        self.models = normal(workers, WIDTH)
+
+    def forward(
+        self,
+        points_bd: torch.Tensor,
+        modes: Sequence[CollaborationMode],
+        there_m: torch.Tensor,
+        random: torch.Generator | None,
+    ) -> SystemChoices:
+        """Make the four choices for each question.
+
+        Args:
+            points_bd: the questions' embeddings.
+            modes: which may be chosen.
+            there_m: which models may be chosen.
+            random: draws the choices and the latent; None: the most probable ones, and its mean.
+        """
+        classes, mode_vectors, roles = map(_normalize_rows, (self.classes, self.modes, self.roles))
+        classes_bt = _normalize_rows(points_bd @ self.class_map) @ classes.T
+        latent, variational = self._encode_latent(points_bd, random)
+        about = latent + classes[classes_bt.argmax(dim=1)]
+        allowed = torch.tensor([mode in modes for mode in MODES])
+        mode_log_p = _log_probabilities(about, mode_vectors, MODE_TEMPERATURE, allowed)
+        modes_b, log_p_b = _choose_option(mode_log_p, random)
+        further_b, number_log_p = _choose_option(
+            _number_log_probabilities(latent @ self.number), random
+        )
+        alone_b = _MODES_OF_ONE[modes_b]
+        agents_b = further_b.masked_fill(alone_b, 0) + 1
+        log_p_b = log_p_b + number_log_p * ~alone_b
+        context, chosen = points_bd @ self.role_map + mode_vectors[modes_b], []
+        for place in range(int(agents_b.max())):
+            role_b, role_log_p = _choose_option(
+                _log_probabilities(context, roles, ROLE_TEMPERATURE), random
+            )
+            takes_part_b = place < agents_b
+            context = context + roles[role_b] * takes_part_b[:, None]
+            log_p_b = log_p_b + role_log_p * takes_part_b
+            chosen.append(role_b)
+        wanted = points_bd @ self.model_map + context
+        model_log_p = _log_probabilities(wanted, _normalize_rows(self.models), 1.0, there_m)
+        drawn = [_choose_option(model_log_p, random) for _ in chosen]
+        for place, (_, drawn_log_p) in enumerate(drawn):
+            log_p_b = log_p_b + drawn_log_p * (place < agents_b)
+        return SystemChoices(
+            classes_bt=classes_bt,
+            variational=variational,
+            modes_b=modes_b,
+            agents_b=agents_b,
+            roles_ba=torch.stack(chosen, 1),
+            models_ba=torch.stack([model_b for model_b, _ in drawn], 1),
+            log_p_b=log_p_b,
+        )
+
+    def _encode_latent(
+        self, points_bd: torch.Tensor, random: torch.Generator | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the latent (b, 64), and the variational loss, a mean over the batch.
+
+        The loss is how badly the latent is undone, and how far it is from a standard normal.
+        """
+        mean, log_variance = points_bd @ self.mean_map, points_bd @ self.spread_map
+        latent = mean
+        if random is not None:
+            lots = torch.randn(mean.shape, generator=random)
+            latent = mean + (log_variance / 2).exp() * lots
+        missed = ((latent @ self.decoder - points_bd) ** 2).sum()
+        divergence = (mean**2 + log_variance.exp() - log_variance - 1).sum() / 2
+        return latent, (missed + divergence) / len(points_bd)
+
+
+def _normalize_rows(rows: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(rows, dim=-1)
+
+
+def _log_probabilities(
+    context: torch.Tensor,
+    vectors: torch.Tensor,
+    temperature: float,
+    allowed: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the logarithm of the probability of everything that can be chosen, (b, n)."""
+    logits = _normalize_rows(context) @ vectors.T / temperature
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    return functional.log_softmax(logits, dim=1)
+
+
+def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of 0 to 5 further agents, (b, 6): a binomial."""
+    further = torch.arange(MAX_AGENTS)
+    ways = torch.tensor([comb(MAX_AGENTS - 1, n) for n in range(MAX_AGENTS)]).log()
+    more, fewer = functional.logsigmoid(logits_b1), functional.logsigmoid(-logits_b1)
+    return ways + further * more + further.flip(0) * fewer
+
+
+def _choose_option(
+    log_p_bn: torch.Tensor, random: torch.Generator | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places drawn (None: the most probable), and their log-probabilities, (b,)."""
+    if random is None:
+        chosen = log_p_bn.argmax(dim=1, keepdim=True)
+    else:
+        chosen = torch.multinomial(log_p_bn.detach().exp(), 1, generator=random)
+    return chosen[:, 0], log_p_bn.gather(1, chosen)[:, 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MasRouter:
+    """The conductor."""
+
+    name: str
+    workers: tuple[WorkerId, ...]
+    model: SystemModel
+    embed: Features
+    modes: tuple[CollaborationMode, ...] = MODES
+    sample_choices: bool = False
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The mode, the agents and their models; in a later round, the answer stands."""
+        if context.previous:
+            return AcceptedAnswer()
+        there_m = torch.tensor([worker in context.pool for worker in self.workers])
+        if not there_m.any():
+            return MalformedPlan(
+                draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
+            )
+        recorded = all("recorded" in worker.tags for worker in context.pool)
+        modes = (CollaborationMode.IO,) if recorded else self.modes
+        random = None
+        if self.sample_choices:
+            said = f"{context.seed} {context.question.text}".encode()
+            seed = int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)
+            random = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            points_1d = torch.from_numpy(self.embed([context.question.text]))
+            found = self.model(points_1d, modes, there_m, random)
+        agents = [
+            RoleAgent(int(role), self.workers[int(model)])
+            for role, model in zip(found.roles_ba[0], found.models_ba[0], strict=True)
+        ]
+        mode = MODES[int(found.modes_b[0])]
+        return Plan(build_mode_workflow(mode, agents, context.max_steps))
+
+
+def fit_masrouter(
+    history: History,
+    *,
+    seed: int = 0,
+    modes: Sequence[CollaborationMode] = MODES,
+    sample_choices: bool = False,
+    epochs: int = EPOCHS,
+    features: Features | None = None,
+) -> MasRouter:
+    """Fit the conductor with torch.
+
+    Args:
+        history: what to learn from.
+        seed: of the first weights, the batches and what is drawn in training.
+        modes: among which to choose.
+        sample_choices: each choice is drawn, not the most probable one.
+        epochs: over the questions.
+        features: of the questions, not fitted yet.
+
+    Raises:
+        ConfigError: the history has no questions.
+    """
+    embed, points_qd = fit_embedding(history, features)
+    names = sorted(set(history.families))
+    classes_q = torch.tensor([names.index(family) for family in history.families])
+    points, scores_qm = torch.from_numpy(points_qd), torch.from_numpy(history.scores_qm)
+    random = torch.Generator().manual_seed(seed)
+    model = SystemModel(points.shape[1], len(names), len(history.workers), random)
+    adam = torch.optim.Adam(model.parameters(), LEARNING_RATE)
+    everyone_m = torch.ones(len(history.workers), dtype=torch.bool)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(points), generator=random).split(BATCH):
+            found = model(points[batch], modes, everyone_m, random)
+            adam.zero_grad()
+            batch_loss(found, classes_q[batch], system_utility(scores_qm[batch], found)).backward()
+            adam.step()
+    return MasRouter(
+        name="masrouter",
+        workers=history.workers,
+        model=model,
+        embed=embed,
+        modes=tuple(modes),
+        sample_choices=sample_choices,
+    )
+
+
+def batch_loss(
+    found: SystemChoices, classes_b: torch.Tensor, utility_b: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean over the batch of the three terms."""
+    unknown = functional.cross_entropy(found.classes_bt, classes_b)
+    return unknown - (found.log_p_b * utility_b).mean() + VARIATIONAL_WEIGHT * found.variational
+
+
+def system_utility(scores_bm: torch.Tensor, found: SystemChoices) -> torch.Tensor:
+    """Return what a history says of each system, (b,); of several agents, what we make of it.
+
+    Args:
+        scores_bm: what each model alone earned on the questions; NaN: unknown.
+        found: the systems.
+    """
+    depth = found.models_ba.shape[1]
+    scores_ba = scores_bm.gather(1, found.models_ba)
+    known_ba = (torch.arange(depth) < found.agents_b[:, None]) & ~scores_ba.isnan()
+    total_b = scores_ba.masked_fill(~known_ba, 0).sum(dim=1)
+    mean_b = total_b / known_ba.sum(dim=1).clamp(min=1)
+    majority_b = torch.heaviside(mean_b - 0.5, torch.tensor(0.5))
+    return torch.where(found.agents_b == 1, mean_b, majority_b)

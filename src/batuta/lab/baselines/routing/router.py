@@ -1,0 +1,91 @@
+"""What the text routers share: a number for each worker, and one step for the highest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from batuta.conductors.features import Features
+from batuta.conductors.hashed_ngrams import HashedNgrams
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Draft,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.lab.baselines.routing.arrays import Floats
+from batuta.lab.learners.history import History
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Router:
+    """A conductor that gives the bare question to the worker with the highest score.
+
+    Of a pool that has only some of the workers it was fitted on, the best of those is taken.
+    """
+
+    name: str
+    workers: tuple[WorkerId, ...]
+    score: Callable[[str], Floats]
+    """From the question's text to a number for each worker: (m,)."""
+
+    def choose_indices(self, questions: Sequence[str]) -> list[int]:
+        """The place of the worker with the highest score, for each question."""
+        return [int(np.argmax(self.score(text))) for text in questions]
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """One step; in a later round, the answer stands."""
+        if context.previous:
+            return AcceptedAnswer()
+        places = [m for m, worker in enumerate(self.workers) if worker in context.pool]
+        if not places:
+            return MalformedPlan(
+                draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
+            )
+        scores_m = self.score(context.question.text)
+        best = max(places, key=lambda m: float(scores_m[m]))
+        return Plan(Workflow((Step(subtask="", worker=self.workers[best]),)))
+
+
+def fit_embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
+    """Features fitted to the history's questions, and the questions' vectors, (q, d).
+
+    Without `features` they are `HashedNgrams`, which is fitted once for all routers of a history.
+
+    Raises:
+        ConfigError: there are no questions.
+    """
+    if features is None:
+        return _fit_hashed_embedding(history.questions)
+    fitted = features.fit(history.questions)
+    return fitted, fitted(history.questions)
+
+
+@lru_cache(maxsize=2)
+def _fit_hashed_embedding(questions: tuple[str, ...]) -> tuple[Features, Floats]:
+    fitted = HashedNgrams().fit(questions)
+    return fitted, fitted(questions)
+
+
+def linear_router(
+    name: str,
+    history: History,
+    embed: Features,
+    weights_dm: Floats,
+    *,
+    bias_m: Floats | float = 0.0,
+) -> Router:
+    """Return the router that ranks the history's workers by a linear map of the question."""
+    return Router(name, history.workers, lambda text: embed([text])[0] @ weights_dm + bias_m)

@@ -1,0 +1,201 @@
+"""Smoothie: the worker whose answers lie nearest to all others', without a label.
+
+Guha et al., "Smoothie: Label Free Language Model Routing" (arXiv 2412.04692), section 4. Answers
+are embedded; with D_ij the mean squared distance between the answers of i and j, the estimate
+delta_i is the mean over pairs j, k of (D_ij + D_ik - D_jk) / 2, and theta_i = d / (2 delta_i) is
+the weight of worker i: its answer is taken where theta is greatest. Global: D over all questions.
+Local: over the 20 nearest questions. No score is read anywhere.
+
+Two forms of an answer: "answers" compares the extracted answers, equal or not (one dimension for
+each answer, squared distance 0 or 2); "embeddings" compares their vectors.
+
+Deviations
+- D comes from the answers in a history and from the question's own, which stands for one of the
+  k; the paper has all questions before it estimates. Without answers in the history there is the
+  question alone, and Smoothie is then a vote.
+- Every worker is called on every question, as in the paper's set-up, also in the global form.
+- A reply's extracted answer is embedded, not its whole text, and by `HashedNgrams`, not by
+  SentenceBERT. Being central is not being right: where one worker is far stronger than the others,
+  their common mistakes are central.
+- The least delta is chosen, which is the greatest theta and also orders estimates below 0. Of
+  equals the first worker of the history is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from batuta.conductors import best_single_worker
+from batuta.conductors.features import Features
+from batuta.conductors.hashed_ngrams import HashedNgrams
+from batuta.core import Question, Reply, Run, WorkerId
+from batuta.engine.solver import SolverContext, round_replies, run_conductor, with_final_reply
+from batuta.errors import ConfigError
+from batuta.lab.baselines.answers import find_final_answer, normalize_answer
+from batuta.lab.baselines.parallel_answers import ask_workers_in_parallel
+from batuta.lab.baselines.routing.arrays import Floats, Masks
+from batuta.lab.baselines.routing.router import fit_embedding
+from batuta.lab.learners.history import History
+
+AnswerForm = Literal["answers", "embeddings"]
+NEIGHBOURS = 20
+MIN_WORKERS = 3
+"""Workers that a triangle of distances needs."""
+_DIFFERENT_DISTANCE = 2.0
+"""Squared distance of two different answers."""
+
+AnswerExtractor = Callable[[Question, Reply], str | None]
+"""A reply's answer; None: it states none."""
+DistanceFunction = Callable[[Sequence[str | None]], Floats]
+"""From a question's answers, one a worker, to their squared distances: (m, m)."""
+
+
+def extract_final_answer(_: Question, reply: Reply) -> str | None:
+    """What the reply calls its answer, else its last line."""
+    return find_final_answer(reply.text)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Smoothie:
+    """Calls every worker at once and takes one reply."""
+
+    name: str
+    workers: tuple[WorkerId, ...]
+    distances: DistanceFunction
+    neighbour_sums: Callable[[str], tuple[Floats, Floats]]
+    """From the question's text to the sums of squared distances on its neighbours, and to the
+    numbers of questions they are of: (m, m) each."""
+    extract: AnswerExtractor = extract_final_answer
+
+    @property
+    def calls(self) -> int:
+        """One of each worker."""
+        return len(self.workers)
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """The most central reply; of a pool of strangers the best worker's."""
+        who = [worker.id for worker in context.pool.ranked() if worker.id in self.workers]
+        if not who:
+            return await run_conductor(
+                question, best_single_worker(), context=context, seed=seed, max_steps=1
+            )
+        run = await ask_workers_in_parallel(
+            self.name, question, context=context.restrict_to(*who), seed=seed, workers=who
+        )
+        replies = {
+            self.workers.index(who[index]): reply for index, reply in round_replies(run).items()
+        }
+        if not replies:
+            return run
+        told = [
+            self.extract(question, replies[m]) if m in replies else None for m in range(self.calls)
+        ]
+        there_m = np.isin(np.arange(self.calls), list(replies))
+        delta_m = self.estimate_question_deltas(question.text, told, there_m)
+        return with_final_reply(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
+
+    def estimate_question_deltas(
+        self, text: str, told: Sequence[str | None], there_m: Masks
+    ) -> Floats:
+        """The estimates for a question, its answers, and who replied at all: (m,)."""
+        sums_mm, counts_mm = self.neighbour_sums(text)
+        both_mm = there_m[:, None] & there_m
+        own_mm = np.where(both_mm, self.distances(told), 0)
+        counts_mm = counts_mm + both_mm
+        known_mm = counts_mm > 0
+        return estimate_deltas(
+            np.where(known_mm, (sums_mm + own_mm) / np.maximum(counts_mm, 1), _DIFFERENT_DISTANCE)
+        )
+
+
+def estimate_deltas(distances_mm: Floats) -> Floats:
+    """delta_i, the mean over pairs j < k of (D_ij + D_ik - D_jk) / 2: (m,)."""
+    m = len(distances_mm)
+    mine_m = distances_mm.sum(axis=1)
+    others_m = distances_mm.sum() / 2 - mine_m
+    return mine_m / (m - 1) - others_m / ((m - 1) * (m - 2))
+
+
+def fit_smoothie(
+    history: History,
+    *,
+    seed: int = 0,  # noqa: ARG001 - every fit has one
+    k: int | None = None,
+    form: AnswerForm = "answers",
+    features: Features | None = None,
+) -> Smoothie:
+    """The method.
+
+    Args:
+        history: whose questions and answers are used, and no scores.
+        seed: not used.
+        k: neighbours, the question itself among them; None: all questions.
+        form: how answers are compared.
+        features: of the questions, for the local form, not fitted yet.
+
+    Raises:
+        ConfigError: there are fewer than three workers.
+    """
+    if len(history.workers) < MIN_WORKERS:
+        raise ConfigError(
+            f"Smoothie compares at least {MIN_WORKERS} workers, not {len(history.workers)}"
+        )
+    answers = history.answers or ()
+    distances = _equality_distances if form == "answers" else _embedding_distances(answers)
+    local = "" if k is None else f"-local@{k}"
+    name = f"smoothie{local}/{form}"
+    nearby = _neighbour_sums(history, distances, k, features)
+    return Smoothie(name=name, workers=history.workers, distances=distances, neighbour_sums=nearby)
+
+
+def _neighbour_sums(
+    history: History, distances: DistanceFunction, k: int | None, features: Features | None
+) -> Callable[[str], tuple[Floats, Floats]]:
+    size = len(history.workers)
+    if not history.answers:
+        nothing_mm = np.zeros((size, size))
+        return lambda _: (nothing_mm, nothing_mm)
+    apart_qmm = np.stack([distances(told) for told in history.answers]).astype(np.float32)
+    asked_qm = history.runs_qm > 0
+    both_qmm = asked_qm[:, :, None] & asked_qm[:, None, :]
+    apart_qmm *= both_qmm
+    if k is None:
+        sums = apart_qmm.sum(axis=0, dtype=np.float64), both_qmm.sum(axis=0)
+        return lambda _: sums
+    embed, known_qd = fit_embedding(history, features)
+
+    def nearby(text: str) -> tuple[Floats, Floats]:
+        near = np.argsort(-(known_qd @ embed([text])[0]), kind="stable")[: k - 1]
+        return apart_qmm[near].sum(axis=0), both_qmm[near].sum(axis=0)
+
+    return nearby
+
+
+def _equality_distances(told: Sequence[str | None]) -> Floats:
+    """Two answers are equal or they are not; none is equal to nothing."""
+    codes: dict[str, int] = {}
+    places = [
+        -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))
+        for m, answer in enumerate(told)
+    ]
+    codes_m = np.asarray(places)
+    return np.where(codes_m[:, None] == codes_m, 0.0, _DIFFERENT_DISTANCE)
+
+
+def _embedding_distances(answers: Sequence[Sequence[str | None]]) -> DistanceFunction:
+    known = [answer for told in answers for answer in told if answer]
+    embed = HashedNgrams(buckets=1024, dimensions=None).fit(known or [""])
+
+    def distances(told: Sequence[str | None]) -> Floats:
+        points_md = embed([normalize_answer(answer or "") for answer in told])
+        cosines_mm = points_md @ points_md.T
+        there_m = np.asarray([answer is not None for answer in told])
+        apart_mm = np.where(there_m[:, None] & there_m, 2 - 2 * cosines_mm, _DIFFERENT_DISTANCE)
+        np.fill_diagonal(apart_mm, 0.0)
+        return np.maximum(apart_mm, 0)
+
+    return distances

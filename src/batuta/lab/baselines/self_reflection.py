@@ -1,0 +1,123 @@
+"""Self-reflection: one worker drafts, criticises its draft, revises it, and so on.
+
+Madaan et al., "Self-Refine: Iterative Refinement with Self-Feedback" (arXiv 2303.17651), algorithm
+1, in the form of the Conductor paper's baseline (arXiv 2512.04388): at most five turns of the same
+worker at temperature 0.7, ended as soon as the feedback finds nothing wrong.
+
+Deviations
+- A turn is a call: draft, feedback, revision, feedback, revision. A revision sees the solution
+  before it and its feedback, not the whole history.
+- The prompts are zero-shot. Each feedback opens with a verdict in words; where none can be read,
+  the revision goes on.
+- The engine reminds the last step of every round that its reply is the final answer, the feedback
+  too; the answer that is returned is nevertheless the last draft or revision, never the feedback.
+- No tests are run; for code that would be Reflexion (arXiv 2303.11366).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Plan,
+    PlanningContext,
+    Question,
+    Reply,
+    Run,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.engine.solver import SolverContext, round_replies, run_conductor, with_final_reply
+
+FEEDBACK = (
+    "Check the solution step by step. Say first whether it is right or wrong; if it is wrong, say "
+    "which step is wrong and why."
+)
+REVISE = "Improve the solution where the feedback found it wrong, and give the final answer."
+_SAYS_RIGHT = re.compile(
+    r"^\W*(?:(?:my |the )?verdict\W+(?:is\W+)?)?(?:yes\W+)?"
+    r"(?:(?:(?:the|this|that|your) (?:solution|answer|draft)(?: above)?|it) is )?"
+    r"(?:entirely |completely |fully )?(?:right|correct)\b"
+    r"(?=[*_ ]*(?:$|[\n.,;:!)–—-]|because\b|since\b|as\b|and\b))",
+    re.IGNORECASE,
+)
+"""A verdict that opens the feedback and says right; "Correct step 2" is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ReflectionConductor:
+    """Writes the turns of the pool's best worker, two a round, until the feedback is content."""
+
+    name: str
+    turns: int
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """A solution and its feedback; the last turn is a solution alone."""
+        left = self.turns - sum(len(round_.steps) for round_ in context.previous)
+        if not left or (context.previous and _is_finished(context)):
+            return AcceptedAnswer()
+        return Plan(
+            _turn_workflow(context.pool.ranked()[0].id, left, revise=bool(context.previous))
+        )
+
+
+def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
+    solution = (
+        Step(subtask=REVISE, worker=worker, previous=True)
+        if revise
+        else Step(subtask="", worker=worker)
+    )
+    more_than_one = left > 1
+    return Workflow(
+        (solution, Step(subtask=FEEDBACK, worker=worker, access=(0,)))
+        if more_than_one
+        else (solution,)
+    )
+
+
+def _is_finished(context: PlanningContext) -> bool:
+    """Whether nothing is left to revise: the feedback says so, or a call failed."""
+    solution, feedback = (context.previous[-1].step(index) for index in (0, 1))
+    if not (solution and isinstance(solution.result, Reply)):
+        return True
+    return (
+        not feedback
+        or not isinstance(feedback.result, Reply)
+        or says_solution_is_right(feedback.result)
+    )
+
+
+def says_solution_is_right(feedback: Reply) -> bool:
+    """Whether the feedback opens by saying that the solution is right."""
+    return _SAYS_RIGHT.match(feedback.text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SelfReflection:
+    """The pool's best worker, and itself again."""
+
+    calls: int = 5
+    """Turns at most."""
+
+    @property
+    def name(self) -> str:
+        """The method and its turns."""
+        return f"self-reflection/{self.calls}"
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """One turn after another; the last solution."""
+        who = context.pool.ranked()[0].id
+        alone = context.restrict_to(who).with_sampling(who)
+        rounds = self.calls // 2 + 1
+        conductor = _ReflectionConductor(self.name, self.calls)
+        run = await run_conductor(question, conductor, alone, seed, max_steps=2, max_rounds=rounds)
+        solutions = [round_replies(run, number).get(0) for number in range(len(run.rounds))]
+        return with_final_reply(run, next((s for s in reversed(solutions) if s), None))

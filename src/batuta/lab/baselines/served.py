@@ -1,0 +1,219 @@
+"""The baselines as a server's methods: plugins of the kinds `baseline` and `learned-baseline`.
+
+They are the rows of `registry`, under the names of `batuta eval`. Those that learn do so from a
+history of outcomes, when they are first asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar, final
+
+import anyio
+import anyio.to_thread
+
+from batuta.core import (
+    CallListener,
+    Conductor,
+    Decision,
+    Draft,
+    MalformedPlan,
+    PlanningContext,
+    Pool,
+    Question,
+    Run,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.suggestions import suggest_names
+from batuta.engine.solver import ConductorSolver, Solver, SolverContext
+from batuta.errors import BatutaError, ConfigError
+from batuta.lab.baselines.cascade import Cascade, most_calls
+from batuta.lab.baselines.cascade_folder import open_cascade
+from batuta.lab.baselines.cascade_training import fit_cascade
+from batuta.lab.baselines.checker import Checker
+from batuta.lab.baselines.registry import BASELINES, Baseline
+from batuta.lab.learners.history import History, read_history
+
+CASCADE = "cascade"
+_MIN_WORKERS = 3
+"""Workers that Smoothie compares; for fewer there is little to route between either."""
+
+_Method = TypeVar("_Method")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBaselines:
+    """Baselines that learn from outcomes of a pool's workers, and the cascade of a folder.
+
+    Raises:
+        ConfigError: the history knows fewer than three of the pool's workers, the cascade none,
+            or the checker is none of them, or there is no cascade for it.
+    """
+
+    pool: Pool
+    history: History | None = None
+    """Outcomes of the workers; None: what learns is not served."""
+    cascade: Cascade | None = None
+    """One that has learned; None: it learns from the history."""
+    checker: str | None = None
+    """The worker that checks the cascade's answers; None: nobody does."""
+
+    def __post_init__(self) -> None:
+        self._find_checker()
+        if self.cascade is not None and not any(
+            w in self.pool for w in self.cascade.selector.workers
+        ):
+            known = ", ".join(self.cascade.selector.workers)
+            raise ConfigError(f"the cascade knows no worker of this pool, only {known}")
+        if self.history is not None:
+            known = [worker for worker in self.history.workers if worker in self.pool]
+            if len(known) < _MIN_WORKERS:
+                raise ConfigError(
+                    f"the history knows {len(known)} workers of this pool and the baselines need "
+                    f"{_MIN_WORKERS}: it names {', '.join(self.history.workers)}"
+                )
+        if self.checker is not None and CASCADE not in self.names:
+            raise ConfigError(
+                f"{self.checker} would check the answers of baseline/{CASCADE}, which learns from "
+                "outcomes with their answers: start the server with --history FILE, or with "
+                "--cascade FOLDER where it has learned"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods that can be opened."""
+        return tuple(self._find_names())
+
+    def open(self, name: str) -> Solver:
+        """Open a method; it is fitted when it first answers."""
+        checker = self._find_checker()
+        if name == CASCADE and self.cascade is not None:
+            return replace(self.cascade, checker=checker)
+        assert self.history is not None  # noqa: S101 - else the name is not among `names`
+        known = [worker for worker in self.history.workers if worker in self.pool]
+        mine = self.history.select(workers=known)
+        if name == CASCADE:
+            return _lazy_cascade(mine, checker)
+        return _learning_solver(next(row for row in BASELINES if row.name == name), mine)
+
+    def _find_names(self) -> Iterator[str]:
+        if self.history is not None:
+            yield from (row.name for row in BASELINES if row.build is None)
+        answered = self.history is not None and self.history.samples is not None
+        if self.cascade is not None or answered:
+            yield CASCADE
+
+    def _find_checker(self) -> Checker | None:
+        if self.checker is None:
+            return None
+        if self.checker not in self.pool:
+            known = suggest_names(self.checker, (worker.id for worker in self.pool))
+            raise ConfigError(f"there is no worker {self.checker!r} to check answers; {known}")
+        return Checker(self.pool[self.checker].id)
+
+
+def open_learned(
+    pool: Pool, history: Path | None, cascade: Path | None, checker: str | None
+) -> ServedBaselines:
+    """Open what outcomes teach about the pool's workers.
+
+    Args:
+        pool: the workers.
+        history: a file of outcomes; None: there is none.
+        cascade: the folder of a cascade that has learned; None: there is none.
+        checker: the worker that checks the cascade's answers; None: nobody does.
+
+    Raises:
+        BatutaError: a file cannot be read or does not fit the pool.
+    """
+    return ServedBaselines(
+        pool=pool,
+        history=None if history is None else read_history(history),
+        cascade=None if cascade is None else open_cascade(cascade),
+        checker=checker,
+    )
+
+
+def open_baseline(name: str) -> Solver:
+    """Open a baseline that learns nothing, by its name with its usual number."""
+    row = next(row for row in BASELINES if row.default_name == name)
+    assert row.build is not None  # noqa: S101 - the entry points name those that are built
+    return row.build(row.number)
+
+
+def _learning_solver(baseline: Baseline, history: History) -> Solver:
+    if baseline.fit_router is not None:
+        fit = partial(baseline.fit_router, history)
+        return ConductorSolver(LazyConductor(baseline.name, fit))
+    assert baseline.fit_chooser is not None  # noqa: S101 - one of the three is there
+    choose = partial(baseline.fit_chooser, history)
+    return LazySolver(baseline.name, choose, len(history.workers))
+
+
+def _lazy_cascade(history: History, checker: Checker | None) -> Solver:
+    """The cascade, fitted when it is first asked."""
+    fit = partial(fit_cascade, history, checker=checker)
+    return LazySolver(CASCADE, fit, most_calls(len(history.workers)))
+
+
+@final
+class LazyMethod(Generic[_Method]):
+    """A method that is fitted once, in a thread, when it is first wanted."""
+
+    def __init__(self, fit: Callable[[], _Method]) -> None:
+        self._fit = fit
+        self._lock = anyio.Lock()
+        self._fitted: _Method | None = None
+
+    async def get(self) -> _Method:
+        """The method.
+
+        Raises:
+            BatutaError: it could not be fitted; the next call tries again.
+        """
+        async with self._lock:
+            if self._fitted is None:
+                await anyio.to_thread.run_sync(self._run_fit)
+        assert self._fitted is not None  # noqa: S101 - else an error was raised
+        return self._fitted
+
+    def _run_fit(self) -> None:
+        """Keeps what was fitted even if whoever wanted it has gone."""
+        self._fitted = self._fit()
+
+
+@final
+class LazyConductor:
+    """A router that is fitted when it first plans."""
+
+    def __init__(self, name: str, fit: Callable[[], Conductor]) -> None:
+        self.name = name
+        self._lazy = LazyMethod(fit)
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The router's decision; why it could not be fitted is the reason of a malformed one."""
+        try:
+            router = await self._lazy.get()
+        except BatutaError as error:
+            return MalformedPlan(draft=Draft(), reason=f"{self.name}: {error}")
+        return await router.plan(context, listener)
+
+
+@final
+class LazySolver:
+    """A solver that is fitted when it first answers."""
+
+    def __init__(self, name: str, fit: Callable[[], Solver], calls: int) -> None:
+        self.name = name
+        self.calls = calls
+        self._lazy = LazyMethod(fit)
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """The solver's run."""
+        return await (await self._lazy.get()).answer(question, context, seed)

@@ -1,0 +1,1 @@
+"""The commands of the laboratory, which the command line finds by their entry points."""

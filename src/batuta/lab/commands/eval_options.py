@@ -1,0 +1,254 @@
+"""The options of `batuta eval`, one group for each panel of its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from batuta.cli.options import (
+    EXECUTION_PANEL,
+    LIMITS_PANEL,
+    MOST_USD,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    QUESTIONS_PANEL,
+    SYSTEMS_PANEL,
+    ConcurrentRuns,
+    ExecutorName,
+    GradingOptions,
+    JsonOutput,
+    RayProcesses,
+    SimulatedQuestions,
+)
+from batuta.environment import data_folder
+from batuta.errors import ConfigError
+from batuta.lab.commands.eval_output import RECORDED_PREFIX
+
+if TYPE_CHECKING:
+    from batuta.lab.evals.matched_budget import EqualResource
+
+DEFAULT_SYSTEMS = "best-single,ultra"
+ALL_SYSTEMS = "all"
+
+
+class RecordSplit(StrEnum):
+    """The way in which a record is divided into a part to learn from and one to measure on."""
+
+    RANDOM = "random"
+    UNSEEN = "unseen"
+    ALL = "all"
+
+
+def _new_folder() -> Path:
+    """Return a folder of this evaluation's own."""
+    return data_folder() / "evals" / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalQuestions:
+    """The questions that are asked."""
+
+    panel: ClassVar = QUESTIONS_PANEL
+
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
+            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all; inspect:FILE.py@TASK."
+        ),
+    ] = "rehearsal"
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Questions at most; default 100, of a record all."),
+    ] = None
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each question; of a record, splits.")
+    ] = 1
+    seed: Annotated[
+        int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
+    ] = 0
+    simulated_questions: SimulatedQuestions = False
+    from_file: Annotated[
+        list[Path] | None,
+        typer.Option("--from-file", help="Your own copy of the source's file."),
+    ] = None
+    split: Annotated[
+        RecordSplit,
+        typer.Option(
+            help="Of a record: random questions, whole unseen families, or all and learn nothing."
+        ),
+    ] = RecordSplit.RANDOM
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seed of each run of a question."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSystems:
+    """The systems that are measured."""
+
+    panel: ClassVar = SYSTEMS_PANEL
+
+    systems: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or all; an unknown name lists them.")
+    ] = None
+    equal_calls: Annotated[
+        bool,
+        typer.Option(
+            "--equal-calls",
+            help="Add self-consistency and best-of-N with as many calls as ultra.",
+        ),
+    ] = False
+    equal_cost: Annotated[
+        bool,
+        typer.Option(
+            "--equal-cost", help="Add them with as many dollars as ultra (unknown: tokens)."
+        ),
+    ] = False
+
+    @property
+    def equal(self) -> tuple[EqualResource, ...]:
+        """The resources of which the added systems get as much as ultra."""
+        wanted: dict[EqualResource, bool] = {"calls": self.equal_calls, "cost": self.equal_cost}
+        return tuple(what for what in wanted if wanted[what])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalPool:
+    """The pool that is measured, and its changes."""
+
+    panel: ClassVar = POOL_PANEL
+
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help="rehearsal, discover (keys and local servers), or a file; of a record, the "
+            "models to keep, comma-separated."
+        ),
+    ] = None
+    conductor: Annotated[
+        str | None, typer.Option(help="Who conducts `ultra`, as for batuta ask.")
+    ] = None
+    pools: Annotated[
+        int | None,
+        typer.Option(min=1, help="Give each question this many workers, chosen at random."),
+    ] = None
+    leaves: Annotated[
+        str | None,
+        typer.Option(help="Of a record: workers that leave after the rest was learned from."),
+    ] = None
+    joins: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a record: workers known on few questions: NAME[:COUNT], 40 unless said."
+        ),
+    ] = None
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Of a record: where none fits, another recorded answer stands in, marked.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalLimits:
+    """The dollars that may be spent."""
+
+    panel: ClassVar = LIMITS_PANEL
+
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=MOST_USD,
+            help="Dollars at most, over all commands with --budget and this --out.",
+        ),
+    ] = None
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Say about how many calls it makes and what they cost; ask nobody."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalExecution:
+    """Options of where the runs are executed, and how many at the same time."""
+
+    panel: ClassVar = EXECUTION_PANEL
+
+    concurrency: ConcurrentRuns = 64
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Recorded sets at the same time; default one per core."),
+    ] = None
+    executor: ExecutorName = "local"
+    workers: RayProcesses = None
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="PostgreSQL URL for finished calls, shared by machines; default a file in --out."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOutput:
+    """The files and texts that come of it."""
+
+    panel: ClassVar = OUTPUT_PANEL
+
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the results; what is there is not run again.",
+            default_factory=_new_folder,
+            show_default=False,
+        ),
+    ]
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for a report: HTML, figures, tables.")
+    ] = None
+    plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False
+    json: JsonOutput = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalCommandOptions:
+    """The options of `batuta eval`."""
+
+    questions: EvalQuestions
+    systems: EvalSystems
+    pool: EvalPool
+    limits: EvalLimits
+    execution: EvalExecution
+    grading: GradingOptions
+    output: EvalOutput
+
+    def __post_init__(self) -> None:
+        """Refuse a command that names no system.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if not self.system_names:
+            raise ConfigError("name at least one system: --systems best-single,ultra")
+
+    @property
+    def system_names(self) -> tuple[str, ...]:
+        """The names of the systems; of a record all of them unless some are named."""
+        recorded = self.questions.tasks.startswith(RECORDED_PREFIX)
+        named = self.systems.systems
+        if named is None:
+            named = ALL_SYSTEMS if recorded else DEFAULT_SYSTEMS
+        return tuple(name.strip() for name in named.split(",") if name.strip())

@@ -1,0 +1,75 @@
+"""What `batuta eval` says and writes when it has measured, and how its helpers end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error
+
+RECORDED_PREFIX = "recorded:"
+"""Before the name of a recorded set."""
+
+
+def set_folder(tasks: str) -> str:
+    """The folder of a recorded set among those of others."""
+    return tasks.removeprefix(RECORDED_PREFIX).replace("/", "-")
+
+
+def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | None) -> None:
+    """Write the table of all sets beside their folders.
+
+    Raises:
+        ConfigError: a report is wanted and jinja2 is not installed.
+        StoreError: a folder cannot be written.
+    """
+    from batuta.lab.evals.report_files import publish_report_index, write_report_index  # noqa: PLC0415 - loads numpy
+
+    reports = {set_folder(one["tasks"]): one for one in found}
+    write_report_index(out, reports)
+    if report is not None:
+        publish_report_index(report, reports)
+
+
+def print_table(report: dict[str, Any]) -> None:
+    """The table on stdout."""
+    from batuta.lab.evals.markdown_report import TABLE_HEADS, report_notes, report_title, table_rows  # noqa: PLC0415 - with the rest
+
+    console = open_console()
+    shown = Table(title=report_title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for number, head in enumerate(TABLE_HEADS[:-1]):
+        shown.add_column(head, justify="right" if number else "left", no_wrap=True)
+    for row in table_rows(report):
+        shown.add_row(*row[:-1])
+    console.print(shown)
+    for line in report_notes(report):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def has_scores(found: Sequence[dict[str, Any]]) -> bool:
+    """Whether any run has a score."""
+    return any(figures["n"] for one in found for figures in one["systems"].values())
+
+
+def print_message(sentence: str) -> None:
+    """On stderr."""
+    write_error(f"batuta: {sentence}\n")
+
+
+def exit_with_parent() -> None:
+    """Ends this process as soon as the one that began it is gone, even killed: nobody reads on."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,252 @@
+"""What `batuta eval` was asked for, and who is measured on what."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from batuta.config.load import load_trained_conductor
+from batuta.embedded.policy import is_policy
+from batuta.environment import read_variable
+from batuta.errors import ConfigError
+from batuta.lab.commands.eval_options import EvalCommandOptions, RecordSplit
+from batuta.lab.commands.eval_output import RECORDED_PREFIX, print_message
+from batuta.lab.executor.select import LOCAL
+from batuta.lab.task_sources import REHEARSAL, WORLD2, check_simulated_questions
+
+if TYPE_CHECKING:
+    from batuta.core import Client, Conductor, Worker
+    from batuta.lab.evals import EvalPart, Subject, TaskSet
+    from batuta.lab.evals.runner import TrialRunner
+    from batuta.lab.evals.setup import SubjectSetup
+    from batuta.lab.evals.subject import CallLimit
+
+INSPECT_PREFIX = "inspect:"
+"""Before the name of a task of inspect_ai."""
+DEFAULT_LIMIT = 100
+"""Questions where none are named; of a record, all."""
+PAID_FILE = "paid.db"
+"""The file of the calls paid from the budget."""
+SIMULATED_CALIBRATION = 1000
+"""Questions on which simulated workers, which cost nothing, are compared with each other."""
+
+
+def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
+    """Run a task of inspect_ai on every system, and return options that compare its record.
+
+    Raises:
+        ConfigError: inspect_ai is missing, or the task or a system cannot be run.
+        SourceError: nothing was scored.
+    """
+    _refuse_budget(wanted, "inspect_ai asks the questions")
+    from batuta.lab.evals.inspect_tasks import InspectRun, run_inspect_task  # noqa: PLC0415 - numpy
+    from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
+
+    setup = SubjectSetup(pool=wanted.pool.pool, conductor=wanted.pool.conductor)
+    changed, said = anyio.run(_note_inspected, setup, wanted.output.out)
+    if said:
+        print_message(said)
+    run = InspectRun(
+        task=wanted.questions.tasks.removeprefix(INSPECT_PREFIX),
+        systems=wanted.system_names,
+        pool=wanted.pool.pool,
+        conductor=wanted.pool.conductor,
+        limit=wanted.questions.limit,
+        epochs=len(wanted.questions.all_seeds),
+        concurrency=wanted.execution.concurrency,
+        replaced=changed,
+    )
+    path = run_inspect_task(run, wanted.output.out)
+    return replace(
+        wanted,
+        questions=replace(
+            wanted.questions,
+            tasks=f"{RECORDED_PREFIX}{path}",
+            split=RecordSplit.ALL,
+            limit=None,
+            seeds=1,
+        ),
+        systems=replace(wanted.systems, systems=",".join(wanted.system_names)),
+        pool=replace(wanted.pool, pool=None, conductor=None),
+    )
+
+
+async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
+    """Return a text of the workers that were replaced, for the keys of logs, and a sentence."""
+    async with AsyncExitStack() as stack:
+        subject, said = setup.note_pool(await setup.open_subject(stack), folder)
+    return repr(sorted(subject.replaced.items())) if subject.replaced else "", said
+
+
+async def open_eval_subject(
+    wanted: EvalCommandOptions, stack: AsyncExitStack
+) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
+    """Who is asked what, and where that is run (None: here); refuses what is not there."""
+    from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
+
+    if wanted.questions.tasks.startswith(RECORDED_PREFIX):
+        _refuse_budget(wanted, "nothing is paid for a record")
+        return _open_record(wanted), None
+    if wanted.pool.leaves or wanted.pool.joins:
+        raise ConfigError("--leaves and --joins change the pool of a record: --tasks recorded:SET")
+    setup = SubjectSetup(
+        pool=wanted.pool.pool or (WORLD2 if wanted.questions.tasks.startswith(WORLD2) else None),
+        rehearses=wanted.questions.tasks.startswith(REHEARSAL),
+        conductor=wanted.pool.conductor,
+        judge=wanted.grading.judge,
+        sandbox=wanted.grading.sandbox,
+    )
+    subject = await _open_subject(wanted, setup, stack)
+    limit = wanted.questions.limit or DEFAULT_LIMIT
+    others = SIMULATED_CALIBRATION if subject.simulated else limit
+    named = wanted.questions
+    tasks = open_tasks(named.tasks, limit, others, named.seed, files=named.from_file or ())
+    if wanted.limits.check:
+        return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.questions.all_seeds),), None
+    if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
+        shared = wanted.execution.journal or read_variable(os.environ, "BATUTA_JOURNAL")
+        journal = shared or str((wanted.output.out / "calls.db").absolute())
+        setup = replace(setup, journal=journal, scope=wanted.output.out.absolute().name)
+        subject = await setup.open_journal(subject, stack)
+    trial_runner = await _open_trial_runner(wanted, setup, tasks, stack)
+    if tasks.uses_task_graders:
+        asked = (*tasks.tasks, *tasks.calibration)
+        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+        if trial_runner is None:
+            subject = await setup.open_tests(asked, subject, stack)
+    return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.questions.all_seeds),), trial_runner
+
+
+async def _open_subject(
+    wanted: EvalCommandOptions, setup: SubjectSetup, stack: AsyncExitStack
+) -> Subject:
+    """Open the pool within its budget, and print what is to be said of it.
+
+    Raises:
+        ConfigError: it cannot be had, or is not one for these questions.
+        StoreError: the folder cannot be used.
+    """
+    subject = await setup.open_subject(stack)
+    _check_pool_size(wanted, subject)
+    check_simulated_questions(
+        [wanted.questions.tasks],
+        subject.source,
+        simulated=subject.simulated,
+        allowed=wanted.questions.simulated_questions,
+    )
+    subject, changed = setup.note_pool(subject, wanted.output.out, write=not wanted.limits.check)
+    for note in filter(None, (*subject.notes, changed)):
+        print_message(note)
+    if wanted.limits.budget is None or wanted.limits.check:
+        return subject
+    return subject.with_call_limit(_open_budget(wanted, subject, stack))
+
+
+def _refuse_budget(wanted: EvalCommandOptions, reason: str) -> None:
+    """Raise ConfigError if a budget or a check is asked for."""
+    limits, tasks = wanted.limits, wanted.questions.tasks
+    for name, asked in (("--budget", limits.budget is not None), ("--check", limits.check)):
+        if asked:
+            raise ConfigError(f"{name} cannot be used with --tasks {tasks}: {reason}")
+
+
+def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitStack) -> CallLimit:
+    """Open the budget, less what earlier commands with the folder have paid of one.
+
+    Raises:
+        ConfigError: runs are executed elsewhere.
+        StoreError: the list of paid calls cannot be used.
+    """
+    from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
+
+    if wanted.execution.executor != LOCAL:
+        raise ConfigError("--budget is kept by one process: leave out --executor, or --budget")
+    paid = stack.enter_context(PaidCalls(wanted.output.out / PAID_FILE))
+    usd = Decimal(str(wanted.limits.budget))
+    budget = TuneBudget(Allowance(usd=usd, unknown=subject.limits.unknown), paid, replays=False)
+
+    @dataclass(frozen=True, slots=True)
+    class _Limit:
+        """The budget as an evaluation's `CallLimit`."""
+
+        @property
+        def is_spent(self) -> bool:
+            """True if a call was refused."""
+            return budget.refused is not None
+
+        def limit_client(self, client: Client, worker: Worker) -> Client:
+            """Return a client that reserves the price of each attempt before it is made."""
+            return BudgetedClient(client, worker, budget)
+
+    return _Limit()
+
+
+async def _open_trial_runner(
+    wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
+) -> TrialRunner | None:
+    """Where runs are executed; None: in this process.
+
+    Raises:
+        ConfigError: there is no such executor, or its machines have no journal in common.
+    """
+    from batuta.lab.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals.setup import is_shared  # noqa: PLC0415 - same
+    from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
+
+    where = wanted.execution
+    executor = await stack.enter_async_context(open_executor(where.executor, where.workers))
+    if isinstance(executor, LocalExecutor):
+        return None
+    if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):
+        raise ConfigError(
+            "on several machines finished calls are kept in a database that all of them reach: "
+            "--journal postgresql://user@host/database"
+        )
+    return RemoteTrials(executor, setup, None if tasks.uses_task_graders else tasks.grade)
+
+
+def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
+    from batuta.lab.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals.pool_change import PoolChange  # noqa: PLC0415 - same
+
+    if options.questions.split is RecordSplit.ALL and (options.pool.leaves or options.pool.joins):
+        raise ConfigError("with --split all nothing is learned before the pool changes")
+    if options.execution.executor != "local":
+        raise ConfigError("recorded answers are replayed on this machine; see --jobs")
+    if options.questions.from_file:
+        raise ConfigError("recorded answers have their own files: --from-file is for benchmarks")
+    models = [name.strip() for name in (options.pool.pool or "").split(",") if name.strip()]
+    parts = open_recorded_parts(
+        options.questions.tasks.removeprefix(RECORDED_PREFIX),
+        options.questions.split.value,
+        options.questions.all_seeds,
+        models=models,
+        limit=options.questions.limit,
+        simulate=options.pool.simulate,
+        conductor=_record_conductor(options.pool.conductor),
+        change=PoolChange.parse(options.pool.leaves, options.pool.joins),
+    )
+    _check_pool_size(options, parts[0].subject)
+    return parts
+
+
+def _record_conductor(folder: str | None) -> Conductor | None:
+    """The conductor of a record: one that was trained into a folder, or none."""
+    if folder is None:
+        return None
+    if not is_policy(Path(folder)):
+        raise ConfigError(f"a record can be conducted by the folder of a policy, not by {folder!r}")
+    return load_trained_conductor(Path(folder))
+
+
+def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:
+    wanted = options.pool.pools
+    if wanted is not None and wanted > len(subject.pool):
+        raise ConfigError(f"--pools {wanted} asks for more workers than {len(subject.pool)}")

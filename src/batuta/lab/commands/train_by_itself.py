@@ -1,0 +1,173 @@
+"""`batuta train conductor --minutes`: settings chosen by themselves, one table of what and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from batuta.errors import ConfigError
+from batuta.lab.commands.train_settings import check_questions, override_settings, require_packages
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_output
+
+if TYPE_CHECKING:
+    from batuta.core import Task
+    from batuta.lab.train.auto_training import Choice
+    from batuta.lab.train.settings import TrainSettings
+    from batuta.lab.train.supervision import AutoReport
+
+CHOOSING_PANEL = "Automatic settings"
+"""Options in place of a file of settings."""
+
+
+def train_by_itself(
+    pool: str | None,
+    tasks: str | None,
+    minutes: float | None,
+    *,
+    began: float,
+    out: Path,
+    seed: int,
+    changes: Sequence[str],
+    simulated_questions: bool = False,
+) -> None:
+    """Chooses the settings, says what the training may take, trains, says what came of it.
+
+    Args:
+        pool: whom to conduct.
+        tasks: what to learn from.
+        minutes: how long all of it may take.
+        began: when the command began, of the monotonic clock.
+        out: the folder.
+        seed: of everything.
+        changes: settings that are not chosen, `KEY=VALUE`.
+        simulated_questions: whether real models may be asked questions of a simulated world.
+
+    Raises:
+        ConfigError: an option is missing, or the training cannot be carried out.
+    """
+    if pool is None or tasks is None or minutes is None:
+        raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
+    check_questions(pool, [tasks], allowed=simulated_questions)
+    require_packages()
+    from batuta.lab.train.auto_training import (  # noqa: PLC0415 - loads torch
+        choose_settings,
+        count_kept_back,
+        require_time,
+        train_within,
+    )
+    from batuta.lab.train.questions import draw_kept_back  # noqa: PLC0415 - after the check
+    from batuta.lab.train.supervision import StageClock  # noqa: PLC0415 - loads torch
+
+    if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
+        raise ConfigError(f"{out} holds a training already: name another folder with --out")
+    settings, rows = choose_settings(
+        pool=pool,
+        source=tasks,
+        held=count_kept_back(tasks),
+        minutes=minutes,
+        cores=os.process_cpu_count() if sys.version_info >= (3, 13) else os.cpu_count() or 1,
+        output=out,
+        seed=seed,
+    )
+    settings = _override_chosen(settings, changes)
+    held, clock = draw_kept_back(settings), StageClock(minutes, began, monotonic)
+    plan = require_time(settings, held, clock)
+    console = open_console(stderr=True)
+    _print_choice(console, rows, changes)
+    console.print(
+        f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
+        f"{plan.network.hidden}; it is measured again when the search has ended",
+        markup=False,
+        highlight=False,
+    )
+    _print_spending(console, settings, held)
+    report = train_within(
+        settings,
+        clock,
+        command=sys.argv,
+        on_progress=lambda said: console.print(said, markup=False, highlight=False),
+    )
+    _print_report(console, report, held=len(held))
+    write_output(f"{report.folder}\n")
+
+
+def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
+    """Return the settings with the changes.
+
+    Raises:
+        ConfigError: one of them is what a training within a time has rules of its own for.
+    """
+    changed = override_settings(settings, changes, "--set")
+    for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
+        section, _, key = name.partition(".")
+        before, after = getattr(settings, section), getattr(changed, section)
+        if (getattr(before, key) != getattr(after, key)) if key else (before != after):
+            raise ConfigError(
+                f"{name} needs --config: without it the search, the stages and what is kept back "
+                "have limits of their own"
+            )
+    return changed
+
+
+def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[str]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("chosen", "", "why"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    for change in changes:
+        table.add_row("--set", change, "as you say")
+    console.print(table)
+
+
+def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
+    """What it may cost, before anybody is called."""
+    from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
+    from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
+    from batuta.lab.train.episodes import make_episodes  # noqa: PLC0415 - same
+    from batuta.lab.train.found_workflows import SEARCH_CALLS  # noqa: PLC0415 - same
+
+    pool = anyio.run(load_pool, settings)
+    episodes = make_episodes(held, pool, settings.pool, settings.seed)
+    cost = estimate_cost(settings, episodes, ())
+    times = 1 + Decimal(SEARCH_CALLS) / max(1, cost.calls)
+    unpriced = [str(worker.id) for worker in pool if worker.price is None]
+    besides = (
+        f", without the calls of {', '.join(unpriced)}, whose price is unknown" if unpriced else ""
+    )
+    console.print(
+        f"at most about {round(cost.calls * times):,} calls of workers and "
+        f"${cost.usd * times:,.2f} at list prices{besides}, if the time suffices for all of them; "
+        f"{len(held)} questions are kept back",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("policy", f"right of {held} held back", "steps a workflow", ""):
+        table.add_column(name, justify="left" if name in {"policy", ""} else "right")
+    for one in report.judgements:
+        kept = "kept" if one is report.best else ""
+        right = "unknown" if one["right"] is None else f"{one['right']:.1%}"
+        table.add_row(one["stage"], right, f"{one['steps']:.2f}", kept)
+    console.print(table)
+    for trouble in report.troubles:
+        console.print(str(trouble), markup=False, style="yellow")
+    console.print(
+        f"{report.seconds / 60:.1f} minutes, {report.workflows:,} workflows, "
+        f"{report.calls:,} calls of workers, ${report.usd:,.2f}",
+        markup=False,
+        highlight=False,
+    )

@@ -1,0 +1,186 @@
+"""The options of `batuta train`, and one group for each panel of the help of its last stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from batuta.cli.options import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, SimulatedQuestions
+from batuta.errors import ConfigError
+from batuta.lab.commands.train_by_itself import CHOOSING_PANEL
+from batuta.lab.commands.train_settings import with_executor
+
+MOST_CALLS = 200
+"""The most calls of a check; more would amount to a part of the training."""
+
+Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
+Out = Annotated[Path | None, typer.Option(help="Overrides the file's output folder.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
+]
+ResumeStage = Annotated[
+    bool, typer.Option("--resume", help="Go on from where the same stage was killed.")
+]
+RunsOn = Annotated[
+    str | None,
+    typer.Option(
+        "--executor", help="Where runs are executed: local, ray, ray:local, ray:HOST:PORT."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainStart:
+    """Options of how the training begins."""
+
+    panel: ClassVar = EXECUTION_PANEL
+
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint.")] = (
+        False
+    )
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="With --resume: checkpoint-20, its folder, 20, or best; later ones are forgotten."
+        ),
+    ] = None
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Estimate cost and time, say what is missing; spend nothing."),
+    ] = False
+    calls: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_CALLS,
+            help="With --check: make so many real calls and foretell the bill from them.",
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOutput:
+    """Options of where the policy and the forecast are written."""
+
+    panel: ClassVar = OUTPUT_PANEL
+
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Upload the policy to the Hugging Face hub (hub.repo); needs HF_TOKEN.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRuns:
+    """Options of learning from stored runs, or from a tuning."""
+
+    panel: ClassVar = RUNS_PANEL
+
+    from_runs: Annotated[
+        bool, typer.Option("--from-runs", help="Train on the server's judged runs too.")
+    ] = False
+    store: Annotated[
+        str | None,
+        typer.Option(help="The store to read, a database file or URL; default this machine's."),
+    ] = None
+    runs_share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+    ] = 0.5
+    tuned: Annotated[
+        Path | None,
+        typer.Option("--from", help="A folder of batuta tune: its workflows are learned first."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutomaticOptions:
+    """Options in place of a file of settings."""
+
+    panel: ClassVar = CHOOSING_PANEL
+
+    pool: Annotated[str | None, typer.Option(help="Without --config: the pool to conduct.")] = None
+    tasks: Annotated[
+        str | None, typer.Option(help="Without --config: a JSONL file of questions.")
+    ] = None
+    minutes: Annotated[
+        float | None, typer.Option(min=0.2, help="Without --config: minutes at most.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConductorTrainingOptions:
+    """The options of `batuta train conductor`."""
+
+    config: Annotated[Path | None, typer.Option("--config", help="The training's TOML file.")] = (
+        None
+    )
+    seed: Seed = None
+    out: Out = None
+    changes: Set = None
+    executor: RunsOn = None
+    start: TrainStart
+    output: TrainOutput
+    runs: ServedRuns
+    simulated_questions: SimulatedQuestions = False
+    automatic: AutomaticOptions
+
+    def all_changes(self) -> list[str]:
+        """Return the settings that are not the file's, `KEY=VALUE`."""
+        named = [] if self.output.push is None else [f"hub.repo={self.output.push}"]
+        return [*with_executor(self.changes, self.executor), *named]
+
+    def refuse_with_file(self) -> None:
+        """Refuse options that need a file of settings.
+
+        Raises:
+            ConfigError: one was given.
+        """
+        start, runs, output = self.start, self.runs, self.output
+        given = {
+            "--check": start.check,
+            "--resume": start.resume,
+            "--from-runs": runs.from_runs or runs.store,
+            "--from": runs.tuned,
+            "--json": output.as_json,
+            "--calls": start.calls,
+            "--checkpoint": start.checkpoint,
+            "--push": output.push,
+        }
+        _refuse_mistakes(
+            {
+                f"{name} needs --config: without it the settings are chosen automatically": value
+                for name, value in given.items()
+            }
+        )
+
+    def refuse_beside_file(self) -> None:
+        """Refuse options that a file of settings has no use for, and such as need another one.
+
+        Raises:
+            ConfigError: one was given.
+        """
+        start, chosen = self.start, self.automatic
+        _refuse_mistakes(
+            {
+                "--pool, --tasks and --minutes are for a training without --config: give one or "
+                "the other": chosen.pool or chosen.tasks or chosen.minutes,
+                "--calls needs --check": start.calls and not start.check,
+                "--checkpoint needs --resume": start.checkpoint and not start.resume,
+            }
+        )
+
+
+def _refuse_mistakes(mistakes: Mapping[str, object]) -> None:
+    for sentence, made in mistakes.items():
+        if made:
+            raise ConfigError(sentence)

@@ -1,0 +1,170 @@
+"""The settings of `batuta train`: a file, and what the command line changes in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+import warnings
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import typer
+
+from batuta.config.load import store_target
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError
+from batuta.lab.task_sources import REHEARSAL, WORLD2, check_simulated_questions
+from batuta.rendering.terminal import write_error
+
+if TYPE_CHECKING:
+    from batuta.lab.train.settings import TrainSettings
+
+EXIT_LIMIT = 4
+REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
+
+
+def load_settings(
+    config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
+) -> TrainSettings:
+    """The file's settings, with what the command line overrides.
+
+    Raises:
+        ConfigError: the file cannot be used, or the `[train]` extra is missing.
+    """
+    require_packages()
+    from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
+    from batuta.lab.train.settings import TrainSettings  # noqa: PLC0415 - after the check
+
+    told = [("seed", seed), ("output", None if out is None else str(out))]
+    named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
+    return override_settings(
+        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
+    )
+
+
+def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
+    """Raise ConfigError if real models would be asked questions of a simulated world.
+
+    Args:
+        pool: what the workers come from, as `--pool` names it.
+        names: what the questions come from.
+        allowed: whether somebody has said that it is meant so.
+    """
+    simulated = pool.partition(":")[0] in {REHEARSAL, WORLD2}
+    check_simulated_questions(names, pool, simulated=simulated, allowed=allowed)
+
+
+def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
+    """The changes, with the executor that was asked for."""
+    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
+    return [*(changes or ()), *named]
+
+
+def require_packages() -> None:
+    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    _silence_libraries()
+    for name in REQUIRED_PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
+
+
+@contextmanager
+def budget_exit() -> Generator[None]:
+    """Say in one sentence that the budget is spent, and exit with 4.
+
+    Of several processes the first one does: a launcher ends all where one of them fails, and the
+    first one may still be writing the checkpoint.
+
+    Raises:
+        typer.Exit: it is.
+    """
+    from batuta.lab.train.budget import BudgetSpentError  # noqa: PLC0415 - after the check
+
+    try:
+        yield
+    except BudgetSpentError as spent:
+        if os.environ.get("RANK", "0") != "0":
+            raise typer.Exit(0) from None
+        write_error(f"batuta: {spent}\n")
+        raise typer.Exit(EXIT_LIMIT) from None
+
+
+def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
+    """The settings, part of whose questions come from served runs; says how many there are.
+
+    Raises:
+        ConfigError: nothing can be learned from the runs.
+        StoreError: they cannot be read.
+    """
+    from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - after the check
+    from batuta.lab.train.questions import mix_in_runs  # noqa: PLC0415 - same
+
+    found = anyio.run(read_judged_runs, store or store_target())
+    write_error(f"{found}.\n")
+    return mix_in_runs(settings, f"runs:{store}" if store else "runs", share)
+
+
+def override_settings(
+    settings: TrainSettings, changes: Sequence[str], source: str
+) -> TrainSettings:
+    """The settings with `KEY=VALUE` changes, in their order.
+
+    Raises:
+        ConfigError: a change has no key or value, or its setting is unknown or out of range.
+    """
+    from batuta.config.settings_file import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.lab.train.settings import TrainSettings  # noqa: PLC0415 - after the check
+
+    values: dict[str, Any] = settings.model_dump()
+    for change in changes:
+        values = _merge_values(values, _parse_override(change))
+    return validate_settings(values, source, TrainSettings)
+
+
+def _parse_override(change: str) -> dict[str, Any]:
+    """`a.b=value` as a tree; a value that is no TOML is text.
+
+    Raises:
+        ConfigError: there is no key or no value.
+    """
+    key, equals, value = change.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return tomllib.loads(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    except tomllib.TOMLDecodeError:
+        raise ConfigError(f"--set {change}: {key!r} is no key") from None
+
+
+def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of `change` in their places."""
+    merged = dict(values)
+    for key, value in change.items():
+        if isinstance(value, dict):
+            inner: dict[str, Any] = merged.get(key) or {}
+            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _silence_libraries() -> None:
+    """Keep the libraries' remarks to themselves."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")

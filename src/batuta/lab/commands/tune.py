@@ -1,0 +1,241 @@
+"""`batuta tune`: the pool learns how it is best conducted, for a stated budget."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import typer
+
+from batuta.cli.json_output import print_json
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import format_example
+from batuta.clients import HttpTransport
+from batuta.config.load import LoadedConfig, load_config
+from batuta.core import WorkerId
+from batuta.core.suggestions import suggest_names
+from batuta.errors import ConfigError
+from batuta.lab.commands.eval_output import RECORDED_PREFIX
+from batuta.lab.commands.tune_options import TuneOptions, TuneQuestionOptions
+from batuta.lab.commands.tune_output import show_forecast, show_result
+from batuta.lab.task_sources import check_simulated_questions
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error
+
+if TYPE_CHECKING:
+    from batuta.lab.tune.context import TuneSettings
+    from batuta.lab.tune.opening import TuneQuestions
+    from batuta.lab.tune.parts import QuestionParts
+    from batuta.lab.tune.result import TuneResult
+
+EXIT_INTERRUPTED = 130
+
+
+@with_option_groups
+def command(options: TuneOptions) -> None:
+    """Find the best way to conduct the pool, and test it on held-out questions.
+
+    Calibrates the workers, searches for workflows, chooses a selector, and compares it with the
+    best single worker. Every call is reserved before it is made and recorded after it, so a
+    restart pays for nothing twice.
+
+    Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
+    """
+    try:
+        found = (
+            _tune_record(options)
+            if (options.questions.tasks or "").startswith(RECORDED_PREFIX)
+            else anyio.run(_tune_workflows, options)
+        )
+    except KeyboardInterrupt:
+        folder = options.output.out
+        _write_notice(f"what was paid is kept; the same command with --out {folder} resumes")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if options.output.json:
+        print_json(found)
+
+
+def _tune_record(options: TuneOptions) -> dict[str, Any]:
+    """Tune on recorded answers."""
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.lab.commands.tune_record import tune_record  # noqa: PLC0415 - rarely used
+
+    limit_blas_to_one_thread()
+    return tune_record(options)
+
+
+async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.opening import forecast_tuning  # noqa: PLC0415 - same
+    from batuta.lab.tune.parts import split_questions  # noqa: PLC0415 - same
+    from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
+
+    limit_blas_to_one_thread()
+    async with HttpTransport() as http:
+        loaded = await load_config(http, pool=options.pool, time_scale=0.0)
+        check_simulated_questions(
+            filter(None, [options.questions.tasks]),
+            loaded.source,
+            simulated=loaded.simulated,
+            allowed=options.questions.simulated_questions,
+        )
+        for name, role in ((options.grading.judge, "judge"), (options.goals.rewriter, "rewriter")):
+            if name is not None and name not in loaded.pool:
+                known = suggest_names(name, (worker.id for worker in loaded.pool))
+                raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
+        questions = await _open_all_questions(options.questions)
+        parts = split_questions(questions.tasks, questions.family, options.questions.seed)
+        settings = _tune_settings(options, loaded, questions)
+        if settings.last is not TuneStage.JUDGE:
+            parts = parts.unjudged()
+        if options.execution.check:
+            forecast = forecast_tuning(loaded.pool, questions, parts, settings)
+            if not options.output.json:
+                show_forecast(loaded, questions, forecast)
+            return forecast
+        return await _run_tuning(
+            options, loaded, questions=questions, parts=parts, settings=settings
+        )
+
+
+async def _open_all_questions(wanted: TuneQuestionOptions) -> TuneQuestions:
+    """Return the questions that are named, and those of served runs; without names these alone."""
+    from batuta.lab.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.opening import add_served_questions, open_questions  # noqa: PLC0415 - same
+
+    if wanted.from_runs is None:
+        return open_questions(wanted.tasks, wanted.limit, wanted.seed)
+    found = await read_judged_runs(wanted.from_runs)
+    _write_notice(str(found))
+    named = wanted.tasks is not None
+    known = open_questions(wanted.tasks, wanted.limit, wanted.seed) if named else None
+    return add_served_questions(known, found)
+
+
+def _tune_settings(
+    options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
+) -> TuneSettings:
+    """Return the settings that the options mean.
+
+    Raises:
+        ConfigError: there is no budget, or no such stage.
+    """
+    from batuta.lab.tune.context import TuneSettings  # noqa: PLC0415 - same
+    from batuta.lab.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
+    from batuta.lab.tune.spending import Allowance  # noqa: PLC0415 - same
+    from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
+
+    limits, goals, said = options.limits, options.goals, options.execution.stages
+    if limits.budget is None and limits.calls is None and limits.minutes is None:
+        raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
+    order = list(TuneStage)
+    named = order if said is None else _named_stages(said, order)
+    return TuneSettings(
+        allowance=Allowance(
+            usd=None if limits.budget is None else Decimal(str(limits.budget)),
+            calls=limits.calls,
+            minutes=limits.minutes,
+            unknown=loaded.limits.unknown,
+        ),
+        labelled=is_labelled(questions) if goals.labels is None else goals.labels,
+        call_weight=goals.needed_gain,
+        mean_calls=goals.mean_calls,
+        worth=goals.worth,
+        only_proven=goals.only_proven,
+        rewrites=goals.rewrite and is_rewriting_installed(),
+        lacks_rewriting=goals.rewrite and not is_rewriting_installed(),
+        rewriter=None if goals.rewriter is None else WorkerId(goals.rewriter),
+        max_steps=loaded.limits.steps,
+        seed=options.questions.seed,
+        last=named[-1],
+    )
+
+
+def _named_stages(said: str, order: list[Any]) -> list[Any]:
+    names = [name.strip() for name in said.split(",") if name.strip()]
+    if not names or names != [str(stage) for stage in order[: len(names)]]:
+        known = ",".join(order)
+        raise ConfigError(f"the stages are {known}: name them from the first to the last wanted")
+    return order[: len(names)]
+
+
+async def _run_tuning(
+    options: TuneOptions,
+    loaded: LoadedConfig,
+    questions: TuneQuestions,
+    parts: QuestionParts,
+    *,
+    settings: TuneSettings,
+) -> dict[str, Any]:
+    from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
+    from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.report import describe_tuning  # noqa: PLC0415 - same
+    from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
+
+    where, grading = options.execution, options.grading
+    async with open_runner(
+        loaded.pool, loaded.clients, questions=questions, settings=settings,
+        folder=options.output.out, sandbox=grading.sandbox,
+        judge=None if grading.judge is None else WorkerId(grading.judge),
+        concurrency=where.concurrency, executor=where.executor, processes=where.workers,
+    ) as (runner, budget):  # fmt: skip
+        console = open_console(stderr=True)
+
+        def report(stage: str, found: str) -> None:
+            spent = f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"
+            console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
+
+        context = TuneContext(
+            parts=parts,
+            family=questions.family,
+            runner=runner,
+            settings=settings,
+            used_minutes=start_clock(),
+            report=report,
+        )
+        result = await run_tuning(context)
+    found = describe_tuning(result, parts, settings, runner.meter)
+    _write_results(options, found, result, parts, simulated=loaded.simulated)
+    if not options.output.json:
+        show_result(found, options.output.out, simulated=loaded.simulated)
+    return found
+
+
+def _write_results(
+    options: TuneOptions,
+    found: dict[str, Any],
+    result: TuneResult,
+    parts: QuestionParts,
+    *,
+    simulated: bool,
+) -> None:
+    """Write the folder; only a pool of real workers gets new settings."""
+    from batuta.lab.tune.recommend import write_settings  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.report import write_results  # noqa: PLC0415 - same
+    from batuta.lab.tune.stages import ULTRA  # noqa: PLC0415 - same
+
+    text = None
+    if not simulated:
+        source = Path(options.pool) if options.pool else Path("batuta.toml")
+        system = (result.nominees or {}).get(ULTRA)
+        text = write_settings(
+            source.read_text(encoding="utf-8") if source.is_file() else "",
+            found["recommendation"],
+            result.cards,
+            groups=result.grouping.names,
+            rounds=1 if system is None else system.selector.needed_rounds,
+        )
+    write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
+
+
+def _write_notice(sentence: str) -> None:
+    write_error(f"batuta: {sentence}\n")
+
+
+app = typer.Typer(add_completion=False)
+app.command("tune", epilog=format_example("batuta tune --tasks mine.jsonl --budget 5 --check"))(
+    command
+)

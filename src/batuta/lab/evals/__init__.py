@@ -1,0 +1,30 @@
+"""Systems are measured on tasks: run, counted, reported with their uncertainty."""
+
+from batuta.lab.evals.eval_session import evaluate_parts, evaluate_task_set, forecast_parts
+from batuta.lab.evals.evaluation import EvalPart, Evaluation
+from batuta.lab.evals.matched_budget import MatchedBudget
+from batuta.lab.evals.recorded_sets import open_recorded_parts
+from batuta.lab.evals.result_log import ResultLog, TrialResult
+from batuta.lab.evals.runner import EvalOptions
+from batuta.lab.evals.subject import Subject
+from batuta.lab.evals.systems import System, find_system, system_names
+from batuta.lab.evals.task_sets import TaskSet, open_tasks
+
+__all__ = [
+    "EvalOptions",
+    "EvalPart",
+    "Evaluation",
+    "MatchedBudget",
+    "ResultLog",
+    "Subject",
+    "System",
+    "TaskSet",
+    "TrialResult",
+    "evaluate_parts",
+    "evaluate_task_set",
+    "find_system",
+    "forecast_parts",
+    "open_recorded_parts",
+    "open_tasks",
+    "system_names",
+]

@@ -1,0 +1,139 @@
+"""Every worker is asked: the vote, and the lines that no choice between workers can pass.
+
+`Vote`: the answer that most workers give. `AllWorkers`: everybody answers n times and nothing is
+chosen; who runs it judges all replies:
+
+- the oracle (n = 1) is right if any worker is;
+- the repeatable-skill oracle (n > 1) goes to the worker that did best on the other samples of the
+  same question. What the oracle has above it is luck of sampling, which no router can find.
+
+Nobody stands in for a worker that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from batuta.conductors import FixedConductor
+from batuta.core import Question, Reply, Run, StepRun, WorkerId, Workflow
+from batuta.engine.solver import run_conductor, with_final_reply
+from batuta.lab.baselines import SolverContext, majority_reply
+from batuta.lab.baselines.parallel_answers import ask_workers_in_parallel, build_parallel_workflow
+
+RECORDED_TAG = "recorded"
+"""The tag of a worker that is a record."""
+
+WorkerScore = tuple[WorkerId, float]
+"""Who said it, and what it earned."""
+
+UpperBound = Callable[[Sequence[WorkerScore]], float]
+"""What a reference line earns for all replies to a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllWorkers:
+    """Every worker of the pool, n times."""
+
+    samples: int = 1
+    calls: None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"every worker is asked at least once, not {self.samples} times")
+
+    @property
+    def name(self) -> str:
+        """How often everybody is asked."""
+        return f"each@{self.samples}"
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """All calls at the same time, the best worker's first."""
+        workers = [worker.id for worker in context.pool.ranked()]
+        if all(RECORDED_TAG in worker.tags for worker in context.pool):
+            return await self._ask_in_one_run(workers, question, context, seed)
+        runs: dict[WorkerId, Run] = {}
+
+        async def ask(worker: WorkerId) -> None:
+            conductor = FixedConductor(
+                self.name, lambda _: build_parallel_workflow([worker] * self.samples)
+            )
+            alone = context.restrict_to(worker)
+            runs[worker] = await run_conductor(
+                question, conductor, context=alone, seed=seed, max_steps=self.samples
+            )
+
+        async with anyio.create_task_group() as group:
+            for worker in workers:
+                group.start_soon(ask, worker)
+        return _join_runs([runs[worker] for worker in workers])
+
+    async def _ask_in_one_run(
+        self, workers: Sequence[WorkerId], question: Question, context: SolverContext, seed: int
+    ) -> Run:
+        """One workflow, which on a record of ten models takes a third of the time.
+
+        Substitutes, which cost nothing there, are asked after everybody else and left out.
+        """
+        asked = [worker for worker in workers for _ in range(self.samples)]
+        run = await ask_workers_in_parallel(
+            self.name, question, context=context, seed=seed, workers=asked
+        )
+        (round_,) = run.rounds
+        own = [step for step in round_.steps if step.worker == step.planned]
+        own.sort(key=lambda step: step.index)
+        return replace(run, rounds=(replace(round_, steps=tuple(own)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The answer that most workers give; of equals, the one that the best of its workers gives."""
+
+    name: str = "vote"
+    calls: None = None
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """One call of every worker."""
+        run = await AllWorkers().answer(question, context, seed)
+        replies = [step.result for step in run.steps if isinstance(step.result, Reply)]
+        return with_final_reply(run, majority_reply(replies))
+
+
+def _join_runs(runs: Sequence[Run]) -> Run:
+    """One run of all steps at the same time; it answers as the first that has an answer."""
+    first = next((run for run in runs if run.answer is not None), runs[0])
+    flows = [(round_.workflow, round_) for run in runs for round_ in run.rounds if round_.workflow]
+    if not flows:
+        return first
+    steps: list[StepRun] = []
+    begun = 0
+    for flow, round_ in flows:
+        steps += (replace(step, index=begun + step.index) for step in round_.steps)
+        begun += len(flow)
+    whole = Workflow(tuple(step for flow, _ in flows for step in flow.steps))
+    round_ = replace(flows[0][1], workflow=whole, steps=tuple(steps))
+    return replace(first, rounds=(round_,), seconds=max(run.seconds for run in runs))
+
+
+def oracle_score(scores: Sequence[WorkerScore]) -> float:
+    """The best score of all."""
+    return max((score for _, score in scores), default=0.0)
+
+
+def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
+    """The mean score of the worker that did best on the other samples; of equals, the first.
+
+    The mean is over the samples that are left out in turn. A worker with fewer samples is only
+    chosen for those that it has.
+    """
+    by_worker: dict[WorkerId, list[float]] = {}
+    for worker, score in scores:
+        by_worker.setdefault(worker, []).append(score)
+    depth = max(map(len, by_worker.values()), default=0)
+    kept = [own for own in by_worker.values() if len(own) == depth]
+    if depth < 2:  # noqa: PLR2004 - there is no other sample
+        return 0.0
+    earned = [max(kept, key=lambda own, at=at: sum(own) - own[at])[at] for at in range(depth)]
+    return sum(earned) / depth

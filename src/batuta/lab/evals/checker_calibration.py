@@ -1,0 +1,130 @@
+"""What a checker's word is worth: it checks answers whose grades are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+import numpy as np
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Plan,
+    PlanningContext,
+    Question,
+    Step,
+    Task,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.solver import RunTests
+from batuta.engine.solver import round_replies, run_conductor
+from batuta.lab.baselines import SolverContext
+from batuta.lab.baselines.checker import Checker, fit_checker
+from batuta.lab.baselines.self_reflection import says_solution_is_right
+from batuta.lab.evals.grading import AnswerGrader
+from batuta.lab.learners.history import History
+from batuta.lab.tasks.graders import grade_answer
+
+CHECKS = 40
+"""Answers that are checked at most, each two calls."""
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftThenCheck:
+    """The conductor of one check: a worker answers, the checker reads it."""
+
+    worker: WorkerId
+    check: Step
+    name: str = "draft and check"
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The answer, then its check."""
+        if not context.previous:
+            return Plan(Workflow((Step(subtask="", worker=self.worker),)))
+        return Plan(Workflow((self.check,))) if len(context.previous) == 1 else AcceptedAnswer()
+
+
+async def calibrate_checker(
+    checker: Checker,
+    tasks: Sequence[Task],
+    context: SolverContext,
+    grade: AnswerGrader,
+    *,
+    seed: int = 0,
+    concurrency: int = 16,
+) -> tuple[Checker | None, int]:
+    """The checker with measured rates, and how many checks they rest on.
+
+    None where it is not in the pool, or where what it says tells nothing. The workers answer in
+    turn, so that there are wrong answers too; a check that failed or was not graded is left out.
+
+    Args:
+        checker: who checks, and what is believed beforehand.
+        tasks: questions that are not measured on.
+        context: who can be called.
+        grade: the tasks' grader.
+        seed: of the runs.
+        concurrency: checks at the same time.
+    """
+    who = checker.pick_worker(context.pool)
+    others = [worker.id for worker in context.pool if worker.id != who]
+    if who is None or not others:
+        return None, 0
+    verdicts: list[tuple[bool, bool]] = []
+    limiter = anyio.CapacityLimiter(concurrency)
+
+    async def check(number: int, task: Task) -> None:
+        async with limiter:
+            conductor = _DraftThenCheck(others[number % len(others)], checker.check_step(who))
+            run = await run_conductor(
+                Question.of(task.question),
+                conductor,
+                context=context,
+                seed=seed + number,
+                max_steps=1,
+                max_rounds=_ROUNDS + 1,
+            )
+            draft, verdict = (next(iter(round_replies(run, r).values()), None) for r in (0, 1))
+            if draft is None or verdict is None:
+                return
+            found = await grade_answer(grade, task, draft.text)
+            if found.score is not None:
+                verdicts.append((found.score >= 0.5, says_solution_is_right(verdict)))  # noqa: PLR2004
+
+    async with anyio.create_task_group() as group:
+        for number, task in enumerate(tasks[:CHECKS]):
+            group.start_soon(check, number, task)
+    return fit_checker(checker, verdicts), len(verdicts)
+
+
+async def calibrate_tests(
+    believed: Checker, history: History, run_tests: RunTests
+) -> Checker | None:
+    """What the tests that questions show are worth, by answers whose grades are known.
+
+    Nobody is called: programs that the workers wrote are run. None where they tell nothing.
+
+    Args:
+        believed: the rates before any was run.
+        history: what was answered, the extracted programs, and what each earned.
+        run_tests: runs the tests of a question.
+    """
+    verdicts: list[tuple[bool, bool]] = []
+    workers = range(len(history.workers))
+    for row, question in enumerate(history.questions):
+        for place in workers if history.answers is not None else ():
+            said, score = (history.answers or ())[row][place], history.scores_qm[row, place]
+            if said is None or np.isnan(score) or len(verdicts) >= CHECKS:
+                continue
+            passed = await run_tests(question, f"```python\n{said}\n```")
+            if passed is not None:
+                verdicts.append((bool(score >= 0.5), passed))  # noqa: PLR2004
+    return fit_checker(believed, verdicts)

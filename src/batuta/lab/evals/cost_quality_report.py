@@ -1,0 +1,156 @@
+"""Cost and quality in one number a method: AIQ, APGR and CPT of an evaluation.
+
+Systems that are one method with other numbers (`cascade@0.001`, `self-consistency@5`, `moa-8`) are
+points of one curve, as are the workers alone. The range of cost is that of all systems, and each
+curve begins with the cheapest of them: between two systems a lot can choose, which is how
+RouterBench (arXiv 2403.12031, section 3) joins points to curves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from batuta.core import WorkerId
+from batuta.lab.evals.cost_quality import (
+    CostQuality,
+    average_improvement,
+    average_recovered_gap,
+    calls_for_gap,
+    quality_hull,
+    recovered_gap,
+)
+from batuta.lab.evals.fitted_methods import FittedMethod
+
+Json = dict[str, Any]
+
+ALONE = "a worker alone"
+"""The curve of the workers themselves and of the best of them."""
+CURVE_POINTS = 101
+"""Points of a curve of the recovered gap in a report."""
+_UNITS = ("usd", "tokens", "calls")
+_NUMBER_PATTERN = re.compile(r"[@-][\d.]+$")
+_BEST_SINGLE = "best-single"
+
+
+class CreditTable(Protocol):
+    """What single workers earn on the questions of a part."""
+
+    def __call__(
+        self, part: int, worker: str, tasks: Sequence[str]
+    ) -> Sequence[float | None] | None:
+        """Return the credit by task, None where it is not known; None: it was not asked."""
+        ...
+
+
+def cost_unit(systems: Mapping[str, Json]) -> str:
+    """What a question's cost is in: dollars if all are known, else tokens, else calls."""
+    scored = [figures for figures in systems.values() if figures["accuracy"] is not None]
+    known = (unit for unit in _UNITS if scored and all(figures[unit] for figures in scored))
+    return next(known, "calls")
+
+
+def build_curves(
+    systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
+) -> Json | None:
+    """The curves and their AIQ; None where all systems cost the same, or nothing was scored.
+
+    Args:
+        systems: figures by name, as in a report.
+        references: lines to compare with, which are no methods.
+        workers: of the pool.
+    """
+    methods = {
+        name: figures
+        for name, figures in systems.items()
+        if name not in references and figures["accuracy"] is not None
+    }
+    unit = cost_unit(methods)
+    points = {n: (float(f[unit]), float(f["accuracy"])) for n, f in methods.items() if f[unit]}
+    if len({cost for cost, _ in points.values()}) < 2:  # noqa: PLR2004 - there is no range
+        return None
+    low, high = (pick(cost for cost, _ in points.values()) for pick in (min, max))
+    cheapest = max((p for p in points.values() if p[0] == low), key=lambda p: p[1])
+    grouped: dict[str, dict[str, CostQuality]] = defaultdict(dict)
+    for name, point in points.items():
+        grouped[_curve_name(name, workers)][name] = point
+    curves = {
+        name: {
+            "systems": list(own),
+            "hull": [list(corner) for corner in quality_hull([cheapest, *own.values()])],
+            "aiq": average_improvement([cheapest, *own.values()], low, high),
+        }
+        for name, own in grouped.items()
+    }
+    return {"unit": unit, "low": low, "high": high, "curves": curves}
+
+
+def _curve_name(system: str, workers: Sequence[str]) -> str:
+    if system in workers or system == _BEST_SINGLE:
+        return ALONE
+    return _NUMBER_PATTERN.sub("", system)
+
+
+def build_recovered(
+    fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
+) -> Json:
+    """APGR, CPT(50 %) and CPT(80 %) of each router whose pair of workers answered every question.
+
+    Args:
+        fitted: by system, what it learned on each part.
+        credit: what single workers earn.
+    """
+    found: Json = {}
+    missing: set[WorkerId] = set()
+    for name, parts in fitted.items():
+        ratings = [one for one in parts if one is not None and one.pair is not None]
+        if not ratings or len(ratings) < len(parts):
+            continue
+        joined = _join_parts(ratings, credit, missing)
+        recovered = None if joined is None else recovered_gap(*joined)
+        if recovered is None:
+            continue
+        places = np.linspace(0, len(recovered) - 1, min(CURVE_POINTS, len(recovered)))
+        found[name] = {
+            "weak": sorted({str(one.pair.weak) for one in ratings if one.pair}),
+            "strong": sorted({str(one.pair.strong) for one in ratings if one.pair}),
+            "apgr": average_recovered_gap(recovered),
+            "cpt50": calls_for_gap(recovered, 0.5),
+            "cpt80": calls_for_gap(recovered, 0.8),
+            "curve": recovered[places.round().astype(int)].tolist(),
+        }
+    return {"systems": found, "missing": sorted(missing)}
+
+
+def _join_parts(
+    ratings: Sequence[FittedMethod], credit: CreditTable, missing: set[WorkerId]
+) -> tuple[list[int], list[float], list[float]] | None:
+    """The order of all questions, and what the weak and the strong worker earn on each."""
+    ahead: list[float] = []
+    weak: list[float] = []
+    strong: list[float] = []
+    is_whole = True
+    for part, one in enumerate(ratings):
+        assert one.pair is not None  # noqa: S101 - the caller has left these out
+        tasks = list(one.ahead)
+        its_weak, its_strong = (
+            credit(part, worker, tasks) for worker in (one.pair.weak, one.pair.strong)
+        )
+        missing |= {one.pair.weak} if its_weak is None else set()
+        missing |= {one.pair.strong} if its_strong is None else set()
+        if its_weak is None or its_strong is None:
+            is_whole = False
+            continue
+        for more, low, high in zip(one.ahead.values(), its_weak, its_strong, strict=True):
+            if low is not None and high is not None:  # an outage of either tells nothing
+                ahead.append(more)
+                weak.append(low)
+                strong.append(high)
+    if not is_whole or not ahead:
+        return None
+    order = np.argsort(-np.asarray(ahead), kind="stable")
+    return [int(place) for place in order], weak, strong

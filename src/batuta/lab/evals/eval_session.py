@@ -1,0 +1,447 @@
+"""Systems on questions, one after another: calibrate, learn, run, collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from batuta.core import Pool, WorkerId
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.baselines import Cascade, SolverContext
+from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker
+from batuta.lab.evals.best_worker import warn_unmeasured
+from batuta.lab.evals.checker_calibration import calibrate_checker, calibrate_tests
+from batuta.lab.evals.evaluation import EvalPart, Evaluation
+from batuta.lab.evals.fitted_methods import (
+    FittedFile,
+    FittedMethod,
+    describe_fitted,
+    fitted_key,
+)
+from batuta.lab.evals.forecast import EvalForecast, ExpectedCalls, expect_calls
+from batuta.lab.evals.learned_methods import (
+    CHECKED_CASCADE,
+    adapt_to_record,
+    history_digest,
+    measured_history,
+)
+from batuta.lab.evals.matched_budget import EqualResource, MatchedBudget, match_calls, match_cost
+from batuta.lab.evals.progress import StartProgress
+from batuta.lab.evals.result_log import ResultLog, TrialResult
+from batuta.lab.evals.runner import EvalOptions, EvalTrial, plan_trials, run_trials
+from batuta.lab.evals.stats import mean_or_none
+from batuta.lab.evals.subject import Subject
+from batuta.lab.evals.systems import ALL as ALL_SYSTEMS
+from batuta.lab.evals.systems import (
+    BEST_SINGLE,
+    ULTRA,
+    System,
+    calibration_system,
+    find_system,
+    runnable_systems,
+    why_not_runnable,
+)
+from batuta.lab.evals.task_sets import TaskSet
+
+BUDGET_SPENT = "the budget was spent before it"
+NOTHING_LEFT = "it must learn from other questions and there are none left: ask fewer with --limit"
+
+
+async def evaluate_task_set(
+    subject: Subject,
+    tasks: TaskSet,
+    names: Sequence[str],
+    options: EvalOptions,
+    result_log: ResultLog,
+    bar: StartProgress = lambda _, __: lambda: None,
+    *,
+    equal: Sequence[EqualResource] = (),
+) -> Evaluation:
+    """Measure the systems of those names on one task set; see `evaluate_parts`."""
+    return await evaluate_parts(
+        (EvalPart(subject=subject, tasks=tasks, seeds=options.seeds),),
+        names,
+        options=options,
+        result_log=result_log,
+        bar=bar,
+        equal=equal,
+    )
+
+
+async def evaluate_parts(
+    parts: Sequence[EvalPart],
+    names: Sequence[str],
+    options: EvalOptions,
+    result_log: ResultLog,
+    *,
+    bar: StartProgress = lambda _, __: lambda: None,
+    equal: Sequence[EqualResource] = (),
+) -> Evaluation:
+    """Measure the systems of those names.
+
+    Args:
+        parts: who is asked what; all with the same grader.
+        names: of the systems, each once; `all`: those that can be run.
+        options: concurrency, sub-pools.
+        result_log: what was measured before, and where results go.
+        bar: shows how far each system is.
+        equal: also self-consistency and best-of-N with as many calls, or as much money, as
+            `ultra` takes on average, which is measured first; where nobody conducts, the first
+            system.
+
+    Raises:
+        ConfigError: there is no system of that name, or none of them can be measured here.
+        ExceptionGroup: of the StoreError, where a result could not be written.
+    """
+    subject = parts[0].subject
+    stage = _EvalSession(parts, options, result_log, bar)
+    wanted = stage.runnable(_find_systems(names, subject, equal))
+    for group in _group_systems(wanted, subject):
+        await stage.measure(*group)
+    if not stage.systems:
+        reasons = "; ".join(f"{name}: {why}" for name, why in stage.left_out.items())
+        raise ConfigError(f"nothing can be measured. {reasons}")
+    budgets = [await stage.equalise(stage.systems[0].name, what) for what in dict.fromkeys(equal)]
+    order = [one.name for one in wanted]
+    measured = {one.name: one for one in stage.systems}
+    kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
+    return Evaluation(
+        parts=tuple(stage.calibrated_parts),
+        options=options,
+        systems=tuple(measured[name] for name in kept),
+        results={name: stage.results[name] for name in kept},
+        strengths=stage.strengths(),
+        budgets=tuple(budget for budget in budgets if budget),
+        left_out=stage.left_out,
+        unasked=stage.unasked,
+        fitted={name: tuple(found) for name, found in stage.fitted.items()},
+    )
+
+
+async def forecast_parts(
+    parts: Sequence[EvalPart],
+    names: Sequence[str],
+    options: EvalOptions,
+    result_log: ResultLog,
+    *,
+    equal: Sequence[EqualResource] = (),
+) -> EvalForecast:
+    """Foretell what `evaluate_parts` would ask; nobody is called.
+
+    Args:
+        parts: who is asked what.
+        names: of the systems.
+        options: sub-pools.
+        result_log: what was measured before.
+        equal: what is compared for as many calls, or as much money, as the first system takes.
+
+    Raises:
+        ConfigError: there is no system of that name.
+    """
+    stage = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
+    wanted = stage.runnable(_find_systems(names, parts[0].subject, equal))
+    found = await stage.forecast(wanted, calibrates=bool(equal))
+    if equal and wanted:  # two methods, each with the budget of the first system
+        again = ExpectedCalls()
+        for _ in range(2 * len(set(equal))):
+            again += found.get(wanted[0].name, ExpectedCalls())
+        found["equal"] = again
+    needs = bool(equal) or any(one.needs_calibration for one in wanted)
+    known = all(part.history is not None or part.tasks.calibration for part in parts)
+    notes = (warn_unmeasured(parts[0].subject.pool),) if needs and not known else ()
+    return EvalForecast({name: calls for name, calls in found.items() if calls.calls}, notes)
+
+
+def _find_systems(
+    names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
+) -> list[System]:
+    """Find the systems by name; `ultra` comes first where others are to have as much."""
+    wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
+    if equal and subject.conductor is not None:
+        first = find_system(ULTRA, subject)
+        wanted = [first, *(other for other in wanted if other.name != ULTRA)]
+    return wanted
+
+
+def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
+    found = [
+        each
+        for name in names
+        for each in (runnable_systems(subject) if name == ALL_SYSTEMS else (name,))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
+    """The systems in order; over a record, those that look at everybody's replies side by side."""
+    shared = [one for one in wanted if one.uses_all_answers and subject.answer_cache is not None]
+    for one in wanted:
+        if one not in shared:
+            yield [one]
+        elif one is shared[0]:
+            yield shared
+
+
+class _EvalSession:
+    """The systems measured so far."""
+
+    def __init__(
+        self,
+        parts: Sequence[EvalPart],
+        options: EvalOptions,
+        result_log: ResultLog,
+        bar: StartProgress,
+    ) -> None:
+        self.parts = tuple(parts)
+        self.calibrated_parts = list(parts)
+        """The same with what was measured of the workers, for the systems that may know it."""
+        self.options = options
+        self.result_log = result_log
+        self.bar = bar
+        self.systems: list[System] = []
+        self.results: dict[str, tuple[TrialResult, ...]] = {}
+        self.left_out: dict[str, str] = {}
+        self.unasked = 0
+        """Runs that were not begun, as the budget did not allow them."""
+        self.fitted: dict[str, list[FittedMethod | None]] = {}
+        self._fitted_file = FittedFile(result_log.path.parent)
+        self.checkers: dict[int, Checker | None] = {}
+        """By the identity of the part: the checker with the rates that were measured there."""
+        self.executed: dict[int, Checker | None] = {}
+        """By the identity of the part: what the tests that its questions show are worth."""
+        self._is_calibrated = False
+
+    def runnable(self, wanted: Sequence[System]) -> list[System]:
+        """Those that can be run here; the others are left out, with the reason."""
+        known = all(part.history is not None or part.tasks.calibration for part in self.parts)
+        found: list[System] = []
+        for one in wanted:
+            why = why_not_runnable(one, self.parts[0].subject)
+            if why is None and one.fitter is not None and not known:
+                why = NOTHING_LEFT
+            if why is None:
+                found.append(one)
+            else:
+                self.left_out[one.name] = why
+        return found
+
+    async def measure(self, *systems: System) -> None:
+        """Run the systems on every part, unless they were run before.
+
+        One that cannot learn from these outcomes is left out, with the reason; the others are
+        measured all the same.
+
+        Args:
+            systems: each question is run by all of them, one after another.
+        """
+        planned: dict[str, list[EvalTrial]] = {}
+        for one in systems:
+            if one.name in self.results:
+                continue
+            if one.needs_calibration:
+                await self._calibrate()
+            if self._is_spent:
+                self.left_out[one.name] = BUDGET_SPENT
+                continue
+            try:
+                planned[one.name] = await self._plan_system(one)
+            except (ConfigError, SourceError) as error:
+                self.left_out[one.name] = str(error)
+                self.fitted.pop(one.name, None)
+                continue
+            self.systems.append(one)
+        bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
+        in_turn = [trial for row in zip_longest(*planned.values()) for trial in row if trial]
+        results = await self._run_planned(in_turn, lambda name: bars[name]())
+        for name in planned:
+            self.results[name] = tuple(run for run in results if run.system == name)
+
+    async def _plan_system(self, one: System) -> list[EvalTrial]:
+        """Let the system learn what it must, and return its trials on every part.
+
+        Raises:
+            ConfigError: it cannot learn from these outcomes.
+            SourceError: the same.
+        """
+        if one.name == CHECKED_CASCADE:
+            await self._calibrate_checkers()
+        if one.name.startswith("cascade"):
+            await self._calibrate_tests()
+        parts = self.calibrated_parts if one.needs_calibration else self.parts
+        return [trial for part in parts for trial in self._plan_part(one, part)]
+
+    @property
+    def _is_spent(self) -> bool:
+        """True if the budget allows no more calls."""
+        limit = self.parts[0].subject.call_limit
+        return limit is not None and limit.is_spent
+
+    async def forecast(
+        self, wanted: Sequence[System], *, calibrates: bool
+    ) -> dict[str, ExpectedCalls]:
+        """Foretell what is still to be asked, by system."""
+        found: dict[str, ExpectedCalls] = {}
+        if calibrates or any(one.needs_calibration for one in wanted):
+            planned = [
+                trial
+                for part in self.parts
+                if part.history is None
+                for own in self._plan_calibration(part).values()
+                for trial in own
+            ]
+            found["calibration"] = self._expect_missing(planned)
+            if not found["calibration"].calls:  # every call is recorded: this is free
+                await self._calibrate()
+        for one in wanted:
+            parts = self.calibrated_parts if one.needs_calibration else self.parts
+            trials = [trial for part in parts for trial in self._plan_keys(one, part)]
+            found[one.name] = self._expect_missing(trials)
+        return found
+
+    def _expect_missing(self, planned: Sequence[EvalTrial]) -> ExpectedCalls:
+        return expect_calls([one for one in planned if not self.result_log.is_done(one.key)])
+
+    def _plan_keys(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
+        """Return the part's trials as they are before anything has learned."""
+        return plan_trials(
+            one,
+            [(task, part.tasks.family(task)) for task in part.tasks.tasks],
+            subject=part.subject,
+            options=replace(self.options, seeds=part.seeds),
+            history_digest=history_digest(part.history) if one.fitter and part.history else "",
+        )
+
+    def _plan_part(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
+        """The part's trials; what must learn learns if one of them is still to be run."""
+        found = self._plan_keys(one, part)
+        if one.fitter is None:
+            return found
+        assert part.history is not None  # noqa: S101 - told before anything was run
+        key = fitted_key([trial.key for trial in found])
+        kept = self.fitted.setdefault(one.name, [])
+        if all(self.result_log.is_done(trial.key) for trial in found):
+            kept.append(self._fitted_file.get(key))
+            return found
+        solver, replays = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
+        questions = {task.id: task.question for task in part.tasks.tasks if not task.private}
+        learned = describe_fitted(one.name, solver, part.history, questions)
+        kept.append(learned)
+        self._fitted_file.add(key, learned)
+        if isinstance(solver, Cascade) and solver.checker is not None:
+            solver = replace(solver, checker=self.checkers.get(id(part), solver.checker))
+        if isinstance(solver, Cascade) and id(part) in self.executed:
+            solver = replace(solver, executed=self.executed[id(part)])
+        taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
+        return tuple(replace(trial, system=taught) for trial in found)
+
+    async def _run_planned(
+        self, planned: Sequence[EvalTrial], on_result: Callable[[str], None]
+    ) -> tuple[TrialResult, ...]:
+        grade = self.parts[0].tasks.grade
+        found = await run_trials(
+            planned, grade, result_log=self.result_log, options=self.options, on_result=on_result
+        )
+        self.unasked += len(planned) - len(found)
+        return found
+
+    def strengths(self) -> dict[WorkerId, float | None]:
+        """Each worker's, as known beforehand."""
+        if not self._is_calibrated:
+            return {}
+        found: dict[WorkerId, float | None] = {}
+        for worker in self.parts[0].subject.pool:
+            own = [part.subject.pool[worker.id].strength for part in self.calibrated_parts]
+            found[worker.id] = mean_or_none([strength for strength in own if strength is not None])
+        return found
+
+    async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
+        """Measure self-consistency and best-of-N with as much as that system took."""
+        budget = await self._matched_budget(name, what)
+        if budget is None:
+            return None
+        replays = self.parts[0].subject.replay_pool
+        k = budget.k if replays is None else min(budget.k, replays.record.scores_qms.shape[2])
+        subject = self.parts[0].subject
+        methods = (f"self-consistency@{k}", f"best-of-{k}")
+        for method in methods if replays is None or replays.simulate else methods[:1]:
+            await self.measure(find_system(method, subject))
+        return replace(budget, k=k)
+
+    async def _matched_budget(self, name: str, what: EqualResource) -> MatchedBudget | None:
+        """Samples of the best worker that come to what that system took; None: it is not known."""
+        scored = [run for run in self.results[name] if run.unscored != "outage"]
+        if what == "calls":
+            return match_calls(name, scored)
+        if not scored:
+            return None
+        await self.measure(find_system(BEST_SINGLE, self.parts[0].subject))
+        single = [run for run in self.results[BEST_SINGLE] if run.unscored != "outage"]
+        return match_cost(name, scored, single)
+
+    async def _calibrate(self) -> None:
+        """Measure every worker alone on the calibration questions, once."""
+        if self._is_calibrated:
+            return
+        for place, part in enumerate(self.parts):
+            if part.history is None and part.tasks.calibration:
+                self.calibrated_parts[place] = await self._calibrate_part(part)
+        self._is_calibrated = any(part.history is not None for part in self.calibrated_parts)
+
+    async def _calibrate_checkers(self) -> None:
+        """What a checker's word is worth, on the questions that calibrate the workers, once."""
+        for part in self.calibrated_parts:
+            subject = part.subject
+            if id(part) in self.checkers or subject.replay_pool or not part.tasks.calibration:
+                continue
+            context = SolverContext(
+                pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
+            )
+            self.checkers[id(part)], _ = await calibrate_checker(
+                Checker(),
+                part.tasks.calibration,
+                context,
+                part.tasks.grade,
+                seed=part.seeds[0],
+                concurrency=self.options.concurrency,
+            )
+
+    async def _calibrate_tests(self) -> None:
+        """What passing the tests of a question is worth, by the answers that calibrate, once."""
+        for part in self.calibrated_parts:
+            if id(part) not in self.executed and part.subject.run_tests and part.history:
+                self.executed[id(part)] = await calibrate_tests(
+                    EXECUTED_TESTS, part.history, part.subject.run_tests
+                )
+
+    def _plan_calibration(self, part: EvalPart) -> dict[WorkerId, tuple[EvalTrial, ...]]:
+        """Plan to ask each worker alone the questions that calibrate."""
+        terms = replace(self.options, seeds=part.seeds[:1], sub_pool=None)
+        tasks = [(task, part.tasks.family(task)) for task in part.tasks.calibration]
+        return {
+            worker.id: plan_trials(calibration_system(worker.id), tasks, part.subject, terms)
+            for worker in part.subject.pool
+        }
+
+    async def _calibrate_part(self, part: EvalPart) -> EvalPart:
+        """Measure the part's workers, and replace the strengths that were believed."""
+        by_worker = self._plan_calibration(part)
+        alone = {worker: calibration_system(worker) for worker in by_worker}
+        planned = [trial for own in by_worker.values() for trial in own]
+        step = self.bar("calibration", len(planned))
+        ran = await self._run_planned(planned, lambda _: step())
+        found = {(run.system, run.task): run for run in ran}
+        history = measured_history(
+            part.tasks.calibration,
+            tuple(alone),
+            lambda worker, task: found.get((alone[worker].name, task.id)),
+            part.tasks.family,
+        )
+        strengths = {
+            worker: mean_or_none(
+                [r.score for r in ran if r.system == one.name and r.score is not None]
+            )
+            for worker, one in alone.items()
+        }
+        pool = Pool(tuple(replace(w, strength=strengths[w.id]) for w in part.subject.pool))
+        return replace(part, subject=replace(part.subject, pool=pool), history=history)

@@ -1,0 +1,74 @@
+"""What an evaluation measures and what came of it: its parts, systems, results and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from batuta.core import WorkerId
+from batuta.lab.evals.fitted_methods import FittedMethod
+from batuta.lab.evals.matched_budget import MatchedBudget
+from batuta.lab.evals.result_log import TrialResult
+from batuta.lab.evals.runner import EvalOptions
+from batuta.lab.evals.subject import Subject
+from batuta.lab.evals.systems import System
+from batuta.lab.evals.task_sets import TaskSet
+from batuta.lab.learners.history import History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalPart:
+    """Who is asked what, with which seeds, and what is known beforehand."""
+
+    subject: Subject
+    tasks: TaskSet
+    seeds: tuple[int, ...] = (0,)
+    """Each task is run once with each."""
+    history: History | None = None
+    """None: measured on `tasks.calibration` where a system needs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What was measured."""
+
+    parts: tuple[EvalPart, ...]
+    options: EvalOptions
+    systems: tuple[System, ...]
+    results: Mapping[str, tuple[TrialResult, ...]]
+    """By the system's name."""
+    strengths: Mapping[WorkerId, float | None] = field(default_factory=dict[WorkerId, float | None])
+    """Each worker's accuracy on the questions known beforehand, the mean over the parts; empty:
+    none was needed or possible."""
+    budgets: tuple[MatchedBudget, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Systems that could not be measured here, with the reason."""
+    unasked: int = 0
+    """Runs that were not begun, as the budget did not allow them."""
+    fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
+        default_factory=dict[str, tuple[FittedMethod | None, ...]]
+    )
+    """By system, what it learned on each part; None: that is not known any more."""
+
+    @property
+    def subject(self) -> Subject:
+        """The first part's; the others differ by what is known of the workers."""
+        return self.parts[0].subject
+
+    @property
+    def tasks(self) -> TaskSet:
+        """The first part's."""
+        return self.parts[0].tasks
+
+    @property
+    def outcomes(self) -> History | None:
+        """What each worker earned alone on the questions known beforehand.
+
+        None: nobody was asked them here, or their texts are private.
+        """
+        known = self.parts[0]
+        if known.subject.replay_pool is not None or any(
+            task.private for task in known.tasks.calibration
+        ):
+            return None
+        return known.history

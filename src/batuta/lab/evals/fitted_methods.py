@@ -1,0 +1,183 @@
+"""What a method has learned, as far as a report shows it: how it rates two workers, how it asks.
+
+A router that rates workers by a number can be told to send more or fewer questions to the stronger
+of two. That is what RouteLLM's figures are about (`cost_quality`): here are its ratings of each
+question, kept beside the results so that an evaluation that is taken up again has them too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from batuta.conductors.selector import Selector
+from batuta.core import TaskId, WorkerId
+from batuta.core.formatting import format_usd
+from batuta.errors import StoreError
+from batuta.lab.baselines import Cascade, ConductorSolver, Solver
+from batuta.lab.baselines.cascade_training import mean_usd_m
+from batuta.lab.baselines.routing.router import Router
+from batuta.lab.learners.history import History
+
+FITTED_FILE = "fitted.jsonl"
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPair:
+    """The two workers between which a share of the questions is divided."""
+
+    weak: WorkerId
+    strong: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedMethod:
+    """A method after it has learned on one part."""
+
+    system: str
+    pair: WorkerPair | None
+    """None: it rates nobody, or there is no gap between two workers."""
+    ahead: Mapping[str, float]
+    """By task: how much higher the strong worker is rated than the weak one."""
+    about: str
+    """How it asks, in a sentence; empty: there is nothing to say."""
+
+
+def choose_pair(history: History) -> WorkerPair | None:
+    """The best worker, and the cheapest of the others; without dollars, the weakest of them.
+
+    None where nobody else is known, or the other is no weaker. Chosen by training questions.
+    """
+    mean_m = history.mean_m()
+    known = [m for m in range(len(mean_m)) if not np.isnan(mean_m[m])]
+    if len(known) < 2:  # noqa: PLR2004 - a pair
+        return None
+    strong = max(known, key=lambda m: float(mean_m[m]))
+    priced = ~np.isnan(history.usd_qm)
+    others = [m for m in known if mean_m[m] < mean_m[strong]]
+    if not others:
+        return None
+    if all(priced[:, m].any() for m in known):
+        usd_m = np.where(priced, history.usd_qm, 0).sum(axis=0) / np.maximum(priced.sum(axis=0), 1)
+        weak = min(others, key=lambda m: (float(usd_m[m]), float(mean_m[m])))
+    else:
+        weak = min(others, key=lambda m: float(mean_m[m]))
+    return WorkerPair(weak=history.workers[weak], strong=history.workers[strong])
+
+
+def describe_fitted(
+    name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
+) -> FittedMethod:
+    """What the method that was fitted on that history has learned.
+
+    Args:
+        name: of the system.
+        solver: the method.
+        history: what it was fitted on.
+        questions: texts by task.
+    """
+    pair = choose_pair(history)
+    ratings = (
+        None if pair is None or not questions else _rate_workers(solver, list(questions.values()))
+    )
+    ahead: dict[str, float] = {}
+    if pair is not None and ratings is not None:
+        workers, rated_qm = ratings
+        strong, weak = (workers.index(one) for one in (pair.strong, pair.weak))
+        more_q = rated_qm[:, strong] - rated_qm[:, weak]
+        ahead = {str(task): float(more) for task, more in zip(questions, more_q, strict=True)}
+    return FittedMethod(
+        system=name,
+        pair=pair if ahead else None,
+        ahead=ahead,
+        about=_describe_cascade(solver, history) if isinstance(solver, Cascade) else "",
+    )
+
+
+def _rate_workers(
+    solver: Solver, questions: Sequence[str]
+) -> tuple[tuple[WorkerId, ...], Floats] | None:
+    """The workers, and a number for each question and worker, (q, m); None: it gives none."""
+    conductor = solver.conductor if isinstance(solver, ConductorSolver) else None
+    if isinstance(conductor, Selector):
+        return conductor.workers, conductor.values(conductor.features(questions))[0]
+    if isinstance(conductor, Router):
+        return conductor.workers, np.stack([conductor.score(text) for text in questions])
+    return None
+
+
+def _describe_cascade(cascade: Cascade, history: History) -> str:
+    """Whom it asks first and when it asks on, where calls differ in dollars."""
+    usd_m = mean_usd_m(history)
+    if usd_m is None or len(set(cascade.calls_worth_m)) == 1:
+        return ""
+    usual = format_usd(float(f"{usd_m.mean():.3g}"))
+    win = f"{cascade.price:g} credit for each {usual} of its call" if cascade.price else ""
+    dollar = f"{cascade.dollar:g} credit for each dollar" if cascade.dollar else ""
+    asks = f"another answer must be expected to win {' and '.join(filter(None, (win, dollar)))}"
+    thrift = cascade.familiar.order.thrift
+    if not thrift:
+        return f"{asks}; the next worker is the one expected to earn most"
+    return (
+        f"{asks}; the next worker is the one expected to earn most, less {thrift:g} credit for "
+        f"each {usual} of its call"
+    )
+
+
+class FittedFile:
+    """What was learned, in the folder of the results."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads what is there; a line that is none of these is passed over and learned again."""
+        self.path = folder / FITTED_FILE
+        self._found: dict[str, FittedMethod] = {}
+        lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
+        for line in lines:
+            try:
+                row = orjson.loads(line)
+                pair = WorkerPair(**row["pair"]) if row["pair"] else None
+                self._found[row["key"]] = FittedMethod(
+                    system=row["system"], pair=pair, ahead=row["ahead"], about=row["about"]
+                )
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                continue
+
+    def get(self, key: str) -> FittedMethod | None:
+        """What was learned under that key; None: nothing yet."""
+        return self._found.get(key)
+
+    def add(self, key: str, found: FittedMethod) -> None:
+        """Write it at once.
+
+        Raises:
+            StoreError: the disk is full, or the file cannot be written.
+        """
+        line = orjson.dumps({"key": key, **_as_json(found)}, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
+        self._found[key] = found
+
+
+def _as_json(found: FittedMethod) -> dict[str, Any]:
+    pair = found.pair and {"weak": found.pair.weak, "strong": found.pair.strong}
+    return {"system": found.system, "pair": pair, "ahead": found.ahead, "about": found.about}
+
+
+def fitted_key(trial_keys: Sequence[str]) -> str:
+    """A name of all that the runs of one method on one part depend on."""
+    return blake2b("\n".join(trial_keys).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,148 @@
+"""A forecast of the calls of an evaluation and their cost, before any of them is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from batuta.conductors import FixedConductor
+from batuta.conductors.workflow_selector import WorkflowSelector
+from batuta.core import Conductor, Cost, Question, Step, Worker, Workflow
+from batuta.core import Pool as WorkerPool
+from batuta.core.conductor import conductor_worker
+from batuta.core.formatting import format_usd
+from batuta.engine.workflow_estimate import estimate_workflow
+from batuta.lab.baselines import ConductorSolver, SingleWorker
+from batuta.lab.baselines.parallel_answers import build_parallel_workflow
+from batuta.lab.evals.all_workers import AllWorkers, Vote
+from batuta.lab.evals.learned_methods import UnfittedSolver
+from batuta.lab.evals.runner import EvalTrial
+from batuta.lab.evals.served_solver import ServedSolver
+from batuta.usage import ZERO_COST
+
+USUAL_STEPS = 3
+"""Steps that a workflow written by a model is assumed to have."""
+_PRICED_RUNS = 40
+"""Runs of a system that are priced; the others are assumed to cost the same on average."""
+_CASCADE_CALLS = 2
+"""Workers that a cascade asks a question, roughly; a cascade with a checker asks that as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCalls:
+    """The expected number of calls of some runs, and their price."""
+
+    calls: float = 0.0
+    usd: Decimal = Decimal(0)
+    unpriced: float = 0.0
+    """The number of these calls whose price is not known."""
+
+    def __add__(self, other: ExpectedCalls) -> ExpectedCalls:
+        return ExpectedCalls(
+            self.calls + other.calls, self.usd + other.usd, self.unpriced + other.unpriced
+        )
+
+    def scale(self, factor: float) -> ExpectedCalls:
+        """Multiply everything by a factor."""
+        return ExpectedCalls(
+            self.calls * factor, self.usd * Decimal(str(factor)), self.unpriced * factor
+        )
+
+    def __str__(self) -> str:
+        """Calls and dollars in words."""
+        unknown = f" and {self.unpriced:,.0f} of unknown price" if round(self.unpriced) else ""
+        return f"about {self.calls:,.0f} calls, {format_usd(float(self.usd))}{unknown}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalForecast:
+    """The calls still to be made, by system; `calibration` comes first, if it is needed."""
+
+    systems: Mapping[str, ExpectedCalls]
+    notes: tuple[str, ...] = ()
+    """Further remarks to print before any call is made."""
+
+    @property
+    def total(self) -> ExpectedCalls:
+        """The calls of all systems together."""
+        return sum(self.systems.values(), ExpectedCalls())
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        first = self.systems.get("calibration")
+        calibrating = f", {first.calls:,.0f} of them to calibrate" if first else ""
+        return f"{self.total}{calibrating}"
+
+
+def expect_calls(trials: Sequence[EvalTrial]) -> ExpectedCalls:
+    """Estimate what these runs of one system take."""
+    if not trials:
+        return ExpectedCalls()
+    step = max(1, len(trials) // _PRICED_RUNS)
+    priced = trials[::step]
+    found = sum((_expect_run(trial) for trial in priced), ExpectedCalls())
+    return found.scale(len(trials) / len(priced))
+
+
+def _expect_run(trial: EvalTrial) -> ExpectedCalls:
+    solver = trial.system.solver
+    if isinstance(solver, ServedSolver):
+        return _expect_conducted(trial, solver.system.conductor, solver.system.limits.rounds)
+    if isinstance(solver, SingleWorker) and solver.worker is not None:
+        return _price_workflow(trial, Workflow((Step(subtask="", worker=solver.worker),)))
+    if isinstance(solver, AllWorkers | Vote):
+        samples = solver.samples if isinstance(solver, AllWorkers) else 1
+        everybody = [worker.id for worker in trial.pool for _ in range(samples)]
+        return _price_workflow(trial, build_parallel_workflow(everybody))
+    if isinstance(solver, UnfittedSolver):
+        return _price_anybody(trial, _learned_calls(trial))
+    if solver.calls is not None:
+        return _price_anybody(trial, solver.calls)
+    if isinstance(solver, ConductorSolver):
+        return _expect_conducted(trial, solver.conductor, solver.rounds)
+    return _price_anybody(trial, USUAL_STEPS)
+
+
+def _learned_calls(trial: EvalTrial) -> int:
+    if trial.system.uses_all_answers:
+        return len(trial.pool)
+    if trial.system.name.startswith("cascade"):
+        return _CASCADE_CALLS + trial.system.name.endswith("checker")
+    return 1
+
+
+def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> ExpectedCalls:
+    """Price the workflow of a conductor that is no model, else a usual one for each round."""
+    if isinstance(conductor, FixedConductor):
+        return _price_workflow(trial, conductor.build_workflow(trial.pool))
+    if isinstance(conductor, WorkflowSelector):
+        most = trial.subject.limits.steps
+        return _price_workflow(trial, conductor.choose(trial.task.question, trial.pool, most))
+    steps = _price_anybody(trial, min(USUAL_STEPS, trial.subject.limits.steps))
+    worker = conductor_worker(conductor)
+    if worker is None:  # no model drafts, or one that runs here, whose drafts are not calls
+        return steps
+    return steps + _price_workers(trial, [worker]).scale(rounds)
+
+
+def _price_workflow(trial: EvalTrial, workflow: Workflow) -> ExpectedCalls:
+    found = estimate_workflow(Question.of(trial.task.question), workflow, trial.pool)
+    return _sum_up(len(workflow), found.cost)
+
+
+def _price_anybody(trial: EvalTrial, calls: int) -> ExpectedCalls:
+    """Price so many calls of the mean worker with the bare question."""
+    return _price_workers(trial, list(trial.pool)).scale(calls)
+
+
+def _price_workers(trial: EvalTrial, workers: Sequence[Worker]) -> ExpectedCalls:
+    """Price a call of the mean of these workers."""
+    asked = Question.of(trial.task.question)
+    flow = build_parallel_workflow([worker.id for worker in workers])
+    found = estimate_workflow(asked, flow, WorkerPool(tuple(workers)))
+    return _sum_up(len(workers), found.cost).scale(1 / len(workers))
+
+
+def _sum_up(calls: int, cost: Cost = ZERO_COST) -> ExpectedCalls:
+    return ExpectedCalls(calls, cost.usd, cost.unpriced_calls)

@@ -1,0 +1,75 @@
+"""How answers are graded: by the grader that each task names."""
+
+from __future__ import annotations
+
+import atexit
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+
+from batuta.core import Client, Grade, Task
+from batuta.lab.tasks.graders import GraderRegistry, grade_answer
+from batuta.sandbox import Sandbox, SandboxBackend
+
+AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
+"""Judges an answer; never raises for a wrong or strange one."""
+
+PROGRAM_PREFIX = "code-"
+"""How the names of graders begin that run programs."""
+_INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
+
+
+async def grade_by_task(task: Task, answer: str) -> Grade:
+    """The grade by the task's own grader, without a sandbox and without a judge.
+
+    Raises:
+        ConfigError: there is no such grader, or it needs an extra, a sandbox or a judge.
+    """
+    return await grade_answer(_shared_graders().grade, task, answer)
+
+
+@cache
+def _shared_graders() -> GraderRegistry:
+    graders = GraderRegistry()
+    atexit.register(graders.__exit__, None, None, None)
+    return graders
+
+
+@asynccontextmanager
+async def open_answer_grader(
+    tasks: Iterable[Task],
+    judge: Client | None = None,
+    tier: SandboxBackend | str = SandboxBackend.AUTO,
+    programs: int = 2,
+) -> AsyncGenerator[AnswerGrader]:
+    """A grader of those tasks, with a sandbox if one of them is graded by running programs.
+
+    Args:
+        tasks: what will be graded; one of each kind is tried before anything is paid for.
+        judge: grades what no rule decides; None: it stays undecided.
+        tier: of the sandbox; `none` runs programs without isolation.
+        programs: programs that run at the same time.
+
+    Raises:
+        ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
+        SandboxError: programs cannot be run apart from the machine here.
+    """
+    kinds = {task.grader: task for task in tasks}
+    async with AsyncExitStack() as stack:
+        sandbox = None
+        if any(name.startswith(PROGRAM_PREFIX) for name in kinds):
+            sandbox = await stack.enter_async_context(Sandbox.open(tier, slots=programs))
+        graders = stack.enter_context(GraderRegistry(sandbox=sandbox, judge=judge))
+        for task in kinds.values():
+            graders.grader_for(task)
+
+        async def grade(task: Task, answer: str) -> Grade:
+            return await grade_answer(graders.grade, task, answer)
+
+        yield grade
+
+
+def is_integer(text: str) -> bool:
+    """Whether the whole text is an integer."""
+    return _INTEGER.fullmatch(text.strip()) is not None

@@ -1,0 +1,72 @@
+"""A report's Markdown as one page that needs no other file and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import PurePath
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+
+INK, GREY, GRID, PAPER, ACCENT = "#22272e", "#6b7480", "#e3e6ea", "#fefefe", "#c0392b"
+"""Colours of figures, which follow the page's own by day and by night."""
+_VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
+
+
+def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
+    """Return the page; its title is the text's first line.
+
+    Args:
+        text: Markdown; raw HTML in it is shown as it is written.
+        figures: SVG documents by name, each of which stands in place of the picture of that name,
+            whose description is its caption.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.add_render_rule("image", _show_figure)
+    parser.add_render_rule("table_open", _open_table)
+    parser.add_render_rule("table_close", _close_table)
+    tokens = parser.parse(text)
+    for before, inline, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if [child.type for child in inline.children or ()] == ["image"]:  # a figure is no paragraph
+            before.hidden = after.hidden = True
+    body = parser.renderer.render(tokens, parser.options, {"figures": figures or {}})
+    title = text.partition("\n")[0].lstrip("# ")
+    environment = Environment(
+        loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("page.html.jinja")
+    return page.render(title=title, body=Markup(body))  # noqa: S704 - without raw HTML
+
+
+def _show_figure(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
+) -> str:
+    """Show the figure in the page's colours and as wide as there is room."""
+    caption = escape(tokens[at].content)
+    svg = str(env["figures"].get(PurePath(str(tokens[at].attrGet("src"))).stem, ""))
+    svg = svg[svg.find("<svg") :] if svg else ""
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    svg = svg.replace("<svg ", '<svg aria-hidden="true" style="max-width:100%;height:auto" ', 1)
+    return (
+        f'<figure><div role="img" aria-label="{caption}">{svg}</div>'
+        f"<figcaption>{caption}</figcaption></figure>\n"
+    )
+
+
+def _open_table(
+    _: RendererHTML, __: Sequence[Token], ___: int, ____: OptionsDict, _____: EnvType
+) -> str:
+    """Begin a table that is scrolled where it is wider than the page, by the keyboard too."""
+    return '<div class="wide" role="group" tabindex="0" aria-label="Table"><table>\n'
+
+
+def _close_table(
+    _: RendererHTML, __: Sequence[Token], ___: int, ____: OptionsDict, _____: EnvType
+) -> str:
+    return "</table></div>\n"

@@ -1,0 +1,127 @@
+"""Tasks of inspect_ai, run on several systems: its tools, its conversations, its scorers.
+
+inspect_ai runs the task once for each system (`batuta.lab.evals.inspect`); its logs, in the folder
+of the results, become a record that is compared like any other. A log that is whole is not made
+again.
+"""
+
+# inspect_ai is an extra:
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.tasks.recorded.importers import import_outcomes
+from batuta.lab.tasks.recorded.outcome_lines import write_outcome_rows
+
+PROVIDER = "batuta/"
+"""Before a system's name, for inspect_ai."""
+DONE = "success"
+"""The status of a log that is whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectRun:
+    """What is run."""
+
+    task: str
+    """As inspect_ai names it: `file.py`, `file.py@task` or `package/task`."""
+    systems: tuple[str, ...]
+    pool: str | None
+    conductor: str | None
+    limit: int | None
+    epochs: int
+    concurrency: int
+    replaced: str = ""
+    """The workers replaced since the folder was begun, as text for the keys; empty: none."""
+
+
+def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
+    """The outcomes of every system on the task's samples: a file of outcome lines in the folder.
+
+    A sample that an outage ended is left out, and asked again by the next run with the folder.
+
+    Raises:
+        ConfigError: inspect_ai is missing, or the task or a system cannot be run.
+        SourceError: nothing was scored.
+    """
+    import batuta.lab.evals.inspect  # noqa: F401, PLC0415 - registers the systems, or says what is missing
+
+    logs = [_run_system(wanted, name, folder) for name in wanted.systems]
+    rows = [
+        {**row, "workers": {who.removeprefix(PROVIDER): run for who, run in row["workers"].items()}}
+        for row in import_outcomes("inspect", logs).rows()
+    ]
+    if not any("scores" in run for row in rows for run in row["workers"].values()):
+        raise SourceError(f"no sample of {wanted.task} was scored; see {logs[0]}")
+    path = folder / "inspect.jsonl"
+    write_outcome_rows(rows, path)
+    return path
+
+
+def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
+    """The log of a system, made now or by a run before."""
+    import inspect_ai  # noqa: PLC0415 - an extra
+    from inspect_ai.log import list_eval_logs, read_eval_log  # noqa: PLC0415 - same
+
+    task = _relative_task(wanted.task)
+    asked = repr((wanted.task, name, wanted.pool, wanted.conductor, wanted.limit, wanted.epochs))
+    asked += wanted.replaced
+    place = folder / "inspect" / blake2b(asked.encode(), digest_size=8).hexdigest()
+    for info in list_eval_logs(str(place)) if place.is_dir() else ():
+        if _is_whole(read_eval_log(info, header_only=True)):
+            return Path(info.name.removeprefix("file://"))
+    arguments = {"pool": wanted.pool, "conductor": wanted.conductor}
+    try:
+        found: Sequence[Any] = inspect_ai.eval(
+            task,
+            model=PROVIDER + name,
+            model_args={key: value for key, value in arguments.items() if value is not None},
+            limit=wanted.limit,
+            epochs=wanted.epochs,
+            max_samples=wanted.concurrency,
+            fail_on_error=False,
+            log_dir=str(place),
+            display="none",
+        )
+    except (LookupError, NotImplementedError, ValueError) as error:
+        raise ConfigError(f"inspect_ai cannot run {wanted.task}: {error}") from None
+    if len(found) != 1:
+        raise ConfigError(
+            f"{wanted.task} names {len(found)} tasks of inspect_ai; name one: file.py@task"
+        )
+    (log,) = found
+    failed = [sample.error.message for sample in log.samples or () if sample.error]
+    if failed and len(failed) == len(log.samples):
+        raise ConfigError(f"inspect_ai ended every sample of {wanted.task} on {name}: {failed[0]}")
+    if log.status != DONE:
+        why = log.error.message if log.error else log.status
+        raise ConfigError(f"inspect_ai ended {wanted.task} on {name}: {why}")
+    return Path(str(log.location).removeprefix("file://"))
+
+
+def _relative_task(task: str) -> str:
+    """The task as inspect_ai takes it: it finds no file by an absolute path.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    file, mark, name = task.partition("@")
+    if not file.endswith(".py"):
+        return task
+    if not Path(file).is_file():
+        raise ConfigError(f"there is no file {file} with a task of inspect_ai")
+    return os.path.relpath(file) + mark + name
+
+
+def _is_whole(log: Any) -> bool:
+    """Whether every sample of it was run to its end."""
+    done = log.results and log.results.completed_samples == log.results.total_samples
+    return log.status == DONE and bool(done)

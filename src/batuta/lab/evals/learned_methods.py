@@ -1,0 +1,175 @@
+"""Methods that learn from outcomes before they can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+
+from batuta.conductors.selector import Selector
+from batuta.core import Conductor, Question, Run, Task, WorkerId
+from batuta.errors import ConfigError
+from batuta.lab.baselines import ConductorSolver, Solver, SolverContext
+from batuta.lab.baselines.cascade import Cascade, recorded_extractor
+from batuta.lab.baselines.cascade_training import fit_cascade
+from batuta.lab.baselines.checker import Checker
+from batuta.lab.baselines.registry import BASELINES
+from batuta.lab.baselines.routing.smoothie import Smoothie
+from batuta.lab.evals.result_log import TrialResult
+from batuta.lab.learners.cached_features import CachedFeatures
+from batuta.lab.learners.history import History, RunSamples
+from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
+from batuta.lab.tasks.recorded import RecordedOutcomes
+
+CHECKED_CASCADE = "cascade+checker"
+"""Its checker reads what another worker said, which no record can know."""
+
+QUESTION_FEATURES = CachedFeatures()
+"""Of the questions, for all methods: what each of them takes when it is given none, read once."""
+
+
+class SolverFitter(Protocol):
+    """Learns from outcomes how to answer."""
+
+    def __call__(self, history: History, *, seed: int = 0) -> Solver:
+        """What was learned; the same for the same history and seed."""
+        ...
+
+
+class ConductorFitter(Protocol):
+    """Learns from outcomes whom to ask."""
+
+    def __call__(self, history: History, *, seed: int = 0) -> Conductor:
+        """What was learned; the same for the same history and seed."""
+        ...
+
+
+class CascadeFitter(Protocol):
+    """Learns from outcomes whom to ask first, and when an answer is good enough."""
+
+    def __call__(self, history: History, *, seed: int = 0) -> Cascade:
+        """What was learned; the same for the same history and seed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnfittedSolver:
+    """A method before it has learned."""
+
+    name: str
+    fit: SolverFitter
+    calls: None = None
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """Refused.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{self.name} must learn from outcomes before it can answer")
+
+
+def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
+    """The same for a conductor, whose workflows are run by the engine."""
+    return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
+
+
+@lru_cache(maxsize=32)
+def _fit_shared_selector(history: History, seed: int) -> Selector:
+    """Fitted once for all methods that need it."""
+    return fit_selector(history, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
+
+
+def cascade_fitter(price: float | None = None) -> CascadeFitter:
+    """The cascade to which a call is worth that much credit; None: what the labels choose."""
+    return lambda history, *, seed=0: fit_cascade(
+        history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
+    )
+
+
+def _fit_checked_cascade(history: History, *, seed: int = 0) -> Cascade:
+    return replace(cascade_fitter()(history, seed=seed), checker=Checker())
+
+
+LEARNED_METHODS: Mapping[str, SolverFitter] = {
+    "mini": lambda history, *, seed=0: ConductorSolver(
+        _fit_shared_selector(history, seed), calls=1
+    ),
+    "cascade": cascade_fitter(),
+    CHECKED_CASCADE: _fit_checked_cascade,
+    **{
+        each.name: conductor_fitter(partial(each.fit_router, features=QUESTION_FEATURES))
+        for each in BASELINES
+        if each.fit_router is not None
+    },
+    **{
+        each.name: partial(each.fit_chooser, features=QUESTION_FEATURES)
+        for each in BASELINES
+        if each.fit_chooser is not None
+    },
+}
+"""By name: the project's own, and those of the table of baselines that learn."""
+
+
+def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
+    """The same; what looks at answers takes those that the record extracted."""
+    looks = isinstance(solver, Cascade | Smoothie)
+    return replace(solver, extract=recorded_extractor(record)) if looks else solver
+
+
+def measured_history(
+    tasks: Sequence[Task],
+    workers: Sequence[WorkerId],
+    find_result: Callable[[WorkerId, Task], TrialResult | None],
+    family: Callable[[Task], str],
+) -> History:
+    """What was measured of each worker alone, one run a question.
+
+    Args:
+        tasks: the questions.
+        workers: who was asked.
+        find_result: the result of a worker's run; None: it was not asked.
+        family: of a task.
+    """
+    shape = (len(tasks), len(workers))
+    credit_qm = np.full(shape, np.nan, np.float32)
+    usd_qm = np.full(shape, np.nan)
+    said: list[list[str | None]] = [[None] * len(workers) for _ in tasks]
+    for q, task in enumerate(tasks):
+        for m, worker in enumerate(workers):
+            result = find_result(worker, task)
+            if result is None or result.score is None:
+                continue
+            credit_qm[q, m] = result.score
+            usd_qm[q, m] = np.nan if result.usd is None else float(result.usd)
+            said[q][m] = result.answer
+    texts = sorted({answer for row in said for answer in row if answer is not None})
+    codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
+    answers_qm = np.array([[codes.get(a, -1) for a in row] for row in said], np.int32)
+    samples = RunSamples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
+    return History(
+        questions=tuple(task.question for task in tasks),
+        workers=tuple(workers),
+        scores_qm=credit_qm,
+        usd_qm=usd_qm,
+        runs_qm=(~np.isnan(credit_qm)).astype(np.int32),
+        families=tuple(family(task) for task in tasks),
+        answers=tuple(map(tuple, said)),
+        samples=samples,
+    )
+
+
+@lru_cache(maxsize=32)
+def history_digest(history: History) -> str:
+    """A short name of all that the outcomes say."""
+    words = repr((history.questions, history.workers, history.families, history.answers))
+    found = blake2b(words.encode("utf-8", "replace"), digest_size=8)
+    for array in (history.scores_qm, history.usd_qm, history.runs_qm):
+        found.update(np.ascontiguousarray(array).tobytes())
+    if history.samples is not None:
+        found.update(np.ascontiguousarray(history.samples.credit_qms).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,476 @@
+"""A report for people, as Markdown; `html_report` makes the page of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from batuta.core import formatting
+from batuta.lab.evals.report import Json
+from batuta.lab.evals.stats import MIN_GROUPS
+from batuta.lab.evals.systems import BEST_SINGLE
+
+TABLE_HEADS = (
+    "system",
+    "right %",
+    "95 %",
+    "n",
+    "calls",
+    "steps",
+    "tokens",
+    "dollars",
+    "seconds",
+    "conductor's tokens",
+)
+"""Means per question; the last column is the part of the tokens that planning took."""
+
+UNKNOWN = "–"
+"""Which is not zero."""
+
+LOST = "outages, or nothing that could be graded"
+"""The reasons why a worker is not measured on a question."""
+
+_SYSTEMS = (
+    "Ways of answering questions with a pool of language models, on the same questions and with "
+    "the same accounting. A system is one such way: a model alone, a vote, a pipeline, or a "
+    "conductor that decides for each question which models do what."
+)
+_COLUMNS = """\
+- right %: share of the answers that their grader accepts
+- 95 %: interval of that share: it would hold the true one in 95 of 100 such evaluations
+- calls, steps: calls of models a question, the conductor's own included; steps of the workflow
+- tokens, dollars: means a question, planning included; – where a price or a count is not known
+- seconds: from the question to the answer: the longest chain of steps that wait for each other"""
+_COMPARED = (
+    "Points of accuracy more or less; p: how likely so large a difference is by chance alone "
+    "(McNemar's exact test where a question is right or wrong once, else the paired bootstrap), "
+    "and the same corrected for the number of comparisons by {}'s method."
+)
+CAPTIONS = {
+    "accuracy": "Each system with its interval. Hollow: a line to compare with, no method. "
+    "Dotted: the best single worker.",
+    "front": "Up is better, left is cheaper. Dashed: the systems that nothing cheaper equals.",
+    "curves": "Each method over what a question costs; beyond its dearest system a curve is level.",
+    "gap": "The questions on which a router rates the strong worker most above the weak one go to "
+    "it first.",
+    "difficulty": "Where the differences are: easy questions on the left.",
+    "depth": "Steps one after another, by difficulty, a line a family.",
+    "team": "The share of each system's calls that goes to each worker.",
+    "calls": "Whom the conductor calls for which family and for which kind of subtask.",
+}
+"""Captions of the figures, by their names."""
+
+
+def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
+    """Return the whole report as Markdown.
+
+    Args:
+        report: the figures.
+        figures: names of those that are drawn, each in a PNG file beside the report.
+    """
+    systems = report["systems"]
+    levels = sorted(_group_keys(systems, "by_difficulty"), key=float)
+    families = _group_keys(systems, "by_family")
+    parts = [
+        f"# {report_title(report)}",
+        report_headline(report),
+        _SYSTEMS,
+        "\n".join(f"- {line}" for line in report_notes(report)),
+        markdown_table(TABLE_HEADS, table_rows(report)),
+        _COLUMNS,
+        *(f"![{CAPTIONS[name]}]({name}.png)" for name in figures),
+    ]
+    if (differences := report["differences"]) and differences["systems"]:
+        parts += [
+            f"## Against {differences['against']}, on the same questions",
+            _COMPARED.format(differences["correction"]),
+            markdown_table(COMPARISON_HEADS, comparison_rows(report)),
+        ]
+    for heading, heads, lines in _cost_tables(report):
+        parts += [f"## {heading}", markdown_table(heads, lines)]
+    if len(report["seeds"]) > 1:
+        heads = ["system", *map(str, report["seeds"]), "standard deviation"]
+        shares = (
+            [*(one["by_seed"].get(str(seed)) for seed in report["seeds"]), one["seed_sd"]]
+            for one in systems.values()
+        )
+        lines = [[n, *map(format_percent, row)] for n, row in zip(systems, shares, strict=True)]
+        parts += ["## Right % with each seed", markdown_table(heads, lines)]
+    for keys, part in ((families, "family"), (levels, "difficulty")):
+        if len(keys) > 1:
+            parts += [f"## Right % by {part}", _group_table(systems, part, keys, "accuracy")]
+            parts += [f"## Depth by {part}", _group_table(systems, part, keys, "depth")]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def report_title(report: Json) -> str:
+    """What was asked, in a line."""
+    questions = f"{report['tasks']}: {report['questions']} questions"
+    if not report["split"]:
+        return questions
+    splits = len(report["seeds"])
+    of = "a split" if splits == 1 else f"{splits} splits"
+    unseen = " of whole families" if report["split"] == "unseen" else " by lot"
+    return f"{questions} held out, {of}{unseen}"
+
+
+def report_headline(report: Json) -> str:
+    """The outcome in a sentence; empty if nothing was scored."""
+    systems: Json = report["systems"]
+    known = [n for n in systems if n not in report["references"] and systems[n]["n"]]
+    if not known:
+        return ""
+    most = max(systems[name]["accuracy"] for name in known)
+    equal = [name for name in known if systems[name]["accuracy"] == most]
+    if most == 0:
+        return f"No system was right: 0.0 %, {_describe_equals(equal, report)}."
+    if len(equal) > 1:
+        return f"Right most often: {_describe_equals(equal, report)}; {format_percent(most)} %."
+    (best,) = equal
+    low, high = systems[best]["ci95"] or (None, None)
+    found = (
+        f"Right most often: {system_label(best, report)}, {format_percent(most)} % "
+        f"({format_percent(low)}–{format_percent(high)})"
+    )
+    delta = report["differences"] and report["differences"]["systems"].get(best)
+    if not delta:
+        return f"{found}."
+    return (
+        f"{found}; {100 * delta['mean']:+.1f} points against {report['differences']['against']} "
+        f"on the same questions ({100 * delta['low']:+.1f} to {100 * delta['high']:+.1f})."
+    )
+
+
+def _describe_equals(names: Sequence[str], report: Json) -> str:
+    """Name the systems that are equally right, the cheapest first if that is known."""
+    systems: Json = report["systems"]
+    if len(names) == 1:
+        return system_label(names[0], report)
+    unit = next((u for u in ("usd", "tokens") if all(systems[n][u] for n in names)), None)
+    ordered = sorted(names, key=lambda name: systems[name][unit]) if unit else list(names)
+    labels = [system_label(name, report) for name in ordered]
+    told = f"{', '.join(labels[:-1])} and {labels[-1]} alike"
+    if unit is None or systems[ordered[0]][unit] == systems[ordered[1]][unit]:
+        return told
+    return f"{told}, the cheapest first"
+
+
+def table_rows(report: Json) -> list[list[str]]:
+    """The main table's lines, best first."""
+    systems: Json = report["systems"]
+    order = sorted(systems, key=lambda name: -(systems[name]["accuracy"] or 0))
+    return [_table_row(name, systems[name], report) for name in order]
+
+
+def _table_row(name: str, figures: Json, report: Json) -> list[str]:
+    low, high = figures["ci95"] or (None, None)
+    unscored = f" (+{figures['unscored']} unscored)" if figures["unscored"] else ""
+    return [
+        system_label(name, report),
+        format_percent(figures["accuracy"]),
+        f"{format_percent(low)}–{format_percent(high)}",
+        f"{figures['n']}{unscored}",
+        format_decimal(figures["calls"]),
+        format_decimal(figures["steps"]),
+        _mark_partial_mean(format_count(figures["tokens"]), figures, "tokens_unknown"),
+        _mark_partial_mean(format_dollars(figures["usd"]), figures, "usd_unknown"),
+        format_decimal(figures["seconds"]),
+        format_count(figures["conductor_tokens"]),
+    ]
+
+
+def _mark_partial_mean(shown: str, figures: Json, unknown: str) -> str:
+    """The mean, marked where it is that of some runs only."""
+    return f"{shown}†" if figures[unknown] and shown != UNKNOWN else shown
+
+
+def system_label(name: str, report: Json) -> str:
+    """The system's name: in brackets a reference line, with a star if its replies are simulated."""
+    star = "*" if report["systems"][name]["simulated_runs"] else ""
+    if name in report["calibration"]["unmeasured"]:
+        star += f" [{report['calibration']['assumed']}‡]" if name == BEST_SINGLE else "‡"
+    elif name == BEST_SINGLE and (lacking := _unmeasured_workers(report)):
+        star += f" [not measured: {', '.join(lacking)}§]"
+    return f"({name}){star}" if name in report["references"] else f"{name}{star}"
+
+
+def _unmeasured_workers(report: Json) -> list[str]:
+    """Find the workers of whom nothing is known, though others were measured."""
+    found: dict[str, float | None] = report["calibration"].get("strengths", {})
+    return [worker for worker, strength in found.items() if strength is None]
+
+
+def report_notes(report: Json) -> list[str]:
+    """What a reader must know to read the table."""
+    said = [
+        *_worker_notes(report),
+        *_calibration_notes(report),
+        *_reading_notes(report),
+        *_missing_notes(report),
+        *_cost_notes(report),
+    ]
+    if report["command"]:
+        said.append(f"Command: `{report['command']}`")
+    return said
+
+
+def _worker_notes(report: Json) -> list[str]:
+    said: list[str] = []
+    if report["simulated"]:
+        said.append("The workers are simulated: programs of the rehearsal, no language models.")
+    if report["recorded"]:
+        said.append(
+            "The workers are a record of what was once answered; here nothing was called. "
+            "Tokens and dollars are those of the record, or unknown (–); seconds are not reported."
+        )
+    if any(figures["simulated_runs"] for figures in report["systems"].values()):
+        said.append(
+            "\\* A check, a repair or a summary that the record cannot know is simulated by one of "
+            "the model's recorded answers to the question: no measurement of that method."
+        )
+    return said
+
+
+def _calibration_notes(report: Json) -> list[str]:
+    found: dict[str, float | None] = report["calibration"]["strengths"]
+    known = {worker: strength for worker, strength in found.items() if strength is not None}
+    if not known:
+        return _unmeasured_best_worker_lines(report) if report["calibration"]["needed"] else []
+    chosen_by_price = report["calibration"]["assumed"]
+    best = max(known, key=lambda worker: (known[worker], worker == chosen_by_price))
+    questions = report["calibration"]["questions"]
+    chosen = (
+        f"Best single worker on {questions} other questions: {best}, "
+        f"{format_percent(known[best])} % "
+        "right there; it was chosen by those, not by the questions of this table."
+    )
+    said = [chosen, *_lost_calibration_notes(report)]
+    if report["fitted"]:
+        said.append(f"Learned from the same other questions: {', '.join(report['fitted'])}.")
+    return said
+
+
+def _lost_calibration_notes(report: Json) -> list[str]:
+    """Say which workers were measured on fewer of the other questions, or on none."""
+    asked, measured = report["calibration"]["asked"], report["calibration"]["measured"]
+    lacking = _unmeasured_workers(report)
+    said: list[str] = []
+    if lacking:
+        said.append(
+            f"§ {', '.join(lacking)} could not be measured on the other questions ({LOST}), and "
+            "could not be chosen as the best single worker."
+        )
+    fewer = [f"{w} on {n}" for w, n in measured.items() if n < asked and w not in lacking]
+    if fewer and not report["recorded"]:
+        said.append(
+            f"Of {asked} other questions some workers were measured on fewer ({LOST}): "
+            f"{', '.join(fewer)}."
+        )
+    return said
+
+
+def _unmeasured_best_worker_lines(report: Json) -> list[str]:
+    """Say who stands for the best worker where nobody was measured."""
+    known = report["calibration"]
+    lost = bool(known["strengths"])
+    why = (
+        f"No worker could be measured on the other questions ({LOST})"
+        if lost
+        else "There were no other questions to measure the workers on"
+    )
+    told = (
+        f"‡ {why}: for the best single worker stands {known['assumed']}, since {known['why']}; "
+        "another one may be better."
+    )
+    more = "Ask fewer questions with --limit, and the rest measure it."
+    return [told if lost else f"{told} {more}"]
+
+
+def _reading_notes(report: Json) -> list[str]:
+    said: list[str] = []
+    if report["references"]:
+        said.append(
+            "In brackets: lines to compare with, no methods. oracle and pass@k: right if any reply "
+            "is. skill-oracle@k: each question goes to the worker that did best on its other "
+            "samples."
+        )
+    if report["split"] == "unseen":
+        said.append(
+            "Intervals and tests resample whole families, as they were drawn; of fewer than "
+            f"{MIN_GROUPS} families there are none."
+        )
+    if report["sub_pool"]:
+        said.append(f"Each question had {report['sub_pool']} workers, drawn and in random order.")
+    if not report["recorded"]:
+        said.append(f"Seconds are of a run beside up to {report['concurrency'] - 1} others.")
+    said += (
+        f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} a question, "
+        f"which comes to {budget['k']} samples of the best worker, rounded up."
+        for budget in report["budgets"]
+    )
+    return said
+
+
+def _missing_notes(report: Json) -> list[str]:
+    said: list[str] = []
+    if missing := report.get("unasked"):
+        said.append(
+            f"The budget was spent before everything was asked: {missing} runs are missing."
+        )
+    said += [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
+    systems = report["systems"].items()
+    if report["incomplete"]:
+        few = f"{report['incomplete']:,}"
+        said.append(f"Questions that not every worker answered, left out: {few}.")
+    for what, word in (("tokens", "tokens"), ("usd", "dollars")):
+        partly = [(name, s[f"{what}_unknown"]) for name, s in systems if s[what] is not None]
+        if told := ", ".join(f"{name} {n}" for name, n in partly if n):
+            said.append(f"† Runs whose {word} are not known, left out of that mean: {told}.")
+    if told := ", ".join(f"{name} {s['unscored']}" for name, s in systems if s["unscored"]):
+        said.append(
+            f"Runs without a score (outages, undecided grades), not counted as wrong: {told}."
+        )
+    if told := ", ".join(f"{name} {s['invalid']}" for name, s in systems if s["invalid"]):
+        said.append(f"Plans that asked for what the record has not, counted as wrong: {told}.")
+    if told := ", ".join(
+        f"{name} {format_dollars(s['judge_usd'])}" for name, s in systems if s["judge_usd"]
+    ):
+        said.append(f"Of the dollars, what judging the answer took: {told}.")
+    return said
+
+
+def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table; all columns but the first stand to the right."""
+    head, *rows = ([cell.replace("|", r"\|") for cell in line] for line in (heads, *lines))
+    rule = ["---", *(["---:"] * (len(head) - 1))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+
+
+def format_percent(share: float | None) -> str:
+    """A share as per cent with one decimal, for a column of them; a dash if not known."""
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
+
+
+def format_dollars(value: float | None) -> str:
+    """Dollars as every screen shows them; a dash if not known."""
+    return UNKNOWN if value is None else formatting.format_usd(value)
+
+
+def format_decimal(value: float | None) -> str:
+    """Two places; a dash if not known."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def format_count(value: float | None) -> str:
+    """A large number; a dash if not known."""
+    return UNKNOWN if value is None else formatting.format_count(value)
+
+
+def _group_keys(systems: Json, part: str) -> list[str]:
+    return sorted({key for figures in systems.values() for key in figures[part]})
+
+
+def _group_table(systems: Json, part: str, keys: list[str], figure: str) -> str:
+    """Return a table of a figure, a line for each key and a column for each system."""
+    shown = format_percent if figure == "accuracy" else format_decimal
+    lines = (
+        [key, *(shown(one[f"by_{part}"].get(key, {}).get(figure)) for one in systems.values())]
+        for key in keys
+    )
+    return markdown_table([part, *systems], lines)
+
+
+COMPARISON_HEADS = ("system", "points", "95 %", "p", "p, Holm", "test", "questions")
+"""The columns of the comparison with the first system."""
+
+
+def comparison_rows(report: Json) -> list[list[str]]:
+    """The lines of the comparison with the first system."""
+    return [
+        [
+            system_label(name, report),
+            f"{100 * delta['mean']:+.1f}",
+            f"{100 * delta['low']:+.1f} to {100 * delta['high']:+.1f}",
+            _format_p_value(delta["p"]),
+            _format_p_value(delta["p_corrected"]),
+            delta["test"],
+            str(delta["questions"]),
+        ]
+        for name, delta in report["differences"]["systems"].items()
+    ]
+
+
+def _format_p_value(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"  # noqa: PLR2004 - four places
+
+
+# -- cost and quality ---------------------------------------------------------------------
+
+_CURVE_HEADS = ("method", "systems", "AIQ, %")
+_GAP_HEADS = ("router", "weak", "strong", "APGR", "CPT(50 %)", "CPT(80 %)")
+_CostTable = tuple[str, tuple[str, ...], list[list[str]]]
+"""Heading, heads, lines."""
+_UNIT_WORDS = {"usd": "dollars", "tokens": "tokens", "calls": "calls"}
+
+
+def _cost_tables(report: Json) -> list[_CostTable]:
+    """Return the tables on cost and quality that the report has figures for."""
+    tables: list[_CostTable] = []
+    if (found := report["cost_quality"]) is not None:
+        words = _UNIT_WORDS[found["unit"]]
+        span = " to ".join(_format_cost(found[end], found["unit"]) for end in ("low", "high"))
+        ranked = sorted(found["curves"].items(), key=lambda item: -item[1]["aiq"])
+        lines = [
+            [name, ", ".join(curve["systems"]), f"{100 * curve['aiq']:.1f}"]
+            for name, curve in ranked
+        ]
+        tables.append((f"Quality over cost, {span} {words} a question", _CURVE_HEADS, lines))
+    if routers := report["recovered_gap"]["systems"]:
+        ranked = sorted(routers.items(), key=lambda item: -item[1]["apgr"])
+        lines = [
+            [
+                name,
+                ", ".join(one["weak"]),
+                ", ".join(one["strong"]),
+                f"{one['apgr']:.3f}",
+                _format_share(one["cpt50"]),
+                _format_share(one["cpt80"]),
+            ]
+            for name, one in ranked
+        ]
+        tables.append(("Between a weak and a strong worker", _GAP_HEADS, lines))
+    return tables
+
+
+def _cost_notes(report: Json) -> list[str]:
+    """Say how those tables are to be read, and what is missing."""
+    said: list[str] = []
+    if report["cost_quality"] is not None:
+        said.append(
+            "AIQ (RouterBench, arXiv 2403.12031): the mean height of a method's non-decreasing "
+            "convex hull over the range of cost of all systems; each hull begins with the cheapest "
+            "of them."
+        )
+    recovered = report["recovered_gap"]
+    if recovered["systems"]:
+        said.append(
+            "APGR and CPT (RouteLLM, arXiv 2406.18665): of the gap between two workers, the share "
+            "recovered on average over the share of calls of the strong one (0.5: no better than a "
+            "lot), and the least share of its calls that recovers half, or 80 %. Strong is the "
+            "best worker on other questions, weak the cheapest of the others (without dollars: "
+            "the weakest)."
+        )
+    if recovered["missing"]:
+        workers = ", ".join(recovered["missing"])
+        said.append(f"For APGR and CPT measure these too: --systems …,{workers.replace(' ', '')}.")
+    said += (f"{name}: {about}." for name, lines in report["asks"].items() for about in lines)
+    return said
+
+
+def _format_share(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.0f} %"
+
+
+def _format_cost(cost: float, unit: str) -> str:
+    return (
+        f"{cost:.3g}" if unit == "usd" else f"{cost:,.10g}" if unit == "tokens" else f"{cost:.2f}"
+    )

@@ -1,0 +1,184 @@
+"""Figures of an evaluation, as PNG and SVG files. The only module that needs matplotlib.
+
+How often the systems are right (`accuracy`), what that costs (`front`), right answers
+by difficulty (`difficulty`), the curves of cost and quality (`curves`), the gap that routers
+recover (`gap`), how deep the workflows are (`depth`), whom the systems call (`team`),
+and for what (`calls`).
+"""
+
+# matplotlib's own stubs leave keyword arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError, StoreError
+from batuta.lab.evals import charts
+from batuta.lab.evals.evaluation import Evaluation
+from batuta.lab.evals.html_report import GREY, GRID, INK
+from batuta.lab.evals.markdown_report import report_title
+from batuta.lab.evals.report import Json, build_report
+from batuta.lab.evals.result_log import TrialResult
+from batuta.lab.evals.systems import RECURSIVE, ULTRA
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+except ImportError:
+    raise ConfigError(f"figures need matplotlib: {install_hint('plots')}") from None
+
+MAX_PANELS = 2
+"""Systems whose workflows are drawn, at most."""
+DPI = 150
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "batuta",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+}
+RunsBySystem = Mapping[str, tuple[TrialResult, ...]]
+"""By the system's name."""
+
+
+def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
+    """Write the figures that the evaluation has data for, each as PNG and as SVG; the files.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    paths: list[Path] = []
+    with rc_context(cast("Any", STYLE)):
+        for name, figure in _make_figures(evaluation).items():
+            for form, clear in (("png", False), ("svg", True)):
+                paths.append(folder / f"{name}.{form}")
+                save_figure(figure, paths[-1], clear=clear)
+    return tuple(paths)
+
+
+def save_figure(figure: Figure, path: Path, *, clear: bool = False) -> None:
+    """Write the figure as the file's name says.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        figure.savefig(path, dpi=DPI, transparent=clear, metadata=metadata)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _make_figures(evaluation: Evaluation) -> dict[str, Figure]:
+    found = build_report(evaluation)
+    if not charts.rank_systems(found):
+        return {}
+    several = any(len(figures["by_difficulty"]) > 1 for figures in found["systems"].values())
+    figures: dict[str, Figure] = {}
+    for name, (said, draw, height) in _choose_charts(found, several=several).items():
+        figures[name], axes = _titled_figure(found, said, (8.6, height))
+        draw(axes, found)
+    planning = _planning_runs(evaluation)
+    if planning:
+        figures["calls"] = _call_figure(planning, found["pool"])
+    if planning and several:
+        figures["depth"] = _depth_figure(planning)
+    return figures
+
+
+def _choose_charts(
+    found: Json, *, several: bool
+) -> dict[str, tuple[str, Callable[[Axes, Json], None], float]]:
+    """Return the title, the drawing and the inches of each chart that there are figures for."""
+    charted: dict[str, tuple[str, Callable[[Axes, Json], None], float]] = {
+        "accuracy": (
+            "How often the answer is right",
+            charts.draw_accuracy,
+            1.5 + 0.27 * len(found["systems"]),
+        ),
+        "front": ("What it costs to be right", charts.draw_pareto_front, 5.6),
+    }
+    if found["cost_quality"] is not None:
+        charted["curves"] = ("What quality costs", charts.draw_cost_curves, 5.0)
+    if found["recovered_gap"]["systems"]:
+        said = "The gap between a weak and a strong worker"
+        charted["gap"] = (said, charts.draw_recovered_gap, 5.0)
+    if several:
+        charted["difficulty"] = ("Right answers by difficulty", charts.draw_difficulty, 5.0)
+    if any(n not in found["references"] and n not in found["pool"] for n in found["systems"]):
+        said, height = "Whom each system calls, % of its calls", 2.2 + 0.3 * len(found["pool"])
+        charted["team"] = (said, charts.draw_worker_shares, height)
+    return charted
+
+
+def _planning_runs(evaluation: Evaluation) -> RunsBySystem:
+    """The systems whose workflows are worth a look, with their results; `ultra` if it is there."""
+    names = [s.name for s in evaluation.systems if s.has_conductor and evaluation.results[s.name]]
+    wanted = [name for name in (ULTRA, RECURSIVE) if name in names] or names[:MAX_PANELS]
+    return {name: evaluation.results[name] for name in wanted}
+
+
+def _call_figure(planning: RunsBySystem, workers: list[str]) -> Figure:
+    figure, panels = make_panels(len(planning), 2, (4.8, 1.6 + 0.36 * len(workers)))
+    for number, (name, runs) in enumerate(planning.items()):
+        left, right = panels[2 * number : 2 * number + 2]
+        charts.draw_heatmap(left, charts.count_by_family(runs), workers)
+        left.set_title(f"{name}: by family", fontsize=10)
+        charts.draw_heatmap(right, charts.count_by_kind(runs), workers)
+        right.set_title(f"{name}: by kind of subtask", fontsize=10)
+    _set_headline(figure, "Who is called for what, % of the column's calls")
+    return figure
+
+
+def _depth_figure(planning: RunsBySystem) -> Figure:
+    figure, panels = make_panels(1, len(planning), (5.4, 4.2))
+    for axes, (name, runs) in zip(panels, planning.items(), strict=True):
+        charts.draw_depth(axes, name, runs)
+        style_axes(axes)
+    charts.draw_legend(panels[-1])
+    _set_headline(figure, "Depth of the workflows")
+    return figure
+
+
+def _titled_figure(found: Json, said: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """A figure that says what was asked, and what workers are if they are no models."""
+    figure, (axes,) = make_panels(1, 1, size)
+    kind = "simulated workers" if found["simulated"] else "recorded answers"
+    no_models = found["simulated"] or found["recorded"]
+    about = f"{report_title(found)}, {kind}" if no_models else report_title(found)
+    axes.set_title(said, fontsize=12, loc="left", pad=22)
+    axes.annotate(
+        about, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
+        color=GREY,
+    )  # fmt: skip
+    style_axes(axes)
+    return figure, axes
+
+
+def _set_headline(figure: Figure, said: str) -> None:
+    figure.suptitle(said, fontsize=12, x=0.02, ha="left")
+
+
+def make_panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, each of that size in inches, row by row."""
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
+
+
+def style_axes(axes: Axes) -> None:
+    """Take away what draws the eye from the curves."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)

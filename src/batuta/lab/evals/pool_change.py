@@ -1,0 +1,112 @@
+"""A pool that has changed since it was learned: workers have left, others have joined.
+
+What learned from all workers serves those that are left; what served the old ones has some outcomes
+of a worker that joins, and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from batuta.core import Pool
+from batuta.core.suggestions import suggest_names
+from batuta.errors import ConfigError
+from batuta.lab.learners.history import History
+
+FEW_OUTCOMES = 40
+"""Questions on which a worker that joins is known, unless it is said."""
+_COUNTED = re.compile(r"(.+):([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChange:
+    """Who left and who joined after the outcomes were gathered."""
+
+    leaves: tuple[str, ...] = ()
+    joins: tuple[tuple[str, int], ...] = ()
+    """Workers, each with the number of questions on which it is known."""
+
+    def __bool__(self) -> bool:
+        return bool(self.leaves or self.joins)
+
+    def __str__(self) -> str:
+        """What it adds to a record's name."""
+        gone = "".join(f", {name} left" for name in self.leaves)
+        return gone + "".join(f", {name} joined with {count}" for name, count in self.joins)
+
+    @staticmethod
+    def parse(leaves: str | None, joins: str | None) -> PoolChange:
+        """The change that names with commas between say; `NAME:COUNT` says how much is known.
+
+        Raises:
+            ConfigError: a worker leaves and joins.
+        """
+        gone = _split_names(leaves)
+        counted = [(_COUNTED.fullmatch(name), name) for name in _split_names(joins)]
+        new = tuple(
+            (found[1], int(found[2])) if found else (name, FEW_OUTCOMES) for found, name in counted
+        )
+        if both := sorted(set(gone) & {name for name, _ in new}):
+            raise ConfigError(f"{both[0]} cannot both leave and join")
+        return PoolChange(leaves=gone, joins=new)
+
+    def apply(self, pool: Pool, history: History, seed: int) -> tuple[Pool, History]:
+        """The pool that serves, and what is known of it.
+
+        Args:
+            pool: everybody.
+            history: what everybody earned on the training questions.
+            seed: of the questions on which those that join are known.
+
+        Raises:
+            ConfigError: there is no such worker, or nobody is left.
+        """
+        for name in (*self.leaves, *(name for name, _ in self.joins)):
+            if name not in pool:
+                known = suggest_names(name, (worker.id for worker in pool))
+                raise ConfigError(f"there is no worker {name!r} that could leave or join; {known}")
+        stay = [worker.id for worker in pool if worker.id not in self.leaves]
+        if len(stay) <= len(self.joins):
+            raise ConfigError("nobody is left of those that were there before")
+        known = self._forget(history, seed)
+        strength = dict(zip(known.workers, known.mean_m().tolist(), strict=True))
+        workers = (replace(pool[name], strength=strength[name]) for name in stay)
+        return Pool(tuple(workers)), known
+
+    def _forget(self, history: History, seed: int) -> History:
+        """What is known when those that join are known on a few questions only."""
+        if not self.joins:
+            return history
+        rng = np.random.Generator(np.random.PCG64(seed))
+        scores_qm, usd_qm = history.scores_qm.copy(), history.usd_qm.copy()
+        runs_qm, samples = history.runs_qm.copy(), history.samples
+        if samples is not None:
+            samples = replace(
+                samples,
+                credit_qms=samples.credit_qms.copy(),
+                answers_qms=samples.answers_qms.copy(),
+            )
+        for name, count in self.joins:
+            place = [str(worker) for worker in history.workers].index(name)
+            there = rng.permutation(np.flatnonzero(~np.isnan(scores_qm[:, place])))
+            gone = np.setdiff1d(np.arange(len(scores_qm)), there[:count])
+            scores_qm[gone, place] = usd_qm[gone, place] = np.nan
+            runs_qm[gone, place] = 0
+            if samples is not None:
+                samples.credit_qms[gone, place] = np.nan
+                samples.answers_qms[gone, place] = -1
+        return replace(
+            history,
+            scores_qm=scores_qm,
+            usd_qm=usd_qm,
+            runs_qm=runs_qm,
+            answers=None,
+            samples=samples,
+        )
+
+
+def _split_names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())

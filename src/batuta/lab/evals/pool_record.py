@@ -1,0 +1,102 @@
+"""A folder's record of the model behind each worker's id, so that none is mistaken for another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from batuta.clients.identity import Identity, identity_digest
+from batuta.errors import StoreError
+
+WORKERS_FILE = "workers.json"
+_NAMES = ("model", "worker")
+"""Facts that are shown as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """The identity behind a name when the folder was begun, and the latest one."""
+
+    first: dict[str, str]
+    latest: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChanges:
+    """The workers that have changed since the folder was begun."""
+
+    replaced: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names to digests of the present identities, which are part of the keys of results."""
+    sentence: str = ""
+    """A sentence about the changes since the folder was last used; empty: there are none."""
+
+
+def note_identities(
+    folder: Path, identities: Mapping[str, Identity], *, write: bool = True
+) -> PoolChanges:
+    """Return what has changed since the folder was begun, and write it down there.
+
+    A folder of an earlier version has no such file; it is taken to be of the workers as they are.
+
+    Args:
+        folder: of the results.
+        identities: of the workers and whoever else replies, by name; none of those unknown.
+        write: whether the folder is to know it from now on.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    path = folder / WORKERS_FILE
+    known = _read_noted(path)
+    replaced: dict[str, str] = {}
+    said: list[str] = []
+    noted = dict(known)
+    for name, now in identities.items():
+        before = known.get(name)
+        noted[name] = _Noted(before.first if before else dict(now), dict(now))
+        if before and before.first != now:
+            replaced[name] = identity_digest(now)
+        if before and before.latest != now:
+            said.append(f"{name} ({_describe_change(before.latest, now)})")
+    if write and noted != known:
+        _write_noted(path, noted)
+    sentence = f"{' and '.join(said)}: not who answered in {folder} before" if said else ""
+    asked = "what is kept of before is not used, and whoever has changed is asked anew"
+    return PoolChanges(replaced, f"{sentence}; {asked}" if sentence else "")
+
+
+def _describe_change(before: Identity, now: Identity) -> str:
+    """Name the facts that differ; of names say what they were and what they are."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if "worker" in names:  # a different worker altogether
+        names = ["worker"]
+    return ", ".join(
+        f"{name} {before.get(name)} → {now.get(name)}" if name in _NAMES else name for name in names
+    )
+
+
+def _read_noted(path: Path) -> dict[str, _Noted]:
+    if not path.is_file():
+        return {}
+    try:
+        return TypeAdapter(dict[str, _Noted]).validate_json(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError:
+        reason = "is damaged: remove it, and the folder counts as of the workers as they are now"
+        raise StoreError(f"{path} {reason}") from None
+
+
+def _write_noted(path: Path, noted: Mapping[str, _Noted]) -> None:
+    new = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(orjson.dumps(noted, option=orjson.OPT_INDENT_2))
+        new.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None

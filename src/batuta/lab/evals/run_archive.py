@@ -1,0 +1,124 @@
+"""An archive of an evaluation's runs, to read a question in it: prompts, replies, grade.
+
+They are kept in a store like that of served runs, beside the results, which name them. Questions
+of a private benchmark, replayed records and the runs that calibrate are not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, final
+
+import anyio
+
+from batuta.core import Run
+from batuta.errors import StoreError
+from batuta.lab.evals.result_log import TrialResult
+from batuta.store import Store
+from batuta.store.judgement import Judgement
+
+RUNS_FILE = "runs.db"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """The outcome of a trial."""
+
+    result: TrialResult
+    run: Run | None = None
+    """None: the run is not kept."""
+    expected: str = ""
+    """The right answer, if it is a short one."""
+
+    @property
+    def comment(self) -> str:
+        """The grade in words, as somebody who judges a served run would write it."""
+        one = self.result
+        reason = f"{one.unscored}: {one.reason}" if one.unscored else one.reason
+        lines = [f"Task: {one.task}, seed {one.seed}", f"Grade: {reason}"]
+        return "\n".join([*lines, *([f"Expected: {self.expected}"] if self.expected else [])])
+
+
+@final
+class RunArchive:
+    """Writes runs as they come; made by `RunArchive.open`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pending: list[MeasuredRun] = []
+        self._added = anyio.Event()
+        self._lock = anyio.Lock()
+        self._failure: StoreError | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, folder: Path) -> AsyncGenerator[Self]:
+        """Open the archive in that folder; the end of the block writes what was put in.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        path = folder / RUNS_FILE
+        archive: Self | None = None
+        try:
+            async with Store.open(path) as store:
+                archive = cls(store)
+                group = anyio.create_task_group()  # `async with` would wrap the block's error
+                await group.__aenter__()
+                group.start_soon(archive._write_on)
+                try:
+                    yield archive
+                finally:
+                    group.cancel_scope.cancel()
+                    await group.__aexit__(None, None, None)
+        finally:
+            if archive is not None:
+                await archive._write_rest(path)
+
+    async def _write_rest(self, path: Path) -> None:
+        """Write what is left, also where the block was cancelled, and its store with it."""
+        with anyio.CancelScope(shield=True):
+            if self._pending:
+                async with Store.open(path) as self._store:
+                    await self._write_pending()
+
+    def put(self, measured: MeasuredRun) -> None:
+        """Keep the run with its grade; it is written soon."""
+        self._pending.append(measured)
+        self._added.set()
+
+    async def flush(self) -> None:
+        """Wait until all that was put in is written.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        await self._write_pending()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _write_on(self) -> None:
+        while True:
+            await self._added.wait()
+            self._added = anyio.Event()
+            with anyio.CancelScope(shield=True):
+                await self._write_pending()
+
+    async def _write_pending(self) -> None:
+        async with self._lock:
+            batch, self._pending = self._pending, []
+            kept = [(one, one.run) for one in batch if one.run is not None]
+            if not kept:
+                return
+            try:
+                for _, run in kept:
+                    await self._store.append(run)
+                await self._store.score_runs(
+                    {run.header.id: Judgement(one.result.score, one.comment) for one, run in kept}
+                )
+            except StoreError as error:  # the block may have been cancelled, and its store with it
+                self._failure = error
+                self._pending = [*batch, *self._pending]

@@ -1,0 +1,388 @@
+"""Runs a system on tasks: as many at a time as are allowed, each result on disk at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import blake2b
+from random import Random
+from typing import Protocol, final
+
+from batuta.core import (
+    Cost,
+    Failure,
+    Grade,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Run,
+    RunId,
+    Step,
+    StepRun,
+    Task,
+    WorkerId,
+)
+from batuta.engine import RunSettings
+from batuta.engine.run_loop import VERSIONS
+from batuta.lab.baselines import SolverContext
+from batuta.lab.evals.grading import AnswerGrader
+from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason, unrecorded_reason
+from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
+from batuta.lab.evals.run_archive import MeasuredRun, RunArchive
+from batuta.lab.evals.served_solver import ServedSolver
+from batuta.lab.evals.subject import CONDUCTOR, MINI_CONDUCTOR, Subject
+from batuta.lab.evals.systems import CALIBRATION, MINI, System
+from batuta.lab.executor import LocalExecutor
+from batuta.lab.tasks.graders import JudgeGrade, grade_answer
+from batuta.lab.tasks.recorded import SIMULATED_PREFIX
+from batuta.language.instructions import classify_instruction
+from batuta.usage import ZERO_COST
+
+MAX_EXPECTED = 200
+"""The most characters that a right answer may have to be kept beside a run."""
+INVALID_PLAN = "invalid"
+"""The outcome of a plan that asks a record for what it cannot know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOptions:
+    """Under which terms systems are measured."""
+
+    seeds: tuple[int, ...] = (0,)
+    """Each task is run once with each."""
+    concurrency: int = 64
+    """Runs at the same time at most."""
+    sub_pool: int | None = None
+    """Each task gets a pool of its own: so many workers, drawn and in a random order."""
+    pool_seed: int = 0
+    trial_runner: TrialRunner | None = None
+    """Where trials are run; None: in this process."""
+    archive: RunArchive | None = None
+    """The archive that keeps runs for reading; None: only their results are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalTrial:
+    """One run to be executed."""
+
+    key: str
+    """Digest of everything that the run depends on, but for the models themselves."""
+    system: System
+    task: Task
+    family: str
+    seed: int
+    pool: Pool
+    subject: Subject
+
+
+def plan_trials(
+    system: System,
+    tasks: Iterable[tuple[Task, str]],
+    subject: Subject,
+    options: EvalOptions,
+    *,
+    history_digest: str = "",
+) -> tuple[EvalTrial, ...]:
+    """Every run of the system; none where a worker's own line lacks its worker.
+
+    Args:
+        system: what is measured.
+        tasks: each with its family.
+        subject: who runs.
+        options: seeds and sub-pools.
+        history_digest: digest of what the system learned from.
+    """
+    method = repr((system.name, system.solver.name, VERSIONS, history_digest)) + subject.key_text
+    if system.has_conductor:
+        method += subject.drafting_key(MINI_CONDUCTOR if system.name == MINI else CONDUCTOR)
+    everyone = _start_digest(method + repr(subject.pool))
+    found: list[EvalTrial] = []
+    for task, family in tasks:
+        pool = trial_pool(task, subject.pool, options)
+        if system.worker is not None and system.worker not in pool:
+            continue
+        about = everyone.copy() if pool is subject.pool else _start_digest(method + repr(pool))
+        about.update(_task_bytes(task))
+        found += (
+            EvalTrial(
+                key=_trial_key(about, seed),
+                system=system,
+                task=task,
+                family=family,
+                seed=seed,
+                pool=pool,
+                subject=subject,
+            )
+            for seed in options.seeds
+        )
+    return tuple(found)
+
+
+def _start_digest(about: str) -> blake2b:
+    return blake2b(about.encode("utf-8", "replace"), digest_size=16)
+
+
+@lru_cache(maxsize=2**14)
+def _task_bytes(task: Task) -> bytes:
+    """The task as every system's keys have it."""
+    return repr(task).encode("utf-8", "replace")
+
+
+def _trial_key(about: blake2b, seed: int) -> str:
+    whole = about.copy()
+    whole.update(f" {seed}".encode())
+    return whole.hexdigest()
+
+
+def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
+    """The pool that the task is run with; drawn by the task and the seed alone."""
+    if options.sub_pool is None:
+        return pool
+    rng = Random(f"{options.pool_seed} {task.id}")
+    drawn = rng.sample([worker.id for worker in pool], options.sub_pool)
+    return pool.subset(drawn).shuffled(rng)
+
+
+async def run_trials(
+    planned: Sequence[EvalTrial],
+    grade: AnswerGrader,
+    result_log: ResultLog,
+    options: EvalOptions,
+    *,
+    on_result: Callable[[str], None] = lambda _: None,
+) -> tuple[TrialResult, ...]:
+    """The results of all trials; those that the ledger has are not run again.
+
+    Args:
+        planned: what to run.
+        grade: the tasks' grader.
+        result_log: where every result is written as soon as it is there.
+        options: where they are run, and how many at the same time.
+        on_result: called once for every result, with its system's name.
+
+    Raises:
+        ExceptionGroup: of the StoreError, where a result could not be written.
+    """
+    missing: list[EvalTrial] = []
+    for trial in planned:
+        if result_log.is_done(trial.key):
+            on_result(trial.system.name)
+        else:
+            missing.append(trial)
+
+    def deliver(measured: MeasuredRun | None) -> None:
+        if measured is None:  # the budget is spent
+            return
+        result = measured.result
+        if options.archive is not None and measured.run is not None:
+            result = replace(result, run=str(measured.run.header.id))
+            options.archive.put(measured)
+        result_log.add(result)
+        on_result(result.system)
+
+    trial_runner = options.trial_runner or LocalTrials()
+    await trial_runner.run_trials(missing, grade, deliver, concurrency=options.concurrency)
+    if options.archive is not None:
+        await options.archive.flush()
+    return tuple(result_log[trial.key] for trial in planned if trial.key in result_log)
+
+
+class TrialRunner(Protocol):
+    """Runs trials somewhere; the results are the same wherever that is."""
+
+    async def run_trials(
+        self,
+        trials: Sequence[EvalTrial],
+        grade: AnswerGrader,
+        deliver: Callable[[MeasuredRun | None], None],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Run every trial.
+
+        Args:
+            trials: what is run.
+            grade: the tasks' grader.
+            deliver: called in this process with each result as soon as it is there; with None for a
+                run that the budget does not allow.
+            concurrency: trials at the same time at most.
+
+        Raises:
+            ExceptionGroup: of the first error.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _TrialJob:
+    """Runs trials on the subject that they bring."""
+
+    grade: AnswerGrader
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[MeasuredRun | None]]]:
+        """What runs a trial."""
+        yield lambda trial: run_trial(trial, self.grade)
+
+
+@final
+class LocalTrials:
+    """Runs trials in this process."""
+
+    async def run_trials(
+        self,
+        trials: Sequence[EvalTrial],
+        grade: AnswerGrader,
+        deliver: Callable[[MeasuredRun | None], None],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Run every trial; see `TrialRunner`.
+
+        Raises:
+            ExceptionGroup: of the first error.
+        """
+        await LocalExecutor().run_all(
+            _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
+        )
+
+
+async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None:
+    """Run and grade one trial; None: the budget does not allow all of its calls."""
+    limit = trial.subject.call_limit
+    if limit is not None and limit.is_spent:
+        return None
+    run, result = await _measure_run(trial, grade)
+    cut = run.outcome is Outcome.LIMITED or any(isinstance(s.result, Failure) for s in run.steps)
+    if limit is not None and limit.is_spent and (cut or result.score is None):
+        return None
+    if trial.task.private or trial.subject.replay_pool or trial.system.name.startswith(CALIBRATION):
+        return MeasuredRun(result)
+    # The id comes from the key, so it is the same wherever the trial is executed; a run that ended
+    # in an outage keeps its own id, because its trial is run again.
+    own = run.header.id if result.unscored == "outage" else RunId(f"run_{trial.key[:24]}")
+    header = replace(run.header, id=own, model=trial.system.name, pool=trial.pool)
+    return MeasuredRun(result, replace(run, header=header), _short_target(trial.task))
+
+
+def _short_target(task: Task) -> str:
+    """Return the right answer if it is one line, else an empty text."""
+    target = str(task.target)
+    return target if len(target) <= MAX_EXPECTED and "\n" not in target else ""
+
+
+async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, TrialResult]:
+    question = Question.of(trial.task.question)
+    subject = trial.subject
+    solver_context = SolverContext(
+        pool=trial.pool,
+        clients=subject.clients_for_run(),
+        limits=subject.limits,
+        settings=RunSettings(guardrails=subject.guardrails),
+        answer_cache=subject.answer_cache,
+        run_tests=subject.run_tests,
+    )
+    run = await trial.system.solver.answer(question, solver_context, _trial_seed(trial))
+    served = isinstance(trial.system.solver, ServedSolver)
+    lost = outage_reason(run) or (None if served else lost_reply(run))
+    if lost is not None:
+        return run, _make_result(trial, run, Grade(None, None, lost), "outage")
+    best, paid = await _grade_run(trial, run, grade)
+    unscored = "undecided" if best.score is None else None
+    return run, _make_result(trial, run, grade=best, unscored=unscored, judging=paid)
+
+
+def _trial_seed(trial: EvalTrial) -> int:
+    """A seed of the run's own, so that two questions do not share their chances."""
+    digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
+    return int.from_bytes(digest.digest(), "big") >> 1
+
+
+async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[Grade, Cost]:
+    """The grade of the run's answer, or of all that was said on a line; what judging cost."""
+    line = trial.system.upper_bound
+    if line is not None:
+        replies = _own_replies(run)
+        graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
+        scored = [(who, g.score) for who, g in graded if g.score is not None]
+        paid = sum((_judge_cost(g) for _, g in graded), ZERO_COST)
+        said = "no answer" if not graded else f"{len(scored)} replies"
+        undecided = len(scored) < len(graded)
+        return Grade(None if undecided else line(scored), None, said), paid
+    if (missing := unrecorded_reason(run)) is not None:
+        return Grade(0.0, None, missing), ZERO_COST
+    if run.answer is None:
+        return Grade(0.0, None, run.error or "no answer"), ZERO_COST
+    found = await grade_answer(grade, trial.task, run.answer)
+    return found, _judge_cost(found)
+
+
+def _judge_cost(grade: Grade) -> Cost:
+    return grade.cost if isinstance(grade, JudgeGrade) else ZERO_COST
+
+
+def _own_replies(run: Run) -> Iterator[tuple[WorkerId, str]]:
+    """What the workers said that were asked, not their substitutes."""
+    for step in run.steps:
+        if step.worker == step.planned and isinstance(step.result, Reply):
+            yield step.worker, step.result.text
+
+
+def _make_result(
+    trial: EvalTrial,
+    run: Run,
+    grade: Grade,
+    unscored: UnscoredReason | None,
+    *,
+    judging: Cost = ZERO_COST,
+) -> TrialResult:
+    task, usage, cost = trial.task, run.usage, run.cost + judging
+    recorded = trial.subject.replay_pool is not None
+    rounds = [(round_.workflow, round_.steps) for round_ in run.rounds if round_.workflow]
+    return TrialResult(
+        key=trial.key,
+        system=trial.system.name,
+        task=task.id,
+        family=trial.family,
+        difficulty=task.difficulty,
+        seed=trial.seed,
+        score=grade.score,
+        unscored=unscored,
+        reason="" if task.private else grade.reason,
+        outcome=INVALID_PLAN if recorded and unrecorded_reason(run) else run.outcome.value,
+        answer=None if task.private else grade.extracted,
+        tokens=None if recorded and usage.estimated else usage.total,
+        conductor_tokens=run.conductor_usage.total,
+        usd=_known_usd(cost),
+        calls=usage.calls,
+        rounds=len(rounds),
+        depth=sum(flow.depth for flow, _ in rounds),
+        steps=tuple(
+            _summarize_step(flow.steps[step.index], step) for flow, ran in rounds for step in ran
+        ),
+        failed=sum(_is_failed(step) for step in run.steps),
+        seconds=None if recorded else run.seconds,
+        simulated=sum(_is_simulated(step) for step in run.steps),
+        judge_usd=_known_usd(judging),
+        outages=sum(find_step_outage(step) is not None for step in run.steps),
+    )
+
+
+def _known_usd(cost: Cost) -> Decimal | None:
+    return None if cost.unpriced_calls else cost.usd
+
+
+def _summarize_step(planned: Step, executed: StepRun) -> StepSummary:
+    return StepSummary(executed.worker, classify_instruction(planned.subtask).value)
+
+
+def _is_failed(step: StepRun) -> bool:
+    return not isinstance(step.result, Reply) or step.worker != step.planned
+
+
+def _is_simulated(step: StepRun) -> bool:
+    return isinstance(step.result, Reply) and step.result.model.startswith(SIMULATED_PREFIX)

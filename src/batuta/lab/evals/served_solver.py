@@ -1,0 +1,30 @@
+"""A served system as a solver: what `batuta eval` measures is what ask and serve would run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from batuta.config.served_systems import ServedSystem
+from batuta.core import Question, Run
+from batuta.lab.baselines import SolverContext
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSolver:
+    """A served system, asked as by a request without options."""
+
+    system: ServedSystem
+    calls: None = None
+
+    @property
+    def name(self) -> str:
+        """The conductor's name, and its rounds if there may be several."""
+        rounds = self.system.limits.rounds
+        several = f", {rounds} rounds" if rounds > 1 else ""
+        return f"{self.system.conductor.name}{several}"
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """Answer with the workers of the context."""
+        return await replace(self.system, pool=context.pool).answer(
+            question, context.clients, seed=seed, hooks=context.hooks
+        )

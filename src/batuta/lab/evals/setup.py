@@ -1,0 +1,170 @@
+"""How a subject and its grader are opened: by names, so that any machine can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from batuta.clients import HttpTransport
+from batuta.clients.cache import CallCache, CallJournal
+from batuta.clients.cache_shared import open_shared_journal
+from batuta.clients.identity import Identity, client_identity, identity_digest
+from batuta.conductors import LLMConductor
+from batuta.config.load import load_config
+from batuta.config.loaded import LoadedConfig
+from batuta.core import Client, Conductor, Task, WorkerId
+from batuta.core.suggestions import suggest_names
+from batuta.errors import ConfigError
+from batuta.lab.evals.grading import PROGRAM_PREFIX, AnswerGrader, open_answer_grader
+from batuta.lab.evals.pool_record import note_identities
+from batuta.lab.evals.subject import Subject
+from batuta.lab.tasks.graders.question_tests import QuestionTestRunner, find_question_tests
+from batuta.sandbox import Sandbox, SandboxBackend
+
+JUDGE = "the judge"
+"""The name of the model that grades answers which no rule can grade."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectSetup:
+    """Names of what is evaluated; the files that they mean are the same on every machine."""
+
+    pool: str | None = None
+    """As for `load_config`."""
+    rehearses: bool = False
+    """Whether the questions are the rehearsal's: then it is used where no pool is named."""
+    conductor: str | None = None
+    journal: str | None = None
+    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    scope: str = ""
+    """Within which a database's calls are shared: the evaluation's name."""
+    judge: str | None = None
+    """The worker that grades what no rule decides."""
+    sandbox: str = SandboxBackend.AUTO.value
+
+    async def open_subject(self, stack: AsyncExitStack) -> Subject:
+        """The pool and its conductor; the connections end with the stack.
+
+        Raises:
+            ConfigError: there is no such pool or conductor, or a key is missing.
+        """
+        http = await stack.enter_async_context(HttpTransport())
+        loaded = await load_config(
+            http,
+            pool=self.pool,
+            conductor=self.conductor,
+            time_scale=0.0,
+            rehearses=self.rehearses,
+        )
+        return subject_of(loaded)
+
+    def note_pool(
+        self, subject: Subject, folder: Path, *, write: bool = True
+    ) -> tuple[Subject, str]:
+        """Return the subject that knows who was replaced since the folder began, and a sentence.
+
+        Args:
+            subject: who replies.
+            folder: of the results.
+            write: whether the folder is to know it from now on.
+
+        Raises:
+            StoreError: the folder cannot be read or written.
+        """
+        judge: Identity = {"worker": self.judge or "nobody"}
+        if self.judge and (client := subject.clients.get(WorkerId(self.judge))):
+            judge = {**judge, "reached": identity_digest(client_identity(client))}
+        found = note_identities(folder, {**subject.identities, JUDGE: judge}, write=write)
+        return replace(subject, replaced=found.replaced), found.sentence
+
+    async def open_journal(self, subject: Subject, stack: AsyncExitStack) -> Subject:
+        """The same, whose finished calls are kept, if they are to be.
+
+        Raises:
+            ConfigError: the extra is missing.
+            StoreError: the journal cannot be opened.
+        """
+        if self.journal is None:
+            return subject
+        if is_shared(self.journal):
+            opened: CallJournal = await stack.enter_async_context(
+                open_shared_journal(self.journal, self.scope)
+            )
+        else:
+            opened = stack.enter_context(CallCache(Path(self.journal)))
+        return subject.with_call_cache(opened)
+
+    async def open_tests(
+        self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
+    ) -> Subject:
+        """The same, which executes the tests that its questions show, if one of them shows some.
+
+        Raises:
+            SandboxError: programs cannot be run apart from the machine here.
+        """
+        programs = (task for task in tasks if task.grader.startswith(PROGRAM_PREFIX))
+        if not any(find_question_tests(task.question) for task in programs):
+            return subject
+        sandbox = await stack.enter_async_context(Sandbox.open(self.sandbox))
+        return replace(subject, run_tests=QuestionTestRunner(sandbox))
+
+    async def open_marking(
+        self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
+    ) -> AnswerGrader:
+        """The grader of those tasks.
+
+        Raises:
+            ConfigError: there is no such grader, sandbox or judge.
+            SandboxError: programs cannot be run apart from the machine here.
+        """
+        if self.sandbox not in set(SandboxBackend):
+            raise ConfigError(
+                f"no sandbox {self.sandbox!r}; choose among: {', '.join(SandboxBackend)}"
+            )
+        judge = _find_judge(self.judge, subject)
+        return await stack.enter_async_context(open_answer_grader(tasks, judge, self.sandbox))
+
+
+def subject_of(loaded: LoadedConfig) -> Subject:
+    """Make the subject of a pool and its conductor as they are served."""
+    return Subject(
+        pool=loaded.pool,
+        clients=loaded.clients,
+        conductor=_asked_always(loaded.conductor),
+        mini=loaded.mini and _asked_always(loaded.mini),
+        limits=loaded.limits,
+        max_rounds=loaded.max_rounds,
+        timeouts=loaded.timeouts,
+        guardrails=loaded.guardrails,
+        terms=loaded.terms,
+        notes=loaded.notes,
+        source=loaded.source,
+        simulated=loaded.simulated,
+    )
+
+
+def _asked_always(conductor: Conductor) -> Conductor:
+    """The same without its breaker: what it is worth is measured on every question.
+
+    Serving skips a conductor that wrote no workflow for several questions in a row; here those that
+    follow would be measured without it, and in an order that depends on who was faster.
+    """
+    if isinstance(conductor, LLMConductor):
+        return replace(conductor, health=None)
+    return conductor
+
+
+def is_shared(journal: str) -> bool:
+    """Whether that journal can be written from several machines."""
+    return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
+
+
+def _find_judge(name: str | None, subject: Subject) -> Client | None:
+    if name is None:
+        return None
+    if name not in subject.pool:
+        known = suggest_names(name, (worker.id for worker in subject.pool))
+        raise ConfigError(f"there is no worker {name!r} to be the judge; {known}")
+    return subject.clients[WorkerId(name)]

@@ -1,0 +1,172 @@
+"""What is evaluated: a pool that can be called, and who conducts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from batuta.clients.cache import CallCacheClient, CallJournal
+from batuta.clients.identity import Identity, client_identity
+from batuta.conductors import LLMConductor
+from batuta.config.served_systems import ServedSystem, mini_system, ultra_system
+from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
+from batuta.core.solver import RunTests
+from batuta.engine import RunSettings, TimeoutPolicy
+from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.lab.baselines.answer_cache import AnswerCache
+from batuta.lab.tasks.recorded import ReplayPool
+
+CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
+"""Names of models that draft workflows and are not workers."""
+
+
+class CallLimit(Protocol):
+    """A budget of all calls of an evaluation."""
+
+    @property
+    def is_spent(self) -> bool:
+        """True if a call was refused, so that no further run is begun."""
+        ...
+
+    def limit_client(self, client: Client, worker: Worker) -> Client:
+        """Return a client of that worker that makes no call that the budget does not allow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A pool, how its workers are called, and its conductor."""
+
+    pool: Pool
+    clients: Mapping[WorkerId, Client]
+    """Of a record: none, its replay pool gives them."""
+    conductor: Conductor | None
+    """None: nobody conducts a record."""
+    limits: Limits = Limits()
+    mini: Conductor | None = None
+    """The conductor that the settings name as batuta-mini; None: `mini` learns here instead."""
+    max_rounds: int | None = None
+    """Rounds set in the settings; None: as many as the conductor needs."""
+    timeouts: TimeoutPolicy = TimeoutPolicy()
+    guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
+    terms: str = ""
+    """The settings of timeouts and policies as text, for the keys of runs."""
+    simulated: bool = False
+    """The workers are programs, not language models."""
+    run_tests: RunTests | None = field(default=None, repr=False)
+    """Executes the tests that questions show; None: nothing is executed but by the grader."""
+    source: str = ""
+    """The origin of the pool; for simulated workers, a description of them."""
+    call_limit: CallLimit | None = field(default=None, repr=False)
+    """The budget that calls draw on; None: there is none."""
+    replaced: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names to digests of identities that have changed since the folder of results was begun."""
+    notes: tuple[str, ...] = ()
+    """Remarks on the settings to print before anything is run."""
+    replay_pool: ReplayPool | None = field(default=None, repr=False)
+    """The workers are these recorded answers."""
+    answer_cache: AnswerCache | None = field(default=None, repr=False)
+    """Of a record: what everybody said, for all systems that look at it."""
+
+    def clients_for_run(self) -> Mapping[WorkerId, Client]:
+        """The clients of one run: of a record a fresh hand, so that its samples are distinct."""
+        return self.clients if self.replay_pool is None else self.replay_pool.clients()
+
+    def ultra(self, conductor: Conductor) -> ServedSystem:
+        """Make what is served as batuta-ultra, with that conductor."""
+        return ultra_system(
+            self.pool,
+            conductor,
+            self.limits,
+            self.max_rounds,
+            settings=RunSettings(timeouts=self.timeouts, guardrails=self.guardrails),
+        )
+
+    def served_mini(self) -> ServedSystem:
+        """Make what is served as batuta-mini."""
+        return mini_system(
+            self.pool,
+            self.mini,
+            self.limits,
+            settings=RunSettings(timeouts=self.timeouts, guardrails=self.guardrails),
+        )
+
+    @property
+    def has_prices(self) -> bool:
+        """True if its calls may cost money: it is neither simulated nor a record."""
+        return not self.simulated and self.replay_pool is None
+
+    @property
+    def key_text(self) -> str:
+        """What a run depends on beyond the pool, for its key."""
+        recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
+        if self.replay_pool and (version := self.replay_pool.record.version):
+            recorded = (version, recorded)
+        counted = () if self.limits.usd is None else (self.limits.unknown,)
+        executes = ("executes",) if self.run_tests is not None else ()
+        terms = (self.terms,) if self.terms else ()
+        drafts = {CONDUCTOR, MINI_CONDUCTOR}
+        others = tuple(sorted((n, who) for n, who in self.replaced.items() if n not in drafts))
+        terms += (others,) if others else ()
+        return repr((self.limits, recorded, *counted, *executes, *terms))
+
+    def drafting_key(self, drafts: str) -> str:
+        """Return what a run of a conductor depends on besides, for its key.
+
+        Args:
+            drafts: whose model drafts, `CONDUCTOR` or `MINI_CONDUCTOR`.
+        """
+        return self.replaced.get(drafts, "")
+
+    @property
+    def identities(self) -> dict[str, Identity]:
+        """The facts of workers, by name, and of conductors that are none of them."""
+        if self.simulated:
+            return {str(worker.id): {"source": self.source} for worker in self.pool}
+        found = {str(worker): client_identity(client) for worker, client in self.clients.items()}
+        for name, one in ((CONDUCTOR, self.conductor), (MINI_CONDUCTOR, self.mini)):
+            if isinstance(one, LLMConductor) and not (one.worker and one.worker.id in self.pool):
+                found[name] = client_identity(one.client)
+        return {name: identity for name, identity in found.items() if identity}
+
+    def with_call_limit(self, limit: CallLimit) -> Subject:
+        """Limit every call by the budget; call it before `with_call_cache`."""
+
+        def limit_conductor(conductor: Conductor | None) -> Conductor | None:
+            if not isinstance(conductor, LLMConductor) or conductor.worker is None:
+                return conductor
+            model = limit.limit_client(conductor.client, conductor.worker)
+            return replace(conductor, client=model)
+
+        return replace(
+            self,
+            call_limit=limit,
+            clients={
+                worker.id: limit.limit_client(self.clients[worker.id], worker)
+                for worker in self.pool
+            },
+            conductor=limit_conductor(self.conductor),
+            mini=limit_conductor(self.mini),
+        )
+
+    def with_call_cache(self, call_cache: CallJournal) -> Subject:
+        """The same, whose calls are read from the journal where they were paid before."""
+        clients: dict[WorkerId, Client] = {
+            worker: CallCacheClient(client, call_cache, worker)
+            for worker, client in self.clients.items()
+        }
+        return replace(
+            self,
+            clients=clients,
+            conductor=self.conductor and _with_journal(self.conductor, call_cache),
+            mini=self.mini and _with_journal(self.mini, call_cache),
+        )
+
+
+def _with_journal(conductor: Conductor, journal: CallJournal) -> Conductor:
+    """Return a conductor that reads from the journal what its model drafted before."""
+    if not isinstance(conductor, LLMConductor):
+        return conductor
+    model = CallCacheClient(conductor.client, journal, f"conductor {conductor.name}")
+    return replace(conductor, client=model)

@@ -1,0 +1,297 @@
+"""Names to systems: what can be measured over a pool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from batuta.core import Conductor, WorkerId
+from batuta.core.suggestions import suggest_names
+from batuta.errors import ConfigError
+from batuta.lab.baselines import (
+    ConductorSolver,
+    PassAtK,
+    PromptedConductor,
+    SingleWorker,
+    Solver,
+    with_best_worker,
+    with_shuffled_access,
+    with_solve_only_subtasks,
+)
+from batuta.lab.baselines.registry import BASELINES, Baseline
+from batuta.lab.baselines.routing.smoothie import MIN_WORKERS
+from batuta.lab.evals.all_workers import (
+    AllWorkers,
+    UpperBound,
+    Vote,
+    oracle_score,
+    skill_oracle_score,
+)
+from batuta.lab.evals.learned_methods import (
+    CHECKED_CASCADE,
+    LEARNED_METHODS,
+    SolverFitter,
+    UnfittedSolver,
+    cascade_fitter,
+)
+from batuta.lab.evals.served_solver import ServedSolver
+from batuta.lab.evals.subject import Subject
+from batuta.lab.task_sources import REHEARSAL, TASK_SOURCES
+
+ULTRA = "ultra"
+RECURSIVE = "ultra+recursion"
+MINI = "mini"
+BEST_SINGLE = "best-single"
+ALL = "all"
+"""Stands for every system that can be measured on the subject without simulated replies."""
+CALIBRATION = "calibration/"
+"""Before a worker's id in the name of the system that measures its strength."""
+ENOUGH_ANSWERS = 0.9
+"""Share of a record's right runs whose answers must be known for answers to be compared."""
+MAX_ROUNDS = 2
+"""Rounds of `ultra+recursion` at most: as many as training rolls out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A way of answering, under the name that it has in the report."""
+
+    name: str
+    solver: Solver
+    needs_calibration: bool = False
+    """It needs to know which worker is the best."""
+    upper_bound: UpperBound | None = None
+    """A line to compare with, no method: what it earns for all of its replies."""
+    worker: WorkerId | None = None
+    """It is this worker and is run only where the pool has it."""
+    uses_all_answers: bool = False
+    """It looks at what everybody says to the bare question."""
+    has_conductor: bool = False
+    """A conductor decides how many steps there are."""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is a line to compare with."""
+        return self.upper_bound is not None
+
+    @property
+    def fitter(self) -> SolverFitter | None:
+        """How it learns from outcomes; None: it does not, or it has."""
+        return self.solver.fit if isinstance(self.solver, UnfittedSolver) else None
+
+
+_MakeSystem = Callable[[Subject], System]
+
+
+def _numbered_system(baseline: Baseline, name: str, number: int) -> System:
+    """The system of a baseline that needs no outcomes."""
+    assert baseline.build is not None  # noqa: S101 - else it learns
+    solver = baseline.build(number)
+    free = isinstance(solver, ConductorSolver) and solver.calls is None
+    return System(name=name, solver=solver, needs_calibration=not free, has_conductor=free)
+
+
+def _baseline_system(baseline: Baseline, _: Subject) -> System:
+    return _numbered_system(baseline, baseline.name, baseline.number)
+
+
+def _conductor_system(name: str, subject: Subject, conductor: Conductor | None = None) -> System:
+    """Serve the conductor, by default the subject's own, as `batuta serve` would."""
+    served = subject.ultra(conductor or _require_conductor(subject))
+    return System(name=name, solver=ServedSolver(served), has_conductor=True)
+
+
+def _recursive_system(subject: Subject) -> System:
+    """Add a round that corrects, even if nothing else allows one."""
+    served = subject.ultra(_require_conductor(subject))
+    limits = replace(served.limits, rounds=max(MAX_ROUNDS, served.limits.rounds))
+    solver = ServedSolver(replace(served, limits=limits))
+    return System(name=RECURSIVE, solver=solver, has_conductor=True)
+
+
+def _mini_system(subject: Subject) -> System:
+    """Serve what the settings name as batuta-mini."""
+    served = subject.served_mini()
+    return System(name=MINI, solver=ServedSolver(served), has_conductor=not served.direct)
+
+
+def _prompted_system(name: str, subject: Subject) -> System:
+    if subject.simulated:
+        return _conductor_system(name, subject, TASK_SOURCES[REHEARSAL]().hand_written_conductor())
+    return System(
+        name=name,
+        solver=ConductorSolver(PromptedConductor(subject.clients)),
+        needs_calibration=True,
+        has_conductor=True,
+    )
+
+
+def _require_conductor(subject: Subject) -> Conductor:
+    if subject.conductor is None:
+        raise ConfigError("a record has no conductor; name one with --conductor FOLDER")
+    return subject.conductor
+
+
+def _best_worker_system(subject: Subject) -> System:
+    altered = with_best_worker(_require_conductor(subject))
+    return replace(_conductor_system("ultra-best-worker", subject, altered), needs_calibration=True)
+
+
+_CONDUCTOR_SYSTEMS: Mapping[str, _MakeSystem] = {
+    ULTRA: partial(_conductor_system, ULTRA),
+    RECURSIVE: _recursive_system,
+    "ultra-solve-only": lambda s: _conductor_system(
+        "ultra-solve-only", s, with_solve_only_subtasks(_require_conductor(s))
+    ),
+    "ultra-shuffled-access": lambda s: _conductor_system(
+        "ultra-shuffled-access", s, with_shuffled_access(_require_conductor(s))
+    ),
+    "ultra-best-worker": _best_worker_system,
+}
+_FIXED_BASELINES = {each.name: each for each in BASELINES if each.name not in LEARNED_METHODS}
+_REPLY_READERS = frozenset(each.name for each in BASELINES if each.reads_replies)
+_EMBEDDING_CHOOSERS = frozenset(each.name for each in BASELINES if each.embeds_replies)
+_ANSWER_CHOOSERS = frozenset(each.name for each in BASELINES if each.fit_chooser is not None)
+_PROMPTED_SYSTEMS: Mapping[str, _MakeSystem] = {
+    "prompted": lambda subject: _prompted_system("prompted", subject),
+    "hand-written": lambda subject: _prompted_system("hand-written", subject),
+}
+_BOUNDS: Mapping[str, _MakeSystem] = {
+    "vote": lambda _: System(name="vote", solver=Vote(), uses_all_answers=True),
+    "oracle": lambda _: System(
+        name="oracle", solver=AllWorkers(), upper_bound=oracle_score, uses_all_answers=True
+    ),
+}
+_NAMED_SYSTEMS: Mapping[str, _MakeSystem] = {
+    **{
+        name: partial(_baseline_system, each)
+        for name, each in _FIXED_BASELINES.items()
+        if not each.number
+    },
+    **_BOUNDS,
+    **_PROMPTED_SYSTEMS,
+    **_CONDUCTOR_SYSTEMS,
+}
+
+
+def _numbered_baselines() -> Mapping[str, Callable[[str, int], System]]:
+    known = _FIXED_BASELINES.items()
+    return {name: partial(_numbered_system, each) for name, each in known if each.number}
+
+
+_SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
+    **_numbered_baselines(),
+    "pass@": lambda name, k: System(
+        name=name, solver=PassAtK(k), needs_calibration=True, upper_bound=oracle_score
+    ),
+    "skill-oracle@": lambda name, k: System(
+        name=name, solver=AllWorkers(k), upper_bound=skill_oracle_score
+    ),
+}
+_CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
+_COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
+
+
+def system_names(subject: Subject) -> tuple[str, ...]:
+    """Every name that `system` knows; of those with a number one form, a cascade's its price."""
+    workers = (str(worker.id) for worker in subject.pool)
+    counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
+    return (*workers, *_method_names(subject), *LEARNED_METHODS, "cascade@0.001", *counted)
+
+
+def _method_names(subject: Subject) -> tuple[str, ...]:
+    without = set[str]() if subject.simulated else {"hand-written"}
+    if subject.replay_pool is not None:
+        without |= {*_PROMPTED_SYSTEMS, *(_CONDUCTOR_SYSTEMS if subject.conductor is None else ())}
+    return tuple(name for name in _NAMED_SYSTEMS if name not in without)
+
+
+def runnable_systems(subject: Subject) -> tuple[str, ...]:
+    """What `all` stands for: every method and line that can be run on the subject as it is.
+
+    On a record without samples nothing that needs samples, without answers no vote, nothing that
+    embeds replies, which are mere answers there, and nothing whose workers read other replies
+    unless its replies are simulated.
+    """
+    replays = subject.replay_pool
+    without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
+    if replays is None:
+        found = (*_method_names(subject), *LEARNED_METHODS, "self-consistency@5", "pass@5")
+        return tuple(name for name in found if name not in without)
+    without |= {
+        *_EMBEDDING_CHOOSERS,
+        CHECKED_CASCADE,
+        *(() if replays.simulate else _REPLY_READERS),
+    }
+    if replays.record.answers_qms is None:
+        without |= {"vote", "cascade", *_ANSWER_CHOOSERS}
+    depth = replays.record.scores_qms.shape[2]
+    sampled = ("self-consistency@", "pass@", "skill-oracle@") if depth > 1 else ()
+    found = (*_method_names(subject), *LEARNED_METHODS, *(f"{name}{depth}" for name in sampled))
+    return tuple(name for name in found if name not in without)
+
+
+def why_not_runnable(one: System, subject: Subject) -> str | None:
+    """Why this system cannot be run here, so that it would be no measurement; None: it can."""
+    if subject.replay_pool is None:
+        return None
+    record = subject.replay_pool.record
+    counted, depth = _COUNT_PATTERN.fullmatch(one.name), record.scores_qms.shape[2]
+    if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:
+        return f"it needs {counted[2]} runs of a worker, and the record has {depth}"
+    if not _compares_answers(one):
+        return None
+    if record.answers_qms is None:
+        return "the record has no answers to compare, only scores"
+    share = record.answered_share()
+    if share >= ENOUGH_ANSWERS:
+        return None
+    return f"the record has the answers of only {100 * share:.0f} % of the runs that were right"
+
+
+def _compares_answers(one: System) -> bool:
+    return one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
+        ("cascade", "self-consistency@")
+    )
+
+
+def calibration_system(worker: WorkerId) -> System:
+    """The worker alone, on the questions by which it is calibrated."""
+    return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
+
+
+def find_system(name: str, subject: Subject) -> System:
+    """The system of that name: a worker's id, or a method.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    counted = _COUNT_PATTERN.fullmatch(name)
+    if name == MINI and subject.mini is not None:
+        return _mini_system(subject)
+    if name in LEARNED_METHODS:
+        untaught = UnfittedSolver(name, LEARNED_METHODS[name])
+        return System(
+            name=name,
+            solver=untaught,
+            needs_calibration=True,
+            uses_all_answers=name in _ANSWER_CHOOSERS,
+        )
+    if priced := _CASCADE_PRICE_PATTERN.fullmatch(name):
+        return System(
+            name=name,
+            solver=UnfittedSolver(name, cascade_fitter(float(priced[1]))),
+            needs_calibration=True,
+        )
+    if name in _method_names(subject):
+        return _NAMED_SYSTEMS[name](subject)
+    if counted and counted[1] in _SAMPLED_SYSTEMS:
+        return _SAMPLED_SYSTEMS[counted[1]](name, int(counted[2]))
+    if name in subject.pool:
+        worker = subject.pool[name].id
+        return System(name=name, solver=SingleWorker(worker), worker=worker)
+    if name.startswith("cascade@"):
+        raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
+    raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

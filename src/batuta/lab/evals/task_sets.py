@@ -1,0 +1,89 @@
+"""What is asked: the rehearsal's questions, a benchmark's, or those of a file of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from batuta.core import Grade, Task
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.evals.grading import AnswerGrader, grade_by_task
+from batuta.lab.task_sources import TASK_SOURCES, find_source_grader
+from batuta.lab.tasks import datasets
+
+
+def task_family(task: Task) -> str:
+    """The group that a task is counted in: its first tag that says something of its kind."""
+    plain = (tag for tag in task.tags if tag not in {*TASK_SOURCES, "held-out wording"})
+    return next(plain, "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSet:
+    """Questions to be measured on, others to choose the best single worker by, and the grader."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    calibration: tuple[Task, ...]
+    """Training questions, none of them in `tasks`; empty: there are none."""
+    grade: AnswerGrader = grade_by_task
+    family: Callable[[Task], str] = task_family
+    split: str = ""
+    """How a record was divided: `random` or `unseen`; empty: it is no record."""
+
+    @property
+    def uses_task_graders(self) -> bool:
+        """Whether each task names its grader, which may need processes, a sandbox, a judge."""
+        return self.grade is grade_by_task
+
+
+def open_tasks(
+    name: str, limit: int, calibration: int, seed: int = 0, *, files: Sequence[Path] = ()
+) -> TaskSet:
+    """The task set of that name.
+
+    Args:
+        name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
+            `held-out` takes the wordings kept from training), a benchmark as `batuta tasks list`
+            names it, or the path of a JSONL file.
+        limit: how many questions at most; of a file the first ones, of a benchmark some at random.
+        calibration: how many others to calibrate on at most; of a file, those past the limit.
+        seed: of the rehearsal's questions and of the lot.
+        files: your own copy of the benchmark's files.
+
+    Raises:
+        ConfigError: there is no such family.
+        SourceError: there is no such benchmark or file, or it cannot be used.
+    """
+    kind, *parts = name.split(":")
+    if kind in TASK_SOURCES:
+        if files:
+            raise ConfigError(f"{name} draws its questions: there is no file of it to read")
+        source = TASK_SOURCES[kind]()
+        drawn, others = source.draw_test(parts, limit, calibration, seed)
+        grade = grade_by_task if source.grade_answer is None else _grade_drawn
+        return TaskSet(name=name, tasks=drawn, calibration=others, grade=grade)
+    wanted = limit + calibration
+    asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
+    if not asked:
+        raise SourceError(f"there is no question of {name} in {', '.join(map(str, files)) or name}")
+    if datasets.is_task_file(name):
+        return TaskSet(
+            name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
+        )
+    Random(f"{seed} {name}").shuffle(asked)
+    rest = tuple(asked[limit:wanted])
+    return TaskSet(name=name, tasks=tuple(asked[:limit]), calibration=rest, family=_benchmark_part)
+
+
+def _benchmark_part(task: Task) -> str:
+    """The part of its benchmark that a task belongs to: its second tag, if there is one."""
+    return next(iter(task.tags[1:]), "all")
+
+
+async def _grade_drawn(task: Task, answer: str) -> Grade:
+    """The grade by the world that the task was drawn from."""
+    grade = find_source_grader(task)
+    return await grade_by_task(task, answer) if grade is None else grade(task, answer)

@@ -1,0 +1,392 @@
+"""Runs are executed by actors of a Ray cluster: many processes, on one machine or on many.
+
+The driver gives each actor as many items as it has places and takes back what has ended, in one
+call of an actor at a time. An actor that dies is started again by Ray, wherever there is room, and
+what it was running is run again: a call journal keeps finished calls from being paid twice.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast, final
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from batuta.distribution import install_hint, package_version
+from batuta.errors import ConfigError, ExecutorError
+from batuta.lab.executor.asking import Answer, refuse_question
+from batuta.lab.executor.protocol import ExecutorJob, ItemT, ResultT
+from batuta.lab.executor.ray_worker import Exchange, RayWorker, portable_error
+
+BATCH = 64
+"""Items that one call of an actor carries, at most."""
+RESTARTS = 4
+"""Times that a dead actor is started again."""
+ATTEMPTS = 3
+"""Times that an item may take its actor down with it before all work ends."""
+CORES_EACH = 0.5
+"""Share of a core that an actor asks of the cluster: enough to spread actors, too little to be
+refused."""
+START_TIMEOUT_S = 120.0
+"""Seconds in which the first actor must have started."""
+STARTS = 3
+"""Times that a cluster is started: Ray gives its node 30 s, which a busy machine may not have."""
+REVIVAL_POLL_S = 0.2
+"""Seconds between two looks at an actor that is being started again."""
+SERVE_POLL_S = 2.0
+"""Seconds to wait for a job to be opened before looking whether that failed."""
+END_TIMEOUT_S = 5.0
+"""Seconds in which an actor closes its job."""
+_TOO_SLOW = "timed out during startup"
+_EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
+
+
+@asynccontextmanager
+async def open_ray(
+    address: str | None = None, workers: int | None = None
+) -> AsyncGenerator[RayExecutor]:
+    """Actors in a cluster; they end with the block, and so does a cluster that was started for it.
+
+    Args:
+        address: `local`: a new cluster here; `HOST:PORT`: that one; None: the one that
+            RAY_ADDRESS names or that runs on this machine, else a new one here.
+        workers: actors; None: one for each free core.
+
+    Raises:
+        ConfigError: the extra is missing, the cluster cannot be reached, or its machines have
+            another version of Batuta.
+    """
+    ray = _import_ray()
+    started = not ray.is_initialized()
+    try:
+        if started:
+            await anyio.to_thread.run_sync(_connect_cluster, ray, address)
+        executor = await anyio.to_thread.run_sync(_start_actors, ray, workers)
+        try:
+            yield executor
+        finally:
+            for actor in executor.actors:
+                ray.kill(actor)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # noqa: PLC0415 - an extra that loads slowly
+    except ImportError:
+        raise ConfigError(_EXTRA) from None
+    return cast("Any", ray)
+
+
+def _connect_cluster(ray: Any, address: str | None) -> None:
+    """Joins the cluster, or starts one.
+
+    Raises:
+        ConfigError: it cannot be reached.
+    """
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(
+                address=address,
+                include_dashboard=None if address not in {None, "local"} else False,
+                configure_logging=False,
+                log_to_driver=False,
+            )
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones where a node does not start
+            first = str(error).strip().partition("\n")[0]
+            if left and _TOO_SLOW in first:
+                ray.shutdown()
+                continue
+            where = address or "by RAY_ADDRESS or on this machine"
+            raise ConfigError(f"the Ray cluster {where} cannot be used: {first}") from None
+        return
+
+
+def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
+    """Actors spread over the cluster.
+
+    Raises:
+        ConfigError: none started in time, or one runs another version of Batuta.
+    """
+    free = int(ray.available_resources().get("CPU", 0))
+    number = workers or max(1, free)
+    cores = min(CORES_EACH, max(free, 1) / number)
+    remote = ray.remote(
+        num_cpus=cores,
+        max_restarts=RESTARTS,
+        max_task_retries=0,
+        max_concurrency=8,
+        scheduling_strategy="SPREAD",
+    )(RayWorker)
+    actors = [remote.remote() for _ in range(number)]
+    try:
+        told = ray.get([actor.describe.remote() for actor in actors], timeout=START_TIMEOUT_S)
+    except ray.exceptions.RayError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"the cluster started no worker of Batuta: {first}") from None
+    others = {f"{version} on {host}" for host, version in told if version != package_version()}
+    if others:
+        wrong = ", ".join(sorted(others))
+        raise ConfigError(
+            f"the cluster runs another version of Batuta than this one, {package_version()}: "
+            f"{wrong}; install the same on every machine"
+        )
+    return RayExecutor(ray, actors, len({host for host, _ in told}))
+
+
+@final
+class RayExecutor:
+    """Runs items on actors; made by `open_ray`."""
+
+    def __init__(self, ray: Any, actors: Sequence[Any], machines: int) -> None:
+        """Runs items on these.
+
+        Args:
+            ray: the module, connected.
+            actors: handles of `RayWorker`s.
+            machines: how many machines they are on.
+        """
+        self.ray = ray
+        self.actors = tuple(actors)
+        self.machines = machines
+        self.processes = len(self.actors)
+        self._turn = anyio.Lock()  # an actor serves one session at a time
+
+    async def run_all(
+        self,
+        job: ExecutorJob[ItemT, ResultT],
+        items: Sequence[ItemT],
+        deliver: Callable[[int, ResultT], None],
+        *,
+        concurrency: int,
+        answer: Answer | None = None,
+    ) -> None:
+        """Run every item; see `Executor`.
+
+        Raises:
+            ExceptionGroup: of the first error of the job or of `deliver`, or of the
+                ExecutorError where all actors were lost.
+        """
+        if not items:
+            return
+        work = _Work(self.ray, self._send_job(job), items, deliver)
+        used = self.actors[: min(len(self.actors), concurrency)]
+        places, more = divmod(concurrency, len(used))
+        async with self._turn, anyio.create_task_group() as answering:
+            answers = _Answering(self.ray, answering, answer)
+            async with anyio.create_task_group() as group:
+                for number, actor in enumerate(used):
+                    group.start_soon(_Lane(work, actor, places + (number < more), answers).run)
+            answering.cancel_scope.cancel()  # of processes that have died
+
+    def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
+        """A reference to the job, which every actor can read.
+
+        Raises:
+            ExecutorError: it cannot be pickled.
+        """
+        try:
+            return self.ray.put(job)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise ExecutorError(f"the work cannot be sent to other processes: {error}") from None
+
+
+@final
+class _Work:
+    """The items that are still to be run, shared by the lanes."""
+
+    def __init__(
+        self, ray: Any, job: Any, items: Sequence[Any], deliver: Callable[[int, Any], None]
+    ) -> None:
+        self.ray = ray
+        self.job = job
+        self._items = items
+        self._deliver = deliver
+        self._waiting = deque(range(len(items)))
+        self._left = set(range(len(items)))
+        self._lost = Counter[int]()
+        self._changed = anyio.Event()
+        self.lanes = 0
+        """Lanes that can still run items."""
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was delivered."""
+        return not self._left
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something can be taken."""
+        return bool(self._waiting)
+
+    def take(self, number: int) -> list[tuple[int, Any]]:
+        """Up to so many items to run, with their places."""
+        most = min(number, BATCH, len(self._waiting))
+        places = [self._waiting.popleft() for _ in range(most)]
+        return [(place, self._items[place]) for place in places]
+
+    def settle(self, place: int, result: Any, error: Exception | None) -> None:
+        """Delivers a result, or raises the error in its place."""
+        if error is not None:
+            raise error
+        if place in self._left:
+            self._deliver(place, result)
+            self._left.discard(place)
+            if self.done:
+                self._notify()
+
+    def return_lost(self, places: set[int]) -> None:
+        """Run again what a dead actor was running.
+
+        Raises:
+            ExecutorError: an item was lost too often.
+        """
+        self._lost.update(places)
+        for place in places:
+            if self._lost[place] >= ATTEMPTS:
+                raise ExecutorError(
+                    f"item {place} was being run {ATTEMPTS} times when its process died; "
+                    "look for what kills it, such as a lack of memory"
+                )
+        self._waiting.extendleft(sorted(places, reverse=True))
+        self._notify()
+
+    async def wait(self) -> None:
+        """Until something is waiting again, or all is done."""
+        await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+@final
+class _Answering:
+    """Answers what items ask, in tasks of its own: a lane that ends does not end them."""
+
+    def __init__(self, ray: Any, group: TaskGroup, answer: Answer | None) -> None:
+        self._ray = ray
+        self._group = group
+        self._answer = answer
+
+    def start(self, actor: Any, token: str, number: int, question: Any) -> None:
+        """Answer a question of that actor's session."""
+        self._group.start_soon(self._reply, actor, token, number, question)
+
+    async def _reply(self, actor: Any, token: str, number: int, question: Any) -> None:
+        result, error = None, None
+        try:
+            result = await (self._answer or refuse_question)(question)
+        except Exception as raised:  # noqa: BLE001 - raised where it was asked
+            error = portable_error(raised)
+        with suppress(self._ray.exceptions.RayActorError):  # whoever is executed again asks again
+            await actor.answer.remote(token, number, result, error)
+
+
+@final
+class _Lane:
+    """One actor and what it is running."""
+
+    def __init__(self, work: _Work, actor: Any, places: int, answers: _Answering) -> None:
+        self._work = work
+        self._answers = answers
+        self._actor = actor
+        self._places = places
+        self._running: set[int] = set()
+        self._token = ""
+        work.lanes += 1
+
+    async def run(self) -> None:
+        """Run until all is done or the actor is gone for good.
+
+        Raises:
+            ExecutorError: no actor is left.
+        """
+        ray = self._work.ray
+        try:
+            await self._revive(ray)
+            while not self._work.done:
+                await self._exchange_once(ray)
+        except ray.exceptions.ActorDiedError as error:
+            self._work.lanes -= 1
+            self._give_back()
+            if not self._work.lanes:
+                raise ExecutorError(f"the Ray cluster has no worker left: {error}") from None
+        finally:
+            await self._end(ray)
+
+    async def _exchange_once(self, ray: Any) -> None:
+        """Send what there is room for, take what has ended."""
+        items = self._work.take(self._places - len(self._running))
+        if not items and not self._running:
+            await self._work.wait()
+            return
+        self._running.update(place for place, _ in items)
+        more = self._places > len(self._running) and self._work.has_waiting
+        exchange = self._actor.exchange.remote
+        try:
+            found: Exchange | None = await exchange(self._token, items, more=more)
+        except ray.exceptions.ActorDiedError:
+            raise
+        except ray.exceptions.RayActorError:  # it is being started again, or cannot be reached
+            found = None
+        if found is None:
+            self._give_back()
+            await self._revive(ray)
+            return
+        for number, question in found.asked:
+            self._answers.start(self._actor, self._token, number, question)
+        for place, result, error in found.ended:
+            self._running.discard(place)
+            self._work.settle(place, result, error)
+
+    async def _revive(self, ray: Any) -> None:
+        """Wait until the actor runs, and have it open the job."""
+        while True:
+            try:
+                await self._actor.describe.remote()
+                await self._serve(ray)
+            except ray.exceptions.ActorDiedError:
+                raise
+            except ray.exceptions.RayActorError:
+                await anyio.sleep(REVIVAL_POLL_S)
+            else:
+                return
+
+    async def _end(self, ray: Any) -> None:
+        """End the actor, on which nothing is run any more; one that does not answer is given up."""
+        with anyio.move_on_after(END_TIMEOUT_S, shield=True):
+            with suppress(ray.exceptions.RayActorError):
+                await self._actor.end.remote(self._token)
+
+    async def _serve(self, ray: Any) -> None:
+        """Have the actor open the job; calls of an actor may overtake each other, so wait for it.
+
+        Raises:
+            ExecutorError: the job cannot be read there.
+        """
+        self._token = uuid4().hex
+        serving = self._actor.serve.remote(self._token, self._work.job)
+        while not await self._actor.is_serving.remote(self._token, SERVE_POLL_S):
+            ended, _ = ray.wait([serving], timeout=0)
+            if ended:
+                try:
+                    await serving
+                except ray.exceptions.RayActorError:
+                    raise
+                except ray.exceptions.RayError as error:
+                    raise ExecutorError(f"a worker cannot read the job: {error}") from None
+
+    def _give_back(self) -> None:
+        lost, self._running = self._running, set()
+        self._work.return_lost(lost)

@@ -1,0 +1,1 @@
+"""Learners: from recorded outcomes to selectors."""

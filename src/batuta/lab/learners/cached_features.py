@@ -1,0 +1,120 @@
+"""Features of the same texts for many methods: each text is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.features import Features, Floats, SavedFeatures
+from batuta.conductors.hashed_ngrams import HashedNgrams, SparseRow
+
+MAX_CACHED_TEXTS = 20_000
+"""Texts that are remembered; the least recently used are forgotten."""
+MAX_CACHED_FITS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedFeatures:
+    """The same vectors; counts, fits and vectors are computed once and remembered.
+
+    For evaluations, which give the same questions to a dozen methods and split them again for
+    each seed. What is saved is the features themselves.
+    """
+
+    features: HashedNgrams = HashedNgrams()
+    _fitted: Callable[[tuple[str, ...]], Features] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        @lru_cache(MAX_CACHED_TEXTS)
+        def packed(text: str) -> _PackedRow:
+            return _pack_row(self.features.counts(text))
+
+        @lru_cache(MAX_CACHED_FITS)
+        def fitted(texts: tuple[str, ...]) -> Features:
+            known = self.features.fit_counts([_unpack_row(packed(text)) for text in texts])
+
+            @lru_cache(MAX_CACHED_TEXTS)
+            def vector(text: str) -> Floats:
+                return known.vector(_unpack_row(packed(text)))
+
+            return _CachedFittedFeatures(known, vector)
+
+        object.__setattr__(self, "_fitted", fitted)
+
+    def __reduce__(self) -> tuple[Callable[..., Features], tuple[HashedNgrams]]:
+        """Another process remembers for itself."""
+        return CachedFeatures, (self.features,)
+
+    @property
+    def name(self) -> str:
+        """That of the features."""
+        return self.features.name
+
+    def fit(self, texts: Sequence[str]) -> Features:
+        """The features fitted to these texts.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
+        return self._fitted(tuple(texts)) if texts else self.features.fit(texts)
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """Refused: these are not fitted.
+
+        Raises:
+            ConfigError: always.
+        """
+        return self.features(texts)
+
+    def save(self) -> SavedFeatures:
+        """What `load` needs; it gives plain features."""
+        return self.features.save()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CachedFittedFeatures:
+    """Fitted features that remember the vectors of texts."""
+
+    features: HashedNgrams
+    vector: Callable[[str], Floats] = field(repr=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Features], tuple[HashedNgrams]]:
+        return _restore_features, (self.features,)
+
+    @property
+    def name(self) -> str:
+        return self.features.name
+
+    def fit(self, texts: Sequence[str]) -> Features:
+        return self.features.fit(texts)
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        if not texts:
+            return self.features(texts)
+        return np.stack([self.vector(text) for text in texts])
+
+    def save(self) -> SavedFeatures:
+        return self.features.save()
+
+
+def _restore_features(features: HashedNgrams) -> Features:
+    """Fitted features in another process, which remembers nothing yet."""
+    return features
+
+
+_PackedRow = tuple[NDArray[np.uint32], NDArray[np.int16]]
+
+
+def _pack_row(row: SparseRow) -> _PackedRow:
+    """Half of the memory: counts are whole and small, for a text's length is bounded."""
+    places, counts = row
+    return places.astype(np.uint32), counts.astype(np.int16)
+
+
+def _unpack_row(row: _PackedRow) -> SparseRow:
+    places, counts = row
+    return places.astype(np.intp), counts.astype(np.float32)

@@ -1,0 +1,264 @@
+"""What is known of a pool's workers: how well each answered each of some questions.
+
+Selectors, routers and cascades are fitted on it. It comes from a recorded set
+(`history_from_record`) or from a file of one's own, a line a question:
+
+    {"question": "…", "family": "…", "workers": {"oboe": {"score": 0.5, "usd": 0.002, "runs": 2}}}
+
+`batuta.lab.tasks.recorded.outcome_lines` describes every field.
+
+Axes: q questions, m workers, s samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from batuta.core import WorkerId
+from batuta.errors import SourceError, StoreError
+from batuta.lab.tasks.graders.answer_form import canonical_answer
+from batuta.lab.tasks.recorded import RecordedOutcomes
+from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
+
+QuestionIndices = NDArray[np.signedinteger[Any]] | Sequence[int]
+"""Places of questions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RunSamples:
+    """Every run on its own."""
+
+    credit_qms: NDArray[np.float32]
+    """In [0, 1]; NaN: no such run, or its credit is unknown."""
+    answers_qms: NDArray[np.int32]
+    """Extracted answers, as places in `answers`; -1: none."""
+    answers: tuple[str, ...]
+
+    def select(self, index: Any) -> RunSamples:
+        """The runs that `index` selects from the arrays."""
+        return replace(self, credit_qms=self.credit_qms[index], answers_qms=self.answers_qms[index])
+
+    def answer_at(self, place: tuple[int, int, int]) -> str | None:
+        """The answer at question, worker, sample; None: none."""
+        code = int(self.answers_qms[place])
+        return self.answers[code] if code >= 0 else None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class History:
+    """Questions, workers, and what each worker earned and cost on each question."""
+
+    questions: tuple[str, ...]
+    workers: tuple[WorkerId, ...]
+    scores_qm: NDArray[np.float32]
+    """Mean credit over the recorded runs, in [0, 1]; NaN: unknown."""
+    usd_qm: NDArray[np.float64]
+    """Mean dollars of a call; NaN: unknown."""
+    runs_qm: NDArray[np.int32]
+    """How many runs each mean is of."""
+    families: tuple[str, ...]
+    """The task family of each question; empty: unknown."""
+    answers: tuple[tuple[str | None, ...], ...] | None = None
+    """The extracted answer of the first run, by question and worker; None: there are none."""
+    samples: RunSamples | None = None
+    """The runs one by one; None: only their means are known."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.questions), len(self.workers))
+        arrays = (self.scores_qm, self.usd_qm, self.runs_qm)
+        if any(array.shape != shape for array in arrays) or len(self.families) != shape[0]:
+            raise ValueError(f"arrays do not fit {shape[0]} questions of {shape[1]} workers")
+        if len(set(self.workers)) != len(self.workers):
+            raise ValueError("two workers of a history have the same id")
+
+    def __repr__(self) -> str:
+        return f"History({len(self.questions)} questions, {len(self.workers)} workers)"
+
+    def select(
+        self, questions: QuestionIndices | None = None, workers: Iterable[str] | None = None
+    ) -> History:
+        """Only those questions and those workers, in the order given.
+
+        Raises:
+            SourceError: a worker that the history does not know.
+        """
+        rows = np.arange(len(self.questions)) if questions is None else np.asarray(questions, int)
+        names = self.workers if workers is None else tuple(WorkerId(name) for name in workers)
+        for name in names:
+            if name not in self.workers:
+                raise SourceError(f"the history has no worker {name!r}, only {self.workers}")
+        columns = [self.workers.index(name) for name in names]
+        index = np.ix_(rows, np.asarray(columns, int))
+        answers, samples = self.answers, self.samples
+        return replace(
+            self,
+            questions=tuple(self.questions[row] for row in rows),
+            workers=names,
+            scores_qm=self.scores_qm[index],
+            usd_qm=self.usd_qm[index],
+            runs_qm=self.runs_qm[index],
+            families=tuple(self.families[row] for row in rows),
+            answers=answers
+            and tuple(tuple(answers[row][column] for column in columns) for row in rows),
+            samples=samples and samples.select(index),
+        )
+
+    def drop_unscored(self) -> History:
+        """Only the questions of which some score is known."""
+        known = ~np.isnan(self.scores_qm).all(axis=1)
+        return self if known.all() else self.select(np.flatnonzero(known))
+
+    def mean_m(self) -> NDArray[np.float64]:
+        """Each worker's mean credit where it is known; NaN for a worker of whom nothing is."""
+        return _known_mean(self.scores_qm.astype(np.float64), axis=0)
+
+    def best_worker(self) -> WorkerId:
+        """Find the worker with the highest mean credit; of equals the cheapest, then the first.
+
+        Raises:
+            SourceError: no score is known.
+        """
+        mean_m = self.mean_m()
+        if np.isnan(mean_m).all():
+            raise SourceError("the history has no score: write at least one run of one worker")
+        priced_qm = ~np.isnan(self.usd_qm)
+        many_m, sum_m = priced_qm.sum(axis=0), np.nansum(self.usd_qm, axis=0)
+        usd_m = np.where(many_m > 0, sum_m / np.maximum(many_m, 1), np.inf)
+        equal = np.flatnonzero(mean_m == np.nanmax(mean_m))
+        return self.workers[int(min(equal, key=lambda m: float(usd_m[m])))]
+
+
+def history_from_record(
+    record: RecordedOutcomes, questions: QuestionIndices | None = None
+) -> History:
+    """The outcomes of a recorded set on those questions, by default on all."""
+    chosen = record if questions is None else record.select(questions)
+    shape = chosen.scores_qms.shape[:2]
+    usd_qms = chosen.usage.usd_qms if chosen.usage else np.full((*shape, 1), np.nan)
+    samples = chosen.answers_qms is not None and _joined_samples(
+        chosen.credit_qms, chosen.answers_qms, chosen.answers
+    )
+    return History(
+        questions=tuple(task.question for task in chosen.tasks),
+        workers=tuple(WorkerId(model) for model in chosen.models),
+        scores_qm=_known_mean(chosen.credit_qms, axis=2).astype(np.float32),
+        usd_qm=_known_mean(usd_qms.astype(np.float64), axis=2),
+        runs_qm=(~np.isnan(chosen.scores_qms)).sum(axis=2).astype(np.int32),
+        families=chosen.families,
+        answers=_first_answers(samples) if samples else None,
+        samples=samples or None,
+    )
+
+
+def _joined_samples(
+    credit_qms: NDArray[np.float32], answers_qms: NDArray[np.int32], answers: tuple[str, ...]
+) -> RunSamples:
+    """The runs; answers that are the same but for their dress have one number."""
+    forms, codes = _canonical_codes(answers)
+    return RunSamples(credit_qms, codes[answers_qms], forms)
+
+
+@lru_cache(maxsize=8)
+def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """The answers' forms, and the place of each answer's form; -1 of the last place, of none."""
+    numbers: dict[str, int] = {}
+    said = (canonical_answer(answer) for answer in answers)
+    codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in said]
+    return tuple(numbers), np.array([*codes, -1], np.int32)
+
+
+def write_history(history: History, path: Path) -> None:
+    """A file that `read_history` reads.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    lines = (orjson.dumps(_line_json(history, q)) for q in range(len(history.questions)))
+    try:
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_history(path: Path) -> History:
+    """The outcomes in a file of the form above; workers in the order of their first appearance.
+
+    Raises:
+        SourceError: it cannot be read, has no question, or a line is not of that form.
+    """
+    return _build_history(read_outcome_lines(path))
+
+
+def _build_history(lines: Sequence[OutcomeLine]) -> History:
+    workers = tuple(dict.fromkeys(WorkerId(name) for line in lines for name in line.workers))
+    outcomes = [outcome for line in lines for outcome in line.workers.values()]
+    texts = sorted({said for o in outcomes for said in o.answers if said is not None})
+    codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
+    depth = max(len(outcome.answers) for outcome in outcomes)
+    shape = (len(lines), len(workers))
+    scores_qm, usd_qm = np.full(shape, np.nan, np.float32), np.full(shape, np.nan)
+    runs_qm = np.zeros(shape, np.int32)
+    credit_qms = np.full((*shape, depth), np.nan, np.float32)
+    answers_qms = np.full((*shape, depth), -1, np.int32)
+    for q, line in enumerate(lines):
+        for name, outcome in line.workers.items():
+            m, said = workers.index(WorkerId(name)), outcome.answers
+            scores_qm[q, m] = _known_mean(np.asarray(outcome.scores), axis=0)
+            usd_qm[q, m] = _known_mean(np.asarray(outcome.usd or [np.nan]), axis=0)
+            runs_qm[q, m] = outcome.runs
+            credit_qms[q, m, : len(said)] = outcome.scores[: len(said)]
+            answers_qms[q, m, : len(said)] = [codes.get(answer, -1) for answer in said]
+    samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
+    families = tuple(line.family for line in lines)
+    questions = tuple(line.question for line in lines)
+    answers = samples and _first_answers(samples)
+    return History(
+        questions=questions,
+        workers=workers,
+        scores_qm=scores_qm,
+        usd_qm=usd_qm,
+        runs_qm=runs_qm,
+        families=families,
+        answers=answers,
+        samples=samples,
+    )
+
+
+def _line_json(history: History, q: int) -> dict[str, Any]:
+    known = (m for m, runs in enumerate(history.runs_qm[q]) if runs)
+    workers = {history.workers[m]: _outcome_json(history, q, m) for m in known}
+    return {"question": history.questions[q], "family": history.families[q], "workers": workers}
+
+
+def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
+    usd, samples = float(history.usd_qm[q, m]), history.samples
+    cost = {} if np.isnan(usd) else {"usd": usd}
+    if samples is None:
+        score, runs = float(history.scores_qm[q, m]), int(history.runs_qm[q, m])
+        return {"score": score, "runs": runs, **cost}
+    ran = np.flatnonzero(~np.isnan(samples.credit_qms[q, m]))
+    answers = [samples.answer_at((q, m, int(s))) for s in ran]
+    return {"answers": answers, "scores": samples.credit_qms[q, m, ran].tolist(), **cost}
+
+
+def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
+    """The first run's answers."""
+    said: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last place
+    codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
+    return tuple(tuple(said[code] for code in row) for row in codes)
+
+
+def _known_mean(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """The mean of what is known; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0).sum(axis=axis, dtype=np.float64)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

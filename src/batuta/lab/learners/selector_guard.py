@@ -1,0 +1,84 @@
+"""Fits the selector's guard on training questions that were held out.
+
+They are held out twice. In folds at random, a question has its like among the others; in folds of
+whole task families, all is new. What leaving the best worker earns on a new family is measured
+from the best single worker of the *other* families: the one of all questions was chosen with the
+family's own outcomes, which nobody has of a new one.
+
+Axes: n questions, m workers, f families.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.selector.guard import SelectorGuard, Workers
+
+Floats = NDArray[np.float32]
+ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
+"""Bounds that are tried, in credit."""
+_QUANTILES = 30
+"""Bounds on closeness that are tried."""
+_SURE = 2.5
+"""Standard errors by which a gain at random must be above 0: the greatest of some two hundred that
+are tried is above one by luck alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeldOutTrial:
+    """Training questions as they looked while they were held out."""
+
+    value_nm: Floats
+    close_n: Floats
+    reward_nm: Floats
+    """NaN: unknown."""
+    best_n: Workers | int
+    """The best single worker: of all questions, or of those not held out with each."""
+
+    def gain_n(self, guard: SelectorGuard) -> NDArray[np.float64]:
+        """Return what each question earns above the best single worker; 0 where unknown."""
+        rows = np.arange(len(self.close_n))
+        picked = guard(self.value_nm, self.close_n, self.best_n)
+        gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, self.best_n]
+        return np.nan_to_num(gain_n).astype(np.float64)
+
+
+def fit_guard(
+    by_lot: HeldOutTrial, by_family: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
+) -> SelectorGuard:
+    """Return the bounds under which leaving the best single worker most surely wins.
+
+    What they gain at random, less 2.5 standard errors, is the greatest and above 0; what they gain
+    on new families is none, or above its standard error. Of equal bounds the strictest is taken:
+    between questions like the known ones and those of new families there is no evidence. Where no
+    bounds qualify, the best single worker always answers.
+
+    Args:
+        by_lot: held out in folds at random.
+        by_family: held out in folds of whole families.
+        family_n: each question's family.
+    """
+    quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
+    bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
+    chosen, most = SelectorGuard(), 0.0
+    for closeness in bounds[::-1]:  # the strictest first
+        for advantage in ADVANTAGES:
+            guard = SelectorGuard(advantage, float(closeness))
+            gain_n = by_lot.gain_n(guard)
+            surely = float(gain_n.sum() - _SURE * np.sqrt(len(gain_n)) * gain_n.std())
+            if surely > most and wins_on_families(by_family.gain_n(guard), family_n):
+                chosen, most = guard, surely
+    return chosen
+
+
+def wins_on_families(gain_n: NDArray[np.float64], family_n: NDArray[np.signedinteger[Any]]) -> bool:
+    """Tell whether gains on families held out are none, or above their error over families.
+
+    What one family alone wins is exactly its error, and does not suffice.
+    """
+    gain_f = np.bincount(family_n, gain_n)
+    return not gain_f.any() or bool(gain_f.sum() > 1.001 * np.sqrt(np.sum(gain_f**2)))

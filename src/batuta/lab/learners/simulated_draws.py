@@ -1,0 +1,63 @@
+"""What a history's workers would have answered, drawn one after another.
+
+Axes: n questions, m workers, k draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.errors import SourceError
+from batuta.lab.learners.answer_posterior import (
+    AnswerDraws,
+    DrawOrder,
+    TrainingDraws,
+    log_odds,
+)
+from batuta.lab.learners.history import History
+
+Floats = NDArray[np.floating[Any]]
+
+
+def simulate_draws(
+    history: History,
+    expected_nm: Floats,
+    order: DrawOrder,
+    calls: int,
+    *,
+    cost_m: Floats,
+    calls_worth_m: Floats,
+    collisions: float,
+) -> TrainingDraws:
+    """The questions' draws, as a cascade would make them if it never stopped.
+
+    Raises:
+        SourceError: the history has no answers.
+    """
+    samples = history.samples
+    if samples is None:
+        raise SourceError("the history has no answers")
+    most_nm = (~np.isnan(samples.credit_qms)).sum(axis=2)
+    drawn_nm = np.zeros_like(most_nm)
+    rows = np.arange(len(most_nm))
+    worker_nk, answer_nk = np.full((2, len(rows), calls), -1)
+    credit_nk = np.zeros((len(rows), calls))
+    for draw in range(calls):
+        worker_n = order.next_worker(expected_nm, drawn_nm, most_nm, calls_worth_m)
+        there = worker_n >= 0
+        place = (rows[there], worker_n[there], drawn_nm[rows[there], worker_n[there]])
+        worker_nk[:, draw] = worker_n
+        answer_nk[there, draw] = samples.answers_qms[place]
+        credit_nk[there, draw] = samples.credit_qms[place]
+        drawn_nm[rows[there], worker_n[there]] += 1
+    draws = AnswerDraws(
+        worker_nk=worker_nk,
+        answer_nk=answer_nk,
+        odds_nm=log_odds(expected_nm),
+        cost_m=cost_m,
+        collisions=collisions,
+    )
+    return TrainingDraws(draws, credit_nk, order)

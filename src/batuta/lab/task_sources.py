@@ -1,0 +1,102 @@
+"""Worlds whose questions are drawn and not read, by what the names of their tasks begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+from batuta.core import Conductor, Grade, Task, TaskId
+from batuta.errors import ConfigError
+from batuta.plugins import open_plugin, plugin_names
+
+
+class TaskSource(Protocol):
+    """A world of questions with known answers, and of simulated workers that can answer them."""
+
+    @property
+    def name(self) -> str:
+        """The beginning of the names of its task sets; a tag of each of its tasks."""
+        ...
+
+    def draw_test(
+        self, parts: Sequence[str], limit: int, calibration: int, seed: int
+    ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        """Questions to measure on and others to calibrate on, none of them drawn for training.
+
+        Raises:
+            ConfigError: there are no such questions; `parts` are what follows its name.
+        """
+        ...
+
+    def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
+        """Questions to train on.
+
+        Raises:
+            ConfigError: there are no such questions.
+        """
+        ...
+
+    @property
+    def grade_answer(self) -> Callable[[Task, str], Grade] | None:
+        """How good the answer to one of its tasks is; None: each task names its grader."""
+        ...
+
+    def solve_question(self, text: str, task_id: TaskId) -> Task | None:
+        """The question with its answer; None: it is not of this world."""
+        ...
+
+    def hand_written_conductor(self) -> Conductor:
+        """A conductor made for its workers by hand.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        ...
+
+
+REHEARSAL = "rehearsal"
+WORLD2 = "world2"
+
+
+def _open_source(name: str) -> TaskSource:
+    def use(source: Callable[[], TaskSource]) -> TaskSource:
+        return source()
+
+    return open_plugin("tasks", name, use)
+
+
+TASK_SOURCES: Mapping[str, Callable[[], TaskSource]] = MappingProxyType({
+    name: partial(_open_source, name) for name in plugin_names("tasks")
+})  # fmt: skip
+"""Worlds by name: the plugins of the kind `tasks`."""
+
+
+def check_simulated_questions(
+    names: Iterable[str], pool: str, *, simulated: bool, allowed: bool = False
+) -> None:
+    """Raise ConfigError if real models would be asked questions of a simulated world.
+
+    They may cost money, and their answers to such questions tell nothing about them.
+
+    Args:
+        names: what the questions come from, as `--tasks` names it.
+        pool: where the workers come from, in words.
+        simulated: whether they are programs, which cost nothing.
+        allowed: whether somebody has said that it is meant so.
+    """
+    worlds = [name for name in names if name.partition(":")[0] in TASK_SOURCES]
+    if not worlds or simulated or allowed:
+        return
+    raise ConfigError(
+        f"{worlds[0]} stands for questions of a simulated world, and the workers of {pool} are "
+        f"real models: take simulated ones (--pool {worlds[0].partition(':')[0]}) or your own "
+        "questions (--tasks FILE.jsonl), or allow it with --simulated-questions"
+    )
+
+
+def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
+    """The grader of the world that the task was drawn from; None: the task names its own."""
+    source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
+    return None if source is None else source.grade_answer

@@ -1,0 +1,188 @@
+"""Loads the tasks of a name."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files as package_files
+from pathlib import Path
+
+from batuta.core import Task, TaskId
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
+from batuta.errors import SourceError
+from batuta.lab.tasks.datasets import reasoning_gym
+from batuta.lab.tasks.datasets.catalog import DATASETS
+from batuta.lab.tasks.datasets.dataset import (
+    Dataset,
+    DatasetSplit,
+    HubDataset,
+    MultipleChoiceQuestion,
+)
+from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, file_sha256, read_rows
+from batuta.lab.tasks.datasets.task_files import read_task_file
+from batuta.lab.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
+
+SUMS_FILE = "SHA256SUMS"
+"""The file of sums in `sha256sum`'s form, here for known files and in each fetched folder."""
+
+
+def load_tasks(
+    name: str,
+    *,
+    folder: Path | None = None,
+    files: Sequence[Path] = (),
+    seed: int | None = 0,
+    size: int = 100,
+) -> tuple[Task, ...]:
+    """The tasks of a source.
+
+    Args:
+        name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a file of one's own.
+        folder: the data folder; None: `benchmark_folder()`.
+        files: rows are read from these instead, in the benchmark's own form.
+        seed: of the order of options and of what is generated; None: options as published.
+        size: how many tasks a generator makes.
+
+    Raises:
+        SourceError: no such source, no copy of its files, or files that are not what they were.
+    """
+    generated = name.startswith(f"{reasoning_gym.NAME}:")
+    if files and (generated or is_task_file(name)):
+        raise SourceError(f"{name} is no benchmark, so there is no other copy of it to read")
+    if ".jsonl" in Path(name).suffixes:
+        return read_task_file(Path(name), seed)
+    if is_task_file(name):
+        return read_task_suite(Path(name), seed)
+    if generated:
+        return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
+    source, split = find_split(name)
+    paths = tuple(files) or _verified_files(source, split, folder or benchmark_folder())
+    return _with_distinct_ids(_convert_rows(source, split, paths, seed))
+
+
+def is_task_file(name: str) -> bool:
+    """Return True if the name is that of a file with one's own questions, not of a benchmark."""
+    return ".jsonl" in Path(name).suffixes or Path(name).suffix in SUITE_ENDINGS
+
+
+def find_split(name: str) -> tuple[Dataset, str]:
+    """The source and the split that `name` or `name:split` means.
+
+    Raises:
+        SourceError: there is none.
+    """
+    wanted, _, part = name.partition(":")
+    source = DATASETS.get(wanted)
+    if source is None:
+        known = ("rehearsal", *DATASETS, f"{reasoning_gym.NAME}:FAMILY", "FILE.jsonl", "FILE.yaml")
+        raise SourceError(f"there is no source {wanted!r}; {suggest_names(wanted, known)}")
+    split = part or next(iter(source.splits))
+    if split not in source.splits:
+        raise SourceError(f"{wanted} has no split {split!r}; {suggest_names(split, source.splits)}")
+    return source, split
+
+
+def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a split below the data folder; empty if one of them is missing."""
+    part = source.splits[split]
+    local = tuple(folder / path for path in part.local)
+    fetched = tuple(hub_folder(source, folder) / path for path in part.hub)
+    for paths in (local, fetched):
+        if paths and all(path.is_file() for path in paths):
+            return paths
+    return ()
+
+
+def hub_folder(source: Dataset, folder: Path) -> Path:
+    """Return the folder in which a source's files from the hub are kept."""
+    return folder / "bench" / source.name / "hub"
+
+
+def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
+    paths = local_files(source, split, folder)
+    if not paths:
+        raise SourceError(
+            f"{source.name}:{split} is not in {folder}; {_remedy_text(source, split)}"
+        )
+    sums = {**_known_sums(folder), **_fetched_sums(hub_folder(source, folder))}
+    for path in paths:
+        if sums.get(path, "") not in {"", file_sha256(path)}:
+            raise SourceError(
+                f"{path} is not the file it was (its SHA-256 differs): put the right one there, "
+                "or read it as it is with --from-file"
+            )
+    return paths
+
+
+def _remedy_text(source: Dataset, split: str) -> str:
+    if isinstance(source.origin, HubDataset) and source.splits[split].hub:
+        return (
+            f"run `batuta tasks fetch {source.name}:{split}`, set BATUTA_DATA to a folder that "
+            "has it, or name your copy with --from-file"
+        )
+    origin = source.origin.repo if isinstance(source.origin, HubDataset) else source.origin
+    return f"get a copy from {origin} and name it with --from-file"
+
+
+@cache
+def _packaged_sums() -> str:
+    return (package_files("batuta.lab.tasks.datasets") / SUMS_FILE).read_text(encoding="utf-8")
+
+
+def _known_sums(folder: Path) -> dict[Path, str]:
+    return {folder / path: total for path, total in parse_sums(_packaged_sums()).items()}
+
+
+def _fetched_sums(folder: Path) -> dict[Path, str]:
+    listing = folder / SUMS_FILE
+    text = listing.read_text(encoding="utf-8") if listing.is_file() else ""
+    return {folder / path: total for path, total in parse_sums(text).items()}
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """The SHA-256 of each file that a listing of `sha256sum` names."""
+    pairs = (line.split("  ", 1) for line in text.splitlines() if "  " in line)
+    return {path: total for total, path in pairs}
+
+
+def _convert_rows(
+    source: Dataset, split: str, paths: Iterable[Path], seed: int | None
+) -> Iterator[Task]:
+    for path in paths:
+        for row in read_rows(path):
+            try:
+                item = _read_item(source, source.splits[split], {**row, "file": str(path)})
+            except (*ROW_FAULTS, pickle.PickleError) as error:
+                raise SourceError(_misfit_message(source, path, row, error)) from None
+            if item is not None:
+                yield item.to_task(seed) if isinstance(item, MultipleChoiceQuestion) else item
+
+
+def _read_item(
+    source: Dataset, split: DatasetSplit, row: Row
+) -> Task | MultipleChoiceQuestion | None:
+    """The row's task; None: it belongs to another split, or is of no use."""
+    return source.convert(row) if split.keep is None or split.keep(row) else None
+
+
+def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> str:
+    if isinstance(error, KeyError) and error.args and error.args[0] not in row:
+        has = ", ".join(map(str, row)) or "nothing"
+        return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
+    said = error if isinstance(error, ValueError) else repr(error)
+    return f"a row of {path} is not in the form of {source.name}: {said}"
+
+
+def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """The tasks, with ids that differ: the second of the same text is `ID#2`."""
+    seen = Counter[TaskId]()
+    distinct: list[Task] = []
+    for task in tasks:
+        seen[task.id] += 1
+        again = seen[task.id]
+        distinct.append(task if again == 1 else replace(task, id=TaskId(f"{task.id}#{again}")))
+    return tuple(distinct)

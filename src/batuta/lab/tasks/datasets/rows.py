@@ -1,0 +1,215 @@
+"""Rows of a file, whatever its form: JSON lines (plain, gzip, zstd), JSON, CSV, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import importlib
+import io
+import json
+import re
+import sys
+import zlib
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+import orjson
+
+from batuta.distribution import install_hint
+from batuta.errors import SourceError
+from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES, UnpackedStream, UnpackingLimit
+
+Row = Mapping[str, Any]
+_Text = TypeVar("_Text", str, bytes)
+
+ROW_FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+"""The errors raised by reading a row whose fields are missing or of another kind."""
+
+_HEAD = 4
+"""Bytes of a file that tell its encoding."""
+_LONG_NUMBER = re.compile(rb"\d{19}")
+"""Matches digits that may be a whole number beyond 64 bits, which orjson reads as a float."""
+_NO_NUMBERS = (b"NaN", b"Infinity")
+_LONGEST_FIELD = 1 << 28
+
+_PIECE_BYTES = 1 << 16
+_BATCH = 64
+"""Rows of a Parquet file decoded at a time."""
+
+
+def import_arrow(module: str = "pyarrow") -> Any:
+    """PyArrow, which reads Parquet and zstd.
+
+    Raises:
+        SourceError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise SourceError(
+            f"reading Parquet and zstd files needs PyArrow: {install_hint('tasks')}"
+        ) from None
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of `path`, in order; the ending of its name says what form it has.
+
+    Raises:
+        SourceError: no such file, an unknown form, a damaged file, or a row that is no object.
+    """
+    if not path.is_file():
+        raise SourceError(f"there is no file {path}")
+    if path.suffix == ".parquet":
+        return _checked_rows(path, _read_parquet(path))
+    if path.suffix == ".csv":
+        return _checked_rows(path, _read_csv(path))
+    if path.suffix == ".tsv":
+        return _checked_rows(path, _read_question_table(path))
+    if path.suffix == ".json":
+        return _checked_rows(path, _read_json(path))
+    if ".jsonl" in path.suffixes[-2:]:
+        return _checked_rows(path, _read_json_lines(path))
+    raise SourceError(
+        f"{path} has an unknown form; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
+    )
+
+
+def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
+    """The rows, each an object; a file that is damaged is named, whatever reads it."""
+    try:
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, Mapping):
+                raise SourceError(f"row {number} of {path} is not a JSON object")
+            yield cast("Row", row)
+    except (ValueError, OSError, EOFError, csv.Error, zlib.error) as error:
+        raise SourceError(
+            f"{path} cannot be read, it is damaged or of another form: {error}"
+        ) from None
+
+
+def parse_json(data: bytes) -> Any:
+    """Return what a text of JSON holds, in whatever Unicode encoding it is.
+
+    Whole numbers have all their digits, and NaN, which Python's writers write, is a float.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    encoding = json.detect_encoding(data)
+    if encoding != "utf-8":
+        data = data.decode(encoding).encode()
+    plain = _LONG_NUMBER.search(data) is None and not any(name in data for name in _NO_NUMBERS)
+    if plain:
+        return orjson.loads(data)
+    try:
+        return json.loads(data, parse_int=_read_integer)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _read_integer(digits: str) -> int | str:
+    """Return a whole number; one that Python refuses to read stays a text."""
+    return int(digits) if len(digits) <= sys.int_info.default_max_str_digits else digits
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _open_file(path: Path) -> io.BufferedReader:
+    if path.suffix == ".gz":
+        packed = cast("IO[bytes]", gzip.GzipFile(path))
+    elif path.suffix == ".zst":
+        packed = import_arrow().input_stream(str(path), compression="zstd")
+    else:
+        return path.open("rb")
+    return io.BufferedReader(UnpackedStream(packed, UnpackingLimit(path)), _PIECE_BYTES)
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    with _open_file(path) as stream:  # bytes, so that only \n ends a line: texts contain U+2028
+        encoding = _detect_encoding(stream)
+        lines = _bounded_lines(path, stream)
+        if encoding != "utf-8":
+            text = io.TextIOWrapper(stream, encoding, newline="\n")
+            lines = (line.encode() for line in _bounded_lines(path, text))
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _parse_row(line, f"line {number} of {path}")
+
+
+def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
+    """The lines, none of which is longer than a row may be.
+
+    Raises:
+        SourceError: one is.
+    """
+    number = 1
+    while line := stream.readline(MAX_ROW_BYTES + 1):
+        if len(line) > MAX_ROW_BYTES:
+            raise SourceError(f"line {number} of {path} is longer than {MAX_ROW_BYTES >> 20} MiB")
+        yield line
+        number += 1
+
+
+def _detect_encoding(stream: io.BufferedReader) -> str:
+    """Return the Unicode encoding of a file, which its mark or its first zeros tell."""
+    return json.detect_encoding(stream.peek(_HEAD)[:_HEAD])
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    try:
+        rows: Any = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise SourceError(f"{path} is not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise SourceError(f"{path} is not a list of rows")
+    yield from rows
+
+
+def _parse_row(line: bytes, where: str) -> Row:
+    try:
+        row: Any = parse_json(line)
+    except ValueError as error:
+        raise SourceError(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, Mapping):
+        raise SourceError(f"{where} is not a JSON object")
+    return cast("Row", row)
+
+
+@contextmanager
+def _open_table(path: Path) -> Generator[IO[str]]:
+    """Open a text file of rows in its Unicode encoding."""
+    with path.open("rb") as stream:
+        encoding = _detect_encoding(stream)
+        with io.TextIOWrapper(stream, encoding, newline="") as text:
+            csv.field_size_limit(_LONGEST_FIELD)
+            yield text
+
+
+def _read_csv(path: Path) -> Iterator[Row]:
+    with _open_table(path) as stream:
+        yield from csv.DictReader(stream)
+
+
+def _read_question_table(path: Path) -> Iterator[Row]:
+    """A table without a head: a question and its answer a line."""
+    with _open_table(path) as stream:
+        names = ("question", "answer")
+        for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
+            yield dict(zip(names, row, strict=False))
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    limit = UnpackingLimit(path)
+    for batch in import_arrow("pyarrow.parquet").ParquetFile(path).iter_batches(_BATCH):
+        for column in batch.columns:
+            # A dictionary has a text once that Python gets once a row.
+            plain = column.dictionary_decode() if hasattr(column, "dictionary") else column
+            limit.add(plain.nbytes)
+        yield from batch.to_pylist()

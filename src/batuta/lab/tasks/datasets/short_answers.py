@@ -1,0 +1,113 @@
+"""Rows with short answers in words or numbers: RLPR, BBH, SimpleQA, MGSM; and IFEval's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from batuta.core import Task, TaskId
+from batuta.lab.tasks.datasets.answer_values import answer_text, whole_number
+from batuta.lab.tasks.datasets.dataset import as_json, text_digest
+from batuta.lab.tasks.datasets.maths import integer_answer
+from batuta.lab.tasks.datasets.rows import Row
+
+_CHAT = re.compile(r"User:\s*(.*?)\s*(?:Assistant:|$)", re.DOTALL)
+_LETTER = re.compile(r"\(([A-Z])\)")
+_TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
+
+
+def convert_rlpr(row: Row) -> Task | None:
+    """A question of RLPR's training set, taken out of its chat template."""
+    said = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
+    wrapped = _CHAT.search(said)
+    question = (wrapped[1] if wrapped else said).strip()
+    target = answer_text(row["reward_model"]["ground_truth"])
+    if not question or not target:
+        return None
+    asked = f"{question}\n\nPut the final answer in \\boxed{{}}."
+    tags = ("rlpr", *((row["ability"],) if row.get("ability") else ()))
+    return Task(
+        id=TaskId(f"rlpr/{text_digest(question)}"),
+        question=asked,
+        target=target,
+        grader="freeform",
+        tags=tags,
+    )
+
+
+def convert_bbh(row: Row) -> Task:
+    """A question of BIG-Bench Hard; options are lettered in the text and keep their order."""
+    family = row["task"] if "task" in row else PurePath(row["file"]).parent.name
+    question = row["question"] if "question" in row else row["input"]
+    answer = answer_text(row["answer"] if "answer" in row else row["target"])
+    id_ = TaskId(f"bbh/{family}/{text_digest(question)}")
+    if letter := _LETTER.fullmatch(answer):
+        form, target, grader = "Answer with the letter of one option.", letter[1], "choice"
+    else:
+        form, digits = "End with a line such as `Answer: the answer`.", whole_number(answer)
+        target, grader = (answer, "exact") if digits is None else (digits, "integer")
+    return Task(
+        id=id_,
+        question=f"{question.strip()}\n\n{form}",
+        target=target,
+        grader=grader,
+        tags=("bbh", family),
+    )
+
+
+def convert_simple_qa(row: Row) -> Task:
+    """A question of SimpleQA; what no rule decides needs a judge."""
+    question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
+    return Task(
+        id=TaskId(f"simpleqa/{text_digest(question)}"),
+        question=f"{question}\n\nEnd with a line such as `Answer: the answer`.",
+        target=answer_text(row["answer"]),
+        grader="freeform",
+        tags=tags,
+    )
+
+
+def _find_topic(metadata: object) -> tuple[str, ...]:
+    """SimpleQA writes its metadata as a Python dictionary."""
+    found = _TOPIC.search(str(metadata or ""))
+    return (found[1],) if found else ()
+
+
+def convert_mgsm(row: Row) -> Task:
+    """A word problem of MGSM in one of its languages; the file's name ends in it."""
+    question, language = str(row["question"]).strip(), _language_of(row)
+    return Task(
+        id=TaskId(f"mgsm/{language}/{text_digest(question)}"),
+        question=f"{question}\n\nThe answer is an integer. Put it in \\boxed{{}}.",
+        target=integer_answer(row["answer"]),
+        grader="integer",
+        tags=("mgsm", language),
+    )
+
+
+def _language_of(row: Row) -> str:
+    stem = PurePath(str(row["file"])).name.partition(".")[0]
+    return str(row.get("language") or stem.rpartition("_")[2])
+
+
+def convert_if_eval(row: Row) -> Task:
+    """A prompt of IFEval with its instructions, whose missing arguments are left out."""
+    ids, arguments = row["instruction_id_list"], row["kwargs"]
+    said = [
+        {"id": id_, "arguments": _given_arguments(given)}
+        for id_, given in zip(ids, arguments, strict=True)
+    ]
+    return Task(
+        id=TaskId(f"ifeval/{row['key']}"),
+        question=str(row["prompt"]),
+        target="",
+        grader="instructions",
+        tags=("ifeval", str(ids[0]).partition(":")[0]),
+        data=as_json({"instructions": said}),
+    )
+
+
+def _given_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (given or {}).items() if value is not None}

@@ -1,0 +1,34 @@
+"""Judges of answers: one grade serves as reward and as score; undecided is no score, never 0."""
+
+from batuta.lab.tasks.graders.choice import ChoiceGrader
+from batuta.lab.tasks.graders.code import CodeCase, CodeGrader, CodeRunner, RunnableProgram
+from batuta.lab.tasks.graders.comparison_pool import ComparisonResult, MathsPool
+from batuta.lab.tasks.graders.exact import ExactGrader
+from batuta.lab.tasks.graders.freeform import FreeFormGrader
+from batuta.lab.tasks.graders.integer import IntegerGrader
+from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrade, JudgeGrader
+from batuta.lab.tasks.graders.maths import MathsGrader
+from batuta.lab.tasks.graders.registry import GraderRegistry
+from batuta.lab.tasks.graders.safe_grading import grade_answer
+from batuta.lab.tasks.graders.schema import JsonSchemaGrader
+
+__all__ = [
+    "RUBRIC",
+    "ChoiceGrader",
+    "CodeCase",
+    "CodeGrader",
+    "CodeRunner",
+    "ComparisonResult",
+    "ExactGrader",
+    "FreeFormGrader",
+    "GraderRegistry",
+    "IntegerGrader",
+    "JsonSchemaGrader",
+    "JudgeFallbackGrader",
+    "JudgeGrade",
+    "JudgeGrader",
+    "MathsGrader",
+    "MathsPool",
+    "RunnableProgram",
+    "grade_answer",
+]

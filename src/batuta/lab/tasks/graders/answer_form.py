@@ -1,0 +1,93 @@
+"""The form in which two answers that mean the same are mostly equal.
+
+It compares answers with each other, where nothing is known of the right one: a vote, a cascade. It
+grades nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from batuta.lab.tasks.plain_numbers import plain_digits
+
+_MAX_CHARACTERS = 2000
+"""Longer answers are programs and essays; they are compared as they stand, but for spaces."""
+_MAX_ROUNDS = 10
+_NO_ANSWERS = frozenset({"", "nan", "n/a"})
+_BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf|operatorname)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_LATEX = (
+    (re.compile(r"\\(?:left|right|displaystyle|[,;:! ])"), ""),
+    (re.compile(r"\\(?:cdot|times)"), "*"),
+    (re.compile(r"\\([a-z]+)"), r"\1"),
+)
+_POWER = re.compile(r"\*\*(?=\s*[\w(-])(?<=[\w)]\*\*)")
+_TRAILING_ZEROS = re.compile(r"(?<![\d.])(\d+)\.(\d*?)0+(?![\d.])")
+_BARE_POINT = re.compile(r"(?<![\w.)\]}])(?=\.\d)")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_SPACE_AT_MARK = re.compile(r"\s*([^\w\s.])\s*")
+_MARKS_AROUND = " \t\n*_`\"'$,;:"
+_BRACKETED_NUMBER = re.compile(r"(?<![\w)])\((\d+)\)(?![\w(])")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+
+
+def strip_edges(text: str, marks: str) -> str:
+    """Return the text without those marks around it, nor full stops behind it: `.5` stays."""
+    return text.strip(marks).rstrip(f".{marks}")
+
+
+def canonical_answer(answer: str) -> str:
+    """The answer without its dress: case, spaces, Markdown, LaTeX, brackets; empty: it is none."""
+    text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
+    if len(text) > _MAX_CHARACTERS:
+        return " ".join(text.split())
+    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that a form is its own form
+        previous = text
+        plain = text if text.isascii() else _plain_characters(text)
+        text = _undress_text(plain)
+        if text == previous:
+            break
+    return "" if text in _NO_ANSWERS else text
+
+
+def _plain_characters(text: str) -> str:
+    return unicodedata.normalize("NFKC", plain_digits(text)).casefold()
+
+
+def _undress_text(text: str) -> str:
+    if "\\" in text:
+        found = _BOX.search(text)
+        text = _TEXT.sub(r"\1", found[1] if found else text)
+        text = _FRACTION.sub(r"(\1)/(\2)", text)
+        for pattern, plain in _LATEX:
+            text = pattern.sub(plain, text)
+    if "**" in text:
+        text = _POWER.sub("^", text)
+    text = " ".join(text.split()).strip(_MARKS_AROUND).rstrip("." + _MARKS_AROUND)
+    if "(" in text:
+        text = _BRACKETED_NUMBER.sub(r"\1", text)
+    text = _without_brackets(text)
+    if "," in text and _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    if "." in text:
+        text = _TRAILING_ZEROS.sub(_plain_number, text)
+        text = _BARE_POINT.sub(r"\g<0>0", text)
+    return _SPACE_AT_MARK.sub(r"\1", text) if " " in text else text
+
+
+def _plain_number(found: re.Match[str]) -> str:
+    return f"{found[1]}.{found[2]}" if found[2] else found[1]
+
+
+def _without_brackets(text: str) -> str:
+    """The text without brackets that hold all of it."""
+    if len(text) < 2 or _BRACKETS.get(text[0]) != text[-1]:  # noqa: PLR2004 - a pair
+        return text
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == text[0]) - (character == text[-1])
+        if not depth:
+            return text[1:-1].strip() if place == len(text) - 1 else text
+    return text

@@ -1,0 +1,383 @@
+"""Multiple choice: the one letter that an answer commits itself to."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import final
+
+from batuta.core import Grade
+from batuta.lab.tasks.graders import declarations, statements
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.letters import as_latin
+from batuta.lab.tasks.graders.numbers import parse_number
+from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
+from batuta.language import answer_extraction
+from batuta.language.decorations import TICKS, without_decorations, without_emoji
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+MAX_SENTENCE = 500
+"""Characters of a sentence that are looked at."""
+
+MAX_STATEMENTS = 100
+"""Of an answer, from its end: nobody states one more often, and each is read with what follows."""
+
+MAX_WEAK_STATEMENTS = 8
+"""Of a line: "so it is", "I would pick"; what follows each is looked at."""
+
+MAX_LABELLED_LINE = 100
+"""Characters of a line that may be an option's letter and text, where the texts are not known."""
+
+UNCLEAR = ("?", "??")
+"""Read instead of letters where something is said, but no one option is chosen."""
+
+_MARKS = re.compile(
+    r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|bf|rm)(?![a-z])\s*|\\[()\[\]]|[*`${}\x00]"
+    r"|</?(?:b|strong|i|em|p|u|code)>"
+)
+_CONTRACTION = re.compile(r"(?<=[a-z])n['’]t\b|(?<=can)not\b")
+_CLAUSE_END = re.compile(r"[.,;:!?\n]")
+_NEGATION = re.compile(r"\s*not\b", re.IGNORECASE)
+_LEADING = re.compile(r"^[.,:;)\]–—-]+(?=\s)\s*")
+_HEAD = re.compile(
+    r"[^\w°]*(?:clearly\s+|definitely\s+|obviously\s+|certainly\s+|therefore\s+|thus\s+|indeed\s+|simply\s+"
+    r"|(?:most )?(?:probably|likely)\s+)?"
+    r"(?:the\s+|that\s+)?(?:(?:option|choice|letter|answer)\s+)?(\()?"
+    r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
+    re.IGNORECASE,
+)
+_SMALL = re.compile(r"\W*(?:(?:option|choice)\s+)?\(?([a-z])\W*")
+_GOES_ON = re.compile(
+    r"\s*(?:[.,;:!)\]>\"'”]|[–—-](?=\s)|\(|\||$|\n)"
+    r"|\s+(?:because|since|as|which|where|and|but|by|for|due|rather|instead|or|is|then|\W)(?!\w)"
+)
+_LETTER_ALONE = re.compile(statements.LETTER)
+_LABEL = re.compile(r"^[^\w\n]*(?:option\s+)?\(?([A-Z])[.):](?=\s)", re.MULTILINE | re.IGNORECASE)
+_MARK = re.compile(r"\s*(?:[.):]|[–—-]\s|\)[.:]|\s–)\s*(?=\S)")
+_SMALL_LABEL = re.compile(r"\A([^\w°]*)([a-z])(?=\))")
+_BECAUSE = re.compile(r"[,;\s–—-]*(?:because|since|as)\s", re.IGNORECASE)
+_CLOSING = " .)]!}>*\"'”’,;:|\t`"
+_WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|if|are)\b)[a-z]")
+
+
+@final
+class ChoiceGrader:
+    """Judges the letter in the box, in `<answer>`, in JSON, in the last "the answer is", or alone.
+
+    Letters of other scripts and statements in other languages are read. Two letters, a negation,
+    a letter beside another option's text, one that is taken back and one that nothing marks are
+    no answer: none is guessed. 1 or 0.
+    """
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        """Learns the options' texts in the order of their letters; without them letters count."""
+        self._circled = not any("\u2460" <= sign <= "\u2469" for sign in "".join(options))
+        self._options = tuple(
+            _normalize_option(_strip_markup(as_latin(option))) for option in options
+        )
+        self._letters = LETTERS[: len(options)] if options else LETTERS
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`; the target is a letter."""
+        chosen = self.chosen_letter(answer)
+        if chosen is None:
+            return Grade(0.0, None, "no single option is given as the answer")
+        right = chosen == _strip_markup(target).strip(" ().").upper()
+        return Grade(float(right), chosen, "right" if right else f"expected {target}")
+
+    def chosen_letter(self, text: str) -> str | None:
+        """The letter that `text` commits itself to; None if to none, or to several."""
+        shown = answer_extraction.visible_text(text)
+        data = structured_answer(shown)
+        if data is not NO_OBJECT:
+            return _single_letter(self._read_letters(self._clean_text(as_text(data) or "")))
+        shown = as_latin(without_emoji(shown), circled=self._circled)
+        for marked in (
+            answer_extraction.boxed_answer(shown),
+            answer_extraction.tagged_answer(shown),
+            answer_extraction.answer_after_hashes(shown),
+        ):
+            if marked and (letters := self._read_letters(_strip_markup(marked))):
+                return _single_letter(letters)
+        clear = _strip_markup(shown)
+        stated = sorted(self._statements(clear)) or self._foreign_declarations(clear)
+        if stated:
+            return _single_letter(self._last_statement(stated, clear))
+        ticks = sum(sign in TICKS for sign in clear)
+        return _single_letter(
+            self._letters_in_last_line(without_decorations(clear) if ticks == 1 else clear)
+        )
+
+    def _clean_text(self, text: str) -> str:
+        return _strip_markup(as_latin(text, circled=self._circled))
+
+    def _last_statement(
+        self, stated: list[tuple[int, int, tuple[str, ...]]], text: str
+    ) -> tuple[str, ...]:
+        """The letters of the last statement, or of what takes it back."""
+        at, end, letters = stated[-1]
+        clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])
+        lead = " ".join(clause[-2:])
+        if len(stated) > 1 and statements.ALTERNATIVE.search(lead):
+            return UNCLEAR
+        if len(letters) != 1:
+            return letters
+        if any(
+            found[2] and found[1] == letters[0] and not _is_doubted(text, found.start())
+            for found in statements.DECLARATION.finditer(text, end)
+        ):
+            return UNCLEAR
+        return self._apply_correction(letters, text[end : end + MAX_SENTENCE])
+
+    def _apply_correction(self, letters: tuple[str, ...], after: str) -> tuple[str, ...]:
+        """`letters`, or those that what follows puts in their place."""
+        if taken := statements.RETRACTION.search(after):
+            return tuple(set(self._letters_named(after[taken.end() :]))) or UNCLEAR
+        for doubt in statements.POSSIBLE_RETRACTION.finditer(after):
+            said = statements.first_sentence(after[doubt.end() :])
+            others = set(self._letters_named(said)) - {letters[0]}
+            if others and not statements.REASON.search(said) and _offers_option(said):
+                return tuple(others | set(letters))
+        return letters
+
+    def _letters_named(self, text: str) -> Iterator[str]:
+        """The letters that stand alone in `text` and are not denied."""
+        for found in _LETTER_ALONE.finditer(text):
+            if found[0] in "AI" and _WORD_BEHIND.match(text, found.end()):
+                continue
+            denied = statements.DENIAL_BEFORE.search(text[: found.start()]) is not None
+            denied = denied or _is_denied(text, found.end())
+            if found[0] in self._letters and not denied:
+                yield found[0]
+
+    def _statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """Where an answer is stated, where its line ends and which letters it has."""
+        read_to = 0
+        for found in _last_matches(statements.STATEMENT, text):
+            said, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
+            repeated = self._letter_of_option_text(said)
+            if statements.is_question(text[found.end() :]) and not repeated:
+                continue
+            letters = (
+                self._read_letters(said) if said.strip(" :") else self._letters_alone(below, text)
+            )
+            gap = statements.NEGATION_IN_GAP.search(found["gap"])
+            said_to = found.end() + len(statements.first_sentence(said))
+            if letters and not gap and not _is_doubted(text, found.start()):
+                read_to = said_to
+                end = len(said) if repeated else _letter_end(said)
+                yield found.start(), found.end() + end, letters
+            elif _NEGATION.match(said):
+                yield found.start(), found.end(), ()
+        yield from self._heading_statements(text)
+        yield from self._foreign_statements(text)
+        yield from self._declarations(text, read_to)
+
+    def _heading_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """Under a line that says no more than "Answer"."""
+        for found in statements.ANSWER_HEADING.finditer(text):
+            if letters := self._letters_alone(text[found.end() : found.end() + MAX_SENTENCE]):
+                yield found.start(), found.end() + 1, letters
+
+    def _declarations(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """In "B is correct"."""
+        for found in _last_matches(statements.DECLARATION, text, read_to):
+            known = found[1] in self._letters and not found[2]
+            if known and not _is_doubted(text, found.start()):
+                said = text[found.start() : found.end() + MAX_SENTENCE]
+                yield found.start(), found.end(), self._read_letters(said)
+
+    def _foreign_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """In another language than English."""
+        for found in statements.FOREIGN_STATEMENT.finditer(text):
+            said = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")[0]
+            if statements.WORD_CONTINUATION.match(said, 1):
+                continue
+            letter = said[0].upper()
+            if letter in self._letters:
+                yield found.start(), found.end() + 1, self._letters_beside(letter, said[1:])
+
+    def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
+        """Find "B is right" in other languages than English; two different letters are unclear."""
+        found = [
+            (said.start(), said.end(), self._declared_letters(said, text))
+            for said in _last_matches(declarations.RIGHT_LETTER, text)
+            if said[1].isupper() and said[1] in self._letters
+        ]
+        known = {letters for *_, letters in found if letters}
+        if len(known) > 1:
+            return [(*found[-1][:2], UNCLEAR)]
+        return [one for one in found if one[2]]
+
+    def _declared_letters(self, said: re.Match[str], text: str) -> tuple[str, ...]:
+        """Return the letter that is said to be right, with its rivals; empty where that is in doubt."""
+        before = text[max(0, said.start() - MAX_SENTENCE) : said.start()]
+        clause = declarations.CLAUSE_END.split(before)[-1]
+        after = statements.first_sentence(text[said.end() : said.end() + MAX_SENTENCE])
+        doubts = (
+            declarations.DOUBT.search(clause),
+            statements.DOUBT.search(clause),
+            declarations.OTHERS.search(declarations.SENTENCE_END.split(before)[-1]),
+            declarations.CONDITION_AFTER.search(after),
+            declarations.QUESTION.match(text, said.end()),
+        )
+        if any(doubts):
+            return ()
+        rivals = set(self._letters_named(clause)) | {
+            other[0]
+            for other in _LETTER_ALONE.finditer(after)
+            if other[0] in self._letters
+            and not _is_denied(after, other.end())
+            and not declarations.WRONG_AFTER.match(after, other.end())
+        }
+        return tuple(sorted({said[1], *rivals}))
+
+    def _letters_in_last_line(self, text: str) -> tuple[str, ...]:
+        """The letters of the last line, if it holds nothing but an option or a choice of one."""
+        last = answer_extraction.last_line(text) or ""
+        if letters := self._letters_alone(last, text):
+            return letters
+        if "?" in last:
+            return ()
+        for found in islice(statements.WEAK_STATEMENT.finditer(last), MAX_WEAK_STATEMENTS):
+            if _is_doubted(last, found.start()):
+                return ()
+            if letters := self._read_letters(last[found.end() : found.end() + MAX_SENTENCE]):
+                return letters
+        return ()
+
+    def _read_letters(self, text: str) -> tuple[str, ...]:
+        """The letters that `text` begins with, or that of the option it repeats."""
+        repeated = self._letter_of_option_text(text)
+        if (small := _SMALL.fullmatch(text)) and small[1].upper() in self._letters:
+            return tuple({small[1].upper(), *repeated})
+        text = _SMALL_LABEL.sub(lambda found: found[0].upper(), text)
+        head = _HEAD.match(text)
+        if head is None or head[2] not in self._letters:
+            return repeated
+        letter, rest = head[2], text[head.end() :]
+        if repeated and _normalize_option(text) != letter.casefold():
+            return repeated
+        letters = self._letters_beside(letter, rest)
+        if letters != (letter,):
+            return letters
+        return (letter,) if head[1] or _GOES_ON.match(rest) else ()
+
+    def _letters_beside(self, letter: str, rest: str) -> tuple[str, ...]:
+        """The letter with what stands beside it: rivals, another option's text, a denial."""
+        if statements.DENIAL_AFTER.match(rest) or rest.lstrip(" )").startswith("?"):
+            return UNCLEAR
+        own = self._letter_of_option_text(rest)
+        if own:
+            return tuple(sorted({letter, *own}))
+        said = rest.lstrip(".):")
+        said = statements.first_sentence(said)
+        if statements.CONDITION.search(said):
+            return UNCLEAR
+        if rivals := set(self._rival_letters(letter, said)):
+            return tuple(sorted({letter, *rivals}))
+        return (letter,)
+
+    def _rival_letters(self, letter: str, rest: str) -> Iterator[str]:
+        """Other letters that the sentence offers too."""
+        rest = rest[: 4 * MAX_SENTENCE]
+        reason = statements.REASON.search(rest)
+        for found in _LETTER_ALONE.finditer(rest, 0, reason.start() if reason else len(rest)):
+            before, other = rest[: found.start()], found[0]
+            if other == letter or other not in self._letters:
+                continue
+            if other in "AI" and _WORD_BEHIND.match(rest, found.end()):
+                continue
+            if statements.DENIAL_BEFORE.search(before):
+                continue
+            sure = statements.SURE_HEDGE.search(before)
+            if not sure and _is_denied(rest, found.end()):
+                continue
+            if statements.HEDGE.search(before) or statements.POSSIBLE_AFTER.match(
+                rest, found.end()
+            ):
+                yield other
+
+    def _letter_of_option_text(self, text: str) -> tuple[str, ...]:
+        """The letter of the option whose text this is."""
+        said = _normalize_option(text)
+        if not said:
+            return ()
+        pairs = tuple(zip(LETTERS, self._options, strict=False))
+        spoken = {said, said.removeprefix("that ")}
+        same = [letter for letter, option in pairs if option in spoken]
+        if not same and (value := parse_number(normalize_latex(said))) is not None:
+            same = [
+                letter for letter, option in pairs if parse_number(normalize_latex(option)) == value
+            ]
+        return tuple(same) if len(same) == 1 else ()
+
+    def _letters_alone(self, text: str, whole: str = "") -> tuple[str, ...]:
+        """The letters of the first line of `text`, if it holds nothing but an option."""
+        line = text.lstrip().partition("\n")[0]
+        letters, head = self._read_letters(line), _HEAD.match(line)
+        rest = line[head.end() :] if head else line
+        if (
+            not rest.strip(_CLOSING)
+            or self._letter_of_option_text(line)
+            or self._letter_of_option_text(rest)
+        ):
+            return letters
+        if head is not None and letters and _BECAUSE.match(rest):
+            return letters
+        if head is None or not letters or not self._is_label(head[2], rest, whole):
+            return ()
+        return letters
+
+    def _is_label(self, letter: str, rest: str, whole: str) -> bool:
+        """Whether a line is an option's letter and its text, which is not known here."""
+        if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
+            return False
+        if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
+            return False
+        return not any(other != letter for other in self._letters_named(rest))
+
+
+def _last_matches(pattern: re.Pattern[str], text: str, start: int = 0) -> Iterable[re.Match[str]]:
+    """The last statements of a text, in their order: what they say is what counts."""
+    return deque(pattern.finditer(text, start), maxlen=MAX_STATEMENTS)
+
+
+def _single_letter(letters: tuple[str, ...]) -> str | None:
+    return letters[0] if len(letters) == 1 else None
+
+
+def _is_denied(text: str, end: int) -> bool:
+    """Whether what follows a letter denies it, alone or with others."""
+    alone = statements.DENIAL_AFTER.match(text, end)
+    return bool(alone or statements.LIST_DENIAL.match(text, end))
+
+
+def _offers_option(said: str) -> bool:
+    """Whether a sentence offers an option, and not only talks about it."""
+    return re.search(r"\b(?:answer|is|be|could|also|it)\b|\A\W*[A-Z]\b", said) is not None
+
+
+def _letter_end(said: str) -> int:
+    head = _HEAD.match(said)
+    return head.end() if head else 0
+
+
+def _strip_markup(text: str) -> str:
+    """`text` without the marks of Markdown and TeX, and with its negations written out."""
+    return _CONTRACTION.sub(" not", _MARKS.sub("", text))
+
+
+def _is_doubted(text: str, at: int) -> bool:
+    """Return True if the clause before a statement makes it a condition or denies it."""
+    clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])[-1]
+    return statements.DOUBT.search(clause) is not None
+
+
+def _normalize_option(text: str) -> str:
+    """A text that is compared: signs that belong to it, as in `-1` and `.5`, stay."""
+    spaced = _LEADING.sub("", " ".join(_strip_markup(text).split()))
+    return spaced.lstrip(" \"'“(").rstrip(".,:; \"'”)").casefold()

@@ -1,0 +1,239 @@
+"""Programs: run elsewhere, on tests whose expected outputs never leave this process."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol, final
+
+from batuta.core import Grade
+from batuta.lab.tasks.graders.code_extraction import extract_program
+from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.lab.tasks.graders.structured_data import is_same_value, is_within
+from batuta.sandbox.program import (
+    JSON,
+    AssertionTest,
+    CallTest,
+    EndReason,
+    Program,
+    ProgramResult,
+    ProgramTest,
+    SandboxLimits,
+    ScriptTest,
+    parse_value,
+)
+
+LIMITS = SandboxLimits()
+"""Of each case."""
+
+WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
+"""Behind the reason of a grade that a program could have taken."""
+
+_NEEDS_SAME_PROCESS = re.compile(
+    r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
+    r"warnings|logging|gcf|gca|get_fignums|environ|putenv|chdir|argv|modules|stdin|__main__|"
+    r"pickle|joblib|shelve|dill|marshal|load_model|import_module|signal|getsource|rcParams|"
+    r"tracemalloc|gc|getrefcount)\b|\bsys\.path\b|"
+    r"\b(?:plt|pyplot)\.(?:subplots?|figure|axes|gca|gcf|get_\w+|fignum_exists)\b"
+)
+
+
+_WITH_DECIMALS = re.compile(r"[.eE]")
+
+
+class RunnableProgram(Protocol):
+    """A program that is ready for tests."""
+
+    async def run(self, test: ProgramTest) -> ProgramResult:
+        """How the test ended."""
+        ...
+
+
+class CodeRunner(Protocol):
+    """Runs programs that nobody has read: a `Sandbox`."""
+
+    def load(
+        self, program: Program, limits: SandboxLimits
+    ) -> AbstractAsyncContextManager[RunnableProgram]:
+        """The program, ready for one test after another; all of it has ended after the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCase:
+    """A test and what it must give."""
+
+    test: ProgramTest
+    expected: JSON = None
+    """A script's output, or a call's value; a check needs none."""
+    tolerance: float = 0.0
+    """The relative or absolute error allowed to numbers with decimals."""
+
+
+@final
+class CodeGrader:
+    """Judges the last code block: 1 if it passes every case, 0 at the first that it fails.
+
+    Undecided (None) if the sandbox went away.
+    """
+
+    def __init__(self, runner: CodeRunner, cases: Iterable[CodeCase], preamble: str = "") -> None:
+        """Learns the cases.
+
+        Args:
+            runner: where the program runs.
+            cases: at least one.
+            preamble: source before the program.
+        """
+        self._runner = runner
+        self._cases = tuple(cases)
+        self._preamble = preamble
+        if not self._cases:
+            raise ValueError("a program without tests cannot be judged")
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of the program in `answer`.
+
+        Raises:
+            SandboxError: no sandbox can be started.
+        """
+        source = extract_program(answer)
+        if source is None:
+            return Grade(0.0, None, "no whole code block")
+        score, reason = await self._run_cases(Program(f"{self._preamble}\n{source}"))
+        return Grade(score, source, reason)
+
+    async def _run_cases(self, program: Program) -> tuple[float | None, str]:
+        async with self._runner.load(program, LIMITS) as ready:
+            for number, case in enumerate(self._cases, 1):
+                outcome = await ready.run(case.test)
+                if outcome.end is EndReason.LOST:
+                    return None, "the sandbox went away"
+                if fault := case_fault(case, outcome):
+                    return 0.0, f"test {number} of {len(self._cases)}: {fault}"
+        weakly = any(isinstance(c.test, AssertionTest) and not c.test.separate for c in self._cases)
+        return 1.0, f"passes all {len(self._cases)} tests{WEAK_RESULT_NOTE if weakly else ''}"
+
+
+def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
+    """Why a case is not passed; empty if it is."""
+    if outcome.end is not EndReason.RETURNED:
+        last = outcome.stderr.strip().rpartition("\n")[2]
+        return f"{outcome.end}: {last}"[:MAX_SHOWN] if last else str(outcome.end)
+    if isinstance(case.test, ScriptTest) and not is_same_output(
+        str(case.expected), outcome.stdout, case.tolerance
+    ):
+        return "another output"
+    if isinstance(case.test, CallTest) and not is_same_value(
+        case.expected, outcome.value, case.tolerance
+    ):
+        return "another value"
+    return ""
+
+
+def is_same_output(expected: str, printed: str, tolerance: float = 0.0) -> bool:
+    """Compare two outputs line by line: as texts without margins, else as numbers.
+
+    Args:
+        expected: what is right.
+        printed: what the program wrote.
+        tolerance: the relative or absolute error that a number with decimals may have.
+    """
+    wanted, given = expected.strip().splitlines(), printed.strip().splitlines()
+    return len(wanted) == len(given) and all(
+        _is_same_line(one.strip(), other.strip(), tolerance)
+        for one, other in zip(wanted, given, strict=True)
+    )
+
+
+def _is_same_line(wanted: str, given: str, tolerance: float) -> bool:
+    if wanted == given:
+        return True
+    words, others = wanted.split(), given.split()
+    if not tolerance:
+        return _is_same_numbers(words, others)
+    return len(words) == len(others) and all(
+        one == other or _is_same_numbers([one], [other]) or _is_near(one, other, tolerance)
+        for one, other in zip(words, others, strict=True)
+    )
+
+
+def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
+    """Whether both are lists of numbers and equal: `1.0` is `1`."""
+    try:
+        return list(map(Decimal, wanted)) == list(map(Decimal, given))
+    except InvalidOperation:
+        return False
+
+
+def _is_near(wanted: str, given: str, tolerance: float) -> bool:
+    """Tell whether both are numbers, one with decimals, that differ by no more than that."""
+    if not (_WITH_DECIMALS.search(wanted) or _WITH_DECIMALS.search(given)):
+        return False
+    try:
+        numbers = float(wanted), float(given)
+    except ValueError:
+        return False
+    return all(map(math.isfinite, numbers)) and is_within(*numbers, tolerance)
+
+
+def script_cases(data: Any) -> tuple[CodeCase, ...]:
+    """Cases of programs that read and print: `{"tests": [{"input", "output"}]}`.
+
+    Also `"tolerance"`, the relative or absolute error that numbers with decimals may have.
+    """
+    allowed = read_tolerance(data)
+    return tuple(
+        CodeCase(ScriptTest(test["input"]), test["output"], allowed) for test in data["tests"]
+    )
+
+
+def call_cases(data: Any) -> tuple[CodeCase, ...]:
+    """Cases of a function: as above and `"entry"`; one JSON value a line, an argument each."""
+    allowed = read_tolerance(data)
+    return tuple(
+        CodeCase(
+            CallTest(data["entry"], tuple(map(json.loads, test["input"].splitlines()))),
+            parse_value(test["output"]),
+            allowed,
+        )
+        for test in data["tests"]
+    )
+
+
+def read_tolerance(data: Any) -> float:
+    """Return the error that a task allows its numbers with decimals; 0 where it states none.
+
+    Raises:
+        ValueError: it is no number from 0 to below 1.
+    """
+    allowed = data.get("tolerance") or 0.0
+    if isinstance(allowed, bool) or not isinstance(allowed, int | float) or not 0 <= allowed < 1:
+        raise ValueError(f"the tolerance {allowed!r} is no number from 0 to below 1")
+    return float(allowed)
+
+
+def check_cases(data: Any) -> tuple[CodeCase, ...]:
+    """The case of tests that raise: `{"tests"}`, source that follows the program.
+
+    Also `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
+    """
+    code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
+    # A function that is to be inspected must be there itself, not only answer calls.
+    apart = can_run_separately(code) and "import inspect" not in preamble
+    return (CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=apart)),)
+
+
+def can_run_separately(code: str) -> bool:
+    """Whether tests can run in another process than the program that they test.
+
+    Only their own text decides, never what a program does. They cannot where they reach into the
+    program's process: replace what it imports, look at its warnings, logs or figures, set its
+    environment; nor where they load files in a form that runs code.
+    """
+    return _NEEDS_SAME_PROCESS.search(code) is None

@@ -1,0 +1,315 @@
+"""The program in an answer: which of its code blocks, or which of them together."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from batuta.lab.tasks.graders.structured_data import PROGRAM_KEYS, structured_answer
+from batuta.language import answer_extraction
+
+MAX_LENGTH = 100_000
+"""Characters of a program."""
+
+MAX_BLOCKS = 100
+"""Code blocks that are looked at, from the end."""
+
+_FENCE = re.compile(
+    r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
+)
+_HTML_BLOCK = re.compile(
+    r"<pre[^>]*>\s*<code(?:[^>]*\blanguage-(?P<language>\w+))?[^>]*>\n?(?P<text>.*?)</code>\s*</pre>",
+    re.DOTALL | re.IGNORECASE,
+)
+_TAGGED_BLOCK = re.compile(
+    r"^[ \t]*(?:\[(?P<tag>PYTHON|CODE)\]|<(?P<element>code|python)>)[ \t]*\n(?P<text>.*?)\n?"
+    r"(?(tag)\[/(?P=tag)\]|</(?P=element)>)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+"""A block between tags on lines of their own, as some models were trained to write it."""
+_LATE_FENCE = re.compile(
+    r"[^`~]*[^`~\s]\s+(?P<fence>`{3,})(?P<info>(?:python|py)3?)\s*", re.IGNORECASE
+)
+"""A fence behind a sentence, on its line."""
+_PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
+"""How a program begins that stands among sentences, without a block."""
+_INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
+_MOST_PARAGRAPHS = 50
+_UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
+"""Characters that look like nothing or like a space, and that Python refuses."""
+_LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
+_PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "python2", "sage"})
+_PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_PASSIVE_NODES = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+_ACTIVE_NODES = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    """A code block."""
+
+    language: str
+    """In small letters; empty: none is named."""
+    text: str
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it says that it is Python."""
+        return self.language in _PYTHON
+
+
+def extract_program(answer: str) -> str | None:
+    """The program in an answer; None if there is none, or if its last block is cut.
+
+    The last block of Python, with those before it that it needs: the helpers of a program that is
+    told in pieces. A block that names no language counts where it defines something, or where none
+    names Python and it does something; all others are output, or show the use. An answer without
+    any block is the program itself, or has it between sentences.
+    """
+    shown = answer_extraction.visible_text(answer, MAX_LENGTH).replace("\r\n", "\n")
+    shown = _TAGGED_BLOCK.sub(_fence_tagged, _HTML_BLOCK.sub(_fence_html, shown))
+    blocks = list(_code_blocks(shown))
+    whole = [block for block in blocks if block is not None][-MAX_BLOCKS:]
+    if None in blocks:
+        return None
+    programs = [_Source(block.text) for block in _program_blocks(whole)]
+    if programs:
+        return _join_sources(programs)
+    data = structured_answer(shown, PROGRAM_KEYS)
+    if isinstance(data, str) and data.strip() and data != shown:
+        return extract_program(data)
+    return None if whole else _bare_program(shown) or None
+
+
+def _fence_html(found: re.Match[str]) -> str:
+    """A block of HTML as one of Markdown."""
+    return f"\n```{found['language'] or ''}\n{html.unescape(found['text'])}\n```\n"
+
+
+def _fence_tagged(found: re.Match[str]) -> str:
+    """A block between tags as one of Markdown."""
+    return f"\n```python\n{found['text']}\n```\n"
+
+
+def _bare_program(shown: str) -> str:
+    """The answer itself; where it is no program, the one that stands between its sentences."""
+    text = shown.strip()
+    if _parse_source(text) is not None:
+        return text
+    lines = text.splitlines()
+    first = next((n for n, line in enumerate(lines) if _PROGRAM_LINE.match(line)), None)
+    if first is None:
+        return _indented_program(lines) or text
+    paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
+    for last in range(min(len(paragraphs), _MOST_PARAGRAPHS), 0, -1):
+        part = "\n\n".join(paragraphs[:last])
+        if _parse_source(part) is not None:
+            return part
+    return text
+
+
+def _indented_program(lines: list[str]) -> str | None:
+    """The program in a block of Markdown that is indented and not fenced; None: there is none."""
+    places = (n for n, line in enumerate(lines) if _INDENTED_PROGRAM_LINE.match(line))
+    start = next(places, None)
+    if start is None:
+        return None
+    block = takewhile(lambda line: not line.strip() or line[0] in " \t", lines[start:])
+    program = textwrap.dedent("\n".join(block)).strip()
+    return None if _parse_source(program) is None else program
+
+
+def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
+    """The blocks that may be the program, or a part of it."""
+    bare = [block for block in blocks if not block.language]
+    if any(block.is_python for block in blocks):
+        return [b for b in blocks if b.is_python or (b in bare and _Source(b.text).functions)]
+    for counts in (_Source.has_effects, _Source.is_code):
+        if found := [block for block in bare if counts(_Source(block.text))]:
+            return found
+    return []
+
+
+def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
+    """Every code block, without the margin of its fence; None for one that is cut."""
+    lines = text.splitlines(keepends=True)
+    at = 0
+    while at < len(lines):
+        opened = _opening_fence(lines[at].rstrip("\r\n"))
+        at += 1
+        if opened is None:
+            continue
+        (margin, fence, info), start = opened, at
+        while at < len(lines) and not _closes_fence(lines[at], fence):
+            at += 1
+        if at == len(lines):
+            yield None
+            return
+        text = _without_margin(lines[start:at], margin)
+        yield CodeBlock(_block_language(info), text)
+        at += 1
+
+
+def _opening_fence(line: str) -> tuple[int, str, str] | None:
+    """The characters before a fence that opens a block, the fence and what it says; None: none."""
+    if found := _FENCE.fullmatch(line):
+        is_inline = found["fence"][0] == "`" and "`" in found["info"]
+        return None if is_inline else (len(found["before"]), found["fence"], found["info"])
+    late = _LATE_FENCE.fullmatch(line)
+    return None if late is None else (0, late["fence"], late["info"])
+
+
+def _block_language(info: str) -> str:
+    """What a fence says of its block: its first word; Python, if it names such a file."""
+    if re.search(r"\.py\b", info):
+        return "python"
+    found = _LANGUAGE.match(info)
+    return found[1].casefold() if found else ""
+
+
+def _closes_fence(line: str, fence: str) -> bool:
+    marks = line.strip().lstrip("> ")
+    return len(marks) >= len(fence) and not marks.strip(fence[0])
+
+
+def _without_margin(lines: list[str], margin: int) -> str:
+    """What a list or a quotation put before each line, taken away."""
+    if all(line.lstrip().startswith(">") for line in lines if line.strip()):
+        quoted = [re.sub(r"^\s*> ?", "", line) for line in lines]
+        if margin and any(line.strip() for line in lines):
+            return "".join(quoted)
+    indented = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    cut = min([margin, *indented])
+    text = "".join(line[cut:] if line.strip() else line.lstrip(" \t") for line in lines)
+    return text if _Source(text).tree else textwrap.dedent(text)
+
+
+def _join_sources(sources: list[_Source]) -> str:
+    """The last program, with the earlier blocks that it needs.
+
+    A block that only shows the use, or the output, of those before it is left out. One that is
+    needed is put before, unless it does something and defines what is defined again after it.
+    """
+    while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
+        sources = sources[:-1]
+    last = sources[-1]
+    parts, wanted, redefined = [last.text], last.free, set(last.functions)
+    for earlier in reversed(sources[:-1]):
+        if earlier.free & sources[-1].functions and not earlier.functions & redefined:
+            parts.append(earlier.text)  # it is told before the helper that it calls
+            wanted = wanted | earlier.free
+            redefined |= earlier.functions
+        elif earlier.is_changed_in_part(redefined) or (
+            earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined)
+        ):
+            parts.insert(0, earlier.text)
+            wanted = wanted | earlier.free
+            redefined |= earlier.functions
+    return "\n".join(parts)
+
+
+class _Source:
+    """What can be seen of a source without running it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = _parse_source(text)
+        """None: this is no Python."""
+        if self.tree is None and (seen := text.translate(_UNSEEN)) != text:
+            self.text, self.tree = seen, _parse_source(seen)
+        nodes = list(ast.walk(self.tree)) if self.tree else []
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        self.kinds = {type(node) for node in nodes}
+        self.used = {one.id for one in names if isinstance(one.ctx, ast.Load)}
+        self.functions: set[str] = set()
+        self.defined: set[str] = set()
+        """The globals that it sets."""
+        for node in self.tree.body if self.tree else ():
+            self._define(node)
+        self.free = self.used - self.defined
+
+    def _define(self, node: ast.stmt) -> None:
+        if isinstance(node, _DEFINITIONS):
+            self.functions.add(node.name)
+            self.defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.defined |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        else:
+            names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+            self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+
+    def is_code(self) -> bool:
+        """Whether it is more than values, which is what an output is, and no session."""
+        body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
+        return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
+
+    def has_effects(self) -> bool:
+        """Whether it calls, defines, imports or repeats anything."""
+        return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
+
+    def is_inert(self) -> bool:
+        """Whether to run it does no more than define."""
+        return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
+
+    def is_changed_in_part(self, redefined: set[str]) -> bool:
+        """Whether some of what it does no more than define is defined again, and some is not."""
+        again = self.functions & redefined
+        return bool(again) and bool(self.functions - redefined) and self.is_inert()
+
+    def only_demonstrates(self, before: list[_Source]) -> bool:
+        """Whether it is the output or the use of sources before it, rather than a part of them."""
+        if not any(one.is_code() for one in before):
+            return False
+        if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
+            return True
+        known = {name for one in before for name in one.functions}
+        if self._only_tests(known) or self._only_signatures(known):
+            return True
+        reads = self.used & {"input", "stdin", "open"} or "stdin" in self.text
+        return not self.functions and bool((self.used | self.defined) & known) and not reads
+
+    def _only_tests(self, known: set[str]) -> bool:
+        """Whether all that it defines tests what is known."""
+        defined = [n for n in (self.tree.body if self.tree else ()) if isinstance(n, _DEFINITIONS)]
+        return bool(defined) and bool(self.used & known) and all(map(_is_test, defined))
+
+    def _only_signatures(self, known: set[str]) -> bool:
+        """Whether it repeats the heads of what is known, without their bodies."""
+        body = [n for n in (self.tree.body if self.tree else ()) if not isinstance(n, _IMPORTS)]
+        return bool(body) and all(
+            isinstance(node, _FUNCTIONS) and node.name in known and _is_empty(node) for node in body
+        )
+
+
+def _is_test(node: ast.stmt) -> bool:
+    """Whether a definition is a test: a TestCase, or a function that is named as one."""
+    if isinstance(node, ast.ClassDef):
+        return any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+    return isinstance(node, _FUNCTIONS) and node.name.startswith("test_")
+
+
+def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function's body is `...` or `pass`, with or without a docstring."""
+    return all(
+        isinstance(one, ast.Pass)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in node.body
+    )
+
+
+def _parse_source(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

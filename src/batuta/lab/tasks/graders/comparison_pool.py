@@ -1,0 +1,97 @@
+"""Processes that compare expressions: they may hang, grow or die, and nothing else does."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import TracebackType
+from typing import Self, final
+
+from batuta.lab.tasks.graders import comparison_process
+from batuta.lab.tasks.graders.optional_dependencies import require_extra
+from batuta.offload import ProcessDiedError, ProcessFailedError, ProcessPool, ProcessTimeoutError
+
+COMPARISON_TIMEOUT = 120.0
+"""Wall time of one comparison, beyond which it is given up; its processor time ends sooner."""
+
+
+class ComparisonResult(StrEnum):
+    """How a comparison ended, in words."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    TIMED_OUT = "the comparison took too long"
+    OUT_OF_MEMORY = "the comparison needed too much memory"
+
+
+UNDECIDED = frozenset({ComparisonResult.TIMED_OUT, ComparisonResult.OUT_OF_MEMORY})
+
+
+@final
+class MathsPool:
+    """Compares mathematical expressions in processes of its own; close it after use.
+
+    Processes start with the first comparison and end after minutes without one.
+    """
+
+    def __init__(self, workers: int = 1, seconds: float = COMPARISON_TIMEOUT) -> None:
+        """Starts nothing yet.
+
+        Args:
+            workers: processes.
+            seconds: wall time of one comparison.
+
+        Raises:
+            ConfigError: the extra `graders` is not installed.
+        """
+        require_extra("graders", "math_verify", "pint")
+        self._workers = workers
+        self._seconds = seconds
+        self._pool = ProcessPool(workers, memory_bytes=comparison_process.MEMORY_LIMIT)
+
+    def __repr__(self) -> str:
+        return f"MathsPool({self._workers} workers, {self._seconds} s)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, those that still compare too."""
+        self._pool.close()
+
+    @property
+    def process_ids(self) -> frozenset[int]:
+        """The ids of the processes that compare or wait for work."""
+        return self._pool.process_ids
+
+    async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
+        """Whether two answers in `latex.plain`'s spelling are the same, or why nobody knows.
+
+        Args:
+            target: what is right.
+            answer: what was answered.
+            near: relative distance at which two numbers count as the same.
+        """
+        try:
+            same = await self._pool.call(
+                comparison_process.compare_answers,
+                *(target, answer, near),
+                cpu_seconds=comparison_process.WARM_UP_SECONDS,
+                wall_seconds=self._seconds,
+            )
+        except ProcessTimeoutError:
+            return ComparisonResult.TIMED_OUT
+        except ProcessFailedError as error:
+            if error.kind not in {"MemoryError", "RecursionError"}:
+                raise
+            return ComparisonResult.OUT_OF_MEMORY
+        except ProcessDiedError:
+            return ComparisonResult.OUT_OF_MEMORY
+        return ComparisonResult.SAME if same else ComparisonResult.DIFFERENT

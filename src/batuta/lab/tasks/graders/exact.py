@@ -1,0 +1,94 @@
+"""Answers that are right in one wording only, or as one literal of Python."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import unicodedata
+from fractions import Fraction
+from typing import Any, cast, final
+
+from batuta.core import Grade
+from batuta.lab.tasks.literals import UNREADABLE, read_literal
+from batuta.lab.tasks.plain_numbers import read_plain_number
+from batuta.language import answer_extraction
+
+_MONEY = re.compile(r"(-?)\\?\$\s?(?=[\d.])|\s?\\?\$\Z")
+_FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
+"""Matches a target between dollar signs of mathematics."""
+
+
+@final
+class ExactGrader:
+    """Judges the marked answer or the last line; white space and capitals do not count.
+
+    Where the target is a number, the answer must be that number in any spelling; where it is a
+    Python literal, the answer must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`.
+    Marks around an answer count unless they are Markdown's; a full stop behind it does not.
+    The grade is 1 or 0.
+    """
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`."""
+        found = answer_extraction.answer_readings(answer)
+        if not found:
+            return Grade(0.0, None, "no answer")
+        right = next((reading for reading in found if _is_same_answer(reading, target)), None)
+        shown = found[-1] if right is None else right
+        return Grade(
+            float(right is not None), shown, f"expected {target}" if right is None else "right"
+        )
+
+
+def _is_same_answer(found: str, target: str) -> bool:
+    if found == target:
+        return True
+    spellings = {found, _without_stop(found)}
+    if (formula := _FORMULA.fullmatch(target)) is not None:
+        target = formula[1]
+    if (number := read_plain_number(target)) is not None:
+        given = (read_plain_number(_MONEY.sub(r"\1", text)) for text in spellings)
+        return any(one is not None and _is_same_number(number, one) for one in given)
+    wanted = read_literal(target)
+    if wanted is not UNREADABLE and type(wanted) is not int:  # `0xff` is compared as text
+        return any(_is_same_literal(wanted, read_literal(text)) for text in spellings)
+    return _normalize_text(_without_stop(found)) == _normalize_text(_without_stop(target))
+
+
+def _is_same_number(wanted: Fraction, given: Fraction) -> bool:
+    """Tell whether two numbers are equal, or decimals that differ by less than a float can tell."""
+    if wanted == given or 1 in {wanted.denominator, given.denominator}:
+        return wanted == given
+    apart = abs(wanted - given)
+    return apart <= abs(wanted) * Fraction(sys.float_info.epsilon) / 2
+
+
+def _without_stop(text: str) -> str:
+    """Return the text without the full stop behind it, where more than marks is left."""
+    shorter = text.strip().removesuffix(".")
+    return shorter if any(map(str.isalnum, shorter)) else text
+
+
+def _is_same_literal(wanted: Any, given: Any) -> bool:
+    """Tell whether two values are equal and of one type, down to their parts; `1.0` is `1`."""
+    if isinstance(wanted, int | float) and isinstance(given, int | float):
+        alike = isinstance(wanted, bool) == isinstance(given, bool)
+        return alike and wanted == given and abs(wanted) != math.inf  # infinity: too large
+    if type(wanted) is not type(given):
+        return False
+    if isinstance(wanted, list | tuple):
+        pairs = cast("tuple[list[Any], list[Any]]", (wanted, given))
+        return len(pairs[0]) == len(pairs[1]) and all(map(_is_same_literal, *pairs))
+    if isinstance(wanted, dict):
+        one, other = cast("tuple[dict[Any, Any], dict[Any, Any]]", (wanted, given))
+        return one.keys() == other.keys() and all(
+            _is_same_literal(value, other[key]) for key, value in one.items()
+        )
+    return wanted == given
+
+
+def _normalize_text(text: str) -> str:
+    """Return the text without capitals and needless white space; a line of a grid stays a line."""
+    lines = unicodedata.normalize("NFC", text).casefold().splitlines()
+    return "\n".join(" ".join(line.split()) for line in lines if line.strip())

@@ -1,0 +1,154 @@
+"""Whether two answers have the same form with the same values in it.
+
+A symbolic comparer is asked about values only; whether their order counts, which brackets mean the
+same and what a repetition adds is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from batuta.lab.tasks.graders.form_types import (
+    EMPTY,
+    PAIR,
+    EquationForm,
+    Form,
+    SequenceForm,
+    ValueComparison,
+    ValueForm,
+)
+from batuta.lab.tasks.graders.numbers import parse_number
+from batuta.lab.tasks.graders.ratios import is_scaled, may_be_time, ratio_quotient
+
+_OF_X = re.compile(r"[fgh]\(x\)")
+
+
+def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
+    """Whether the answer is the target, values being compared by `equal`."""
+    target, answer = _unwrap_single(_flatten_form(target)), _unwrap_single(_flatten_form(answer))
+    if isinstance(target, EquationForm) or isinstance(answer, EquationForm):
+        return _is_same_equation(target, answer, equal)
+    if isinstance(target, ValueForm) and isinstance(answer, ValueForm):
+        return equal(target, answer)
+    if isinstance(target, ValueForm) != isinstance(answer, ValueForm):
+        return _is_same_shape(target, answer, equal)
+    target, answer = _split_thousands(target), _split_thousands(answer)
+    return (
+        isinstance(target, SequenceForm)
+        and isinstance(answer, SequenceForm)
+        and _is_same_row(target, answer, equal)
+    )
+
+
+def without_order(form: SequenceForm) -> SequenceForm:
+    """A tuple or a list of tuples as a set: neither order nor brackets count."""
+    items = (without_order(item) if isinstance(item, SequenceForm) else item for item in form.items)
+    return SequenceForm(tuple(items), "{", "}")
+
+
+def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
+    """Whether a value is the same as a ratio, as all of several forms, or as two numbers."""
+    if not isinstance(answer, ValueForm) and isinstance(target, ValueForm):
+        items = answer.items if isinstance(answer, SequenceForm) and answer.opening == "" else ()
+        if len(items) > 1 and all(is_same_form(target, item, equal) for item in items):
+            return True
+    ratio, value = (target, answer) if isinstance(answer, ValueForm) else (answer, target)
+    if isinstance(ratio, SequenceForm) and ratio.opening == ":" and isinstance(value, ValueForm):
+        share = ratio_quotient(ratio)
+        is_share = parse_number(value.text) is not None and share is not None
+        return is_share and not may_be_time(ratio) and parse_number(value.text) == share
+    target, answer = _split_thousands(target), _split_thousands(answer)
+    return (
+        isinstance(target, SequenceForm)
+        and isinstance(answer, SequenceForm)
+        and _is_same_row(target, answer, equal)
+    )
+
+
+def _flatten_form(form: Form) -> Form:
+    r"""A list or set with the lists in it, as of `\pm`, taken apart, and without repetitions."""
+    if not isinstance(form, SequenceForm) or form.is_ordered:
+        return form
+    items: list[Form] = []
+    for item in form.items:
+        inner = _flatten_form(item)
+        parts = inner.items if isinstance(inner, SequenceForm) and inner.opening == "" else (inner,)
+        items.extend(part for part in parts if part not in items)
+    return SequenceForm(tuple(items), form.opening, form.closing)
+
+
+def _is_same_equation(target: Form, answer: Form, equal: ValueComparison) -> bool:
+    if not isinstance(answer, EquationForm):
+        return (
+            isinstance(target, EquationForm)
+            and target.is_named
+            and is_same_form(target.right, answer, equal)
+        )
+    if not isinstance(target, EquationForm):
+        solved = answer.is_named or answer.right != ValueForm("0")
+        return solved and is_same_form(target, answer.right, equal)
+    sides = {target.left, answer.left}
+    function = len(sides) == PAIR and "y" in sides and any(map(_OF_X.fullmatch, sides))
+    if target.is_named and answer.is_named and (target.left == answer.left or function):
+        return is_same_form(target.right, answer.right, equal)
+    return equal(ValueForm(target.text), ValueForm(answer.text))
+
+
+def _is_same_row(target: SequenceForm, answer: SequenceForm, equal: ValueComparison) -> bool:
+    if len(target.items) != len(answer.items):
+        return False
+    if not target.is_ordered and not answer.is_ordered:
+        return _match_unordered(target.items, answer.items, equal)
+    if target.opening == answer.opening == ":" and is_scaled(target, answer):
+        return True
+    target, answer = _as_matrix(target, answer), _as_matrix(answer, target)
+    if not _has_same_brackets(target, answer):
+        return False
+    return all(is_same_form(t, a, equal) for t, a in zip(target.items, answer.items, strict=True))
+
+
+def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
+    """A point or a list of rows in plain brackets as the column or the matrix that is compared."""
+    if other.opening != "&" or form.opening not in {"(", "["}:
+        return form
+    if form.opening == "(":
+        return SequenceForm(tuple(SequenceForm((item,), "&", "&") for item in form.items), "&", "&")
+    rows = tuple(
+        SequenceForm(item.items, "&", "&")
+        for item in form.items
+        if isinstance(item, SequenceForm) and item.is_ordered
+    )
+    return SequenceForm(rows, "&", "&") if len(rows) == len(form.items) else form
+
+
+def _has_same_brackets(target: SequenceForm, answer: SequenceForm) -> bool:
+    """Whether the brackets mean the same; a list may have left out those of a point."""
+    pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
+    return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
+
+
+def _match_unordered(
+    targets: tuple[Form, ...], answers: tuple[Form, ...], equal: ValueComparison
+) -> bool:
+    left = list(answers)
+    for target in targets:
+        found = next((answer for answer in left if is_same_form(target, answer, equal)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
+
+
+def _unwrap_single(form: Form) -> Form:
+    """A list or set of one is its element."""
+    while isinstance(form, SequenceForm) and not form.is_ordered and len(form.items) == 1:
+        if form.items[0] == EMPTY:
+            return form
+        form = form.items[0]
+    return form
+
+
+def _split_thousands(form: Form) -> Form:
+    """Two numbers that were taken for one with thousands: `45,135`."""
+    parts = form.text.split(",") if isinstance(form, ValueForm) else []
+    return SequenceForm(tuple(map(ValueForm, parts))) if len(parts) > 1 else form

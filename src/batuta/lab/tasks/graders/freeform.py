@@ -1,0 +1,328 @@
+"""Short answers in words, numbers or formulas: what is not the same in plain spelling is undecided.
+
+A judge decides then, if there is one. Wrong is only what differs as a number, as a yes or no, or as an
+expression: other words may mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import date, datetime
+from fractions import Fraction
+from typing import final
+
+from batuta.core import Grade
+from batuta.lab.tasks.graders import forms, statements, units
+from batuta.lab.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
+from batuta.lab.tasks.graders.expression import parse_expression
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.letters import without_invisible
+from batuta.lab.tasks.graders.limits import MAX_SHOWN, limit_violation
+from batuta.lab.tasks.graders.maths import compare_without_algebra
+from batuta.lab.tasks.graders.number_words import parse_number_words
+from batuta.lab.tasks.graders.numbers import is_terminating, leading_number, parse_number
+from batuta.lab.tasks.graders.structured_data import (
+    NO_OBJECT,
+    as_text,
+    is_same_object,
+    structured_answer,
+)
+from batuta.lab.tasks.graders.times import parse_measure, several_units
+from batuta.language import answer_extraction
+from batuta.language.decorations import without_decorations
+
+TOLERANCE = 0.01
+"""Relative, of a target that is written with decimals: it was measured or rounded."""
+
+FAR = 10
+"""How many times its tolerance a quantity is off that is wrong and not just rounded otherwise."""
+
+ROUNDING_TOLERANCE = 5e-5
+"""Relative, of an exact expression that is answered as a decimal."""
+
+OTHER_WORDS = "other words, which may mean the same"
+
+_TARGET_LABEL = re.compile(r"^\s*(?:the )?(?:final )?answer\s*(?:is|[:=])\s*(?=\S)", re.IGNORECASE)
+_DIGITS = re.compile(r"-?\d*\.\d{3,}")
+_MATHS = re.compile(r"\\(?!text)[a-zA-Z]|[\^=+\d]")
+_PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
+_CODE = re.compile(r"\d+(?:[-–:]\d+)+|\d+[/.]\d+[/.]\d+")
+"""Numbers with signs between that are not of arithmetic: a range, a date, a time of day."""
+_CURRENCIES = tuple(
+    re.compile(names, re.IGNORECASE)
+    for names in (r"\$|USD|dollar|\bcents?\b", "€|EUR|euro", "£|GBP|pounds?", "¥|yen", "₹|rupee")
+)
+_UNKNOWNS = frozenset("nxyz")
+"""Names that are no unit."""
+_COMMAND = re.compile(
+    r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
+)
+_LETTERS = str.maketrans(
+    {"−": "-", "ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ı": "i", "ð": "d",
+     "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "þ": "th"}
+)  # fmt: skip
+_KEPT_SIGNS = frozenset("+-.%<>≤≥±≠=^")
+_ARTICLE = re.compile(r"^(?:an?|the)\s+")
+_LEAD = re.compile(r"^(?:it|this|that|he|she|they|these) (?:is|was|are|were)\s+(?:the |an? )?")
+_FORMULA = re.compile(r"(?:[A-Z][a-z]?\d*|\((?:[A-Z][a-z]?\d*)+\)\d*)+")
+_YES, _NO = (
+    "yes|yeah|yep|y|true|t|correct|right|affirmative|indeed",
+    "no|nope|n|false|f|incorrect|wrong",
+)
+_TRUTHS = {**dict.fromkeys(_YES.split("|"), True), **dict.fromkeys(_NO.split("|"), False)}
+_TRUTH = re.compile(
+    rf"(?:(?:it|that|this|the (?:statement|claim|answer)) is )?(?P<said>{_YES}|{_NO})"
+    r"(?:\W*\Z|[,.;:!)—–-]\s*(?P<rest>.*))",
+    re.DOTALL,
+)
+_CONCLUDING = re.compile(
+    r"(?:therefore|thus|hence|so|consequently|finally|in conclusion)\b,?\s+", re.IGNORECASE
+)
+_SENTENCE = re.compile(
+    r"(?:the|its|his|her|their|it|this|that) (?:[^\W_]+ ){0,6}(?:is|was|are|were) (?:called |named )?(?:an? |the )?"
+)
+_TURNS = re.compile(
+    r"\b(?:not|no|never|nor|or|but|either|neither|maybe|possibly|perhaps|probably|if|unless|except|wrong|incorrect"
+    r"|false|unlikely|opposite|former|other|unclear)\b|\?"
+)
+"""Words with which a sentence need not say what it ends with."""
+
+
+_HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b|\?")
+_ABOUT = re.compile(r"^(?:about|approximately|around|roughly|in|the year|≈|~)\s+", re.IGNORECASE)
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_BULLET = re.compile(r"\A[^\S\n]*+(?:[-*•]|\d++[.)])\s+")
+_DAY_MARKS = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b|\b(?:of|the|on)\b|[,.]", re.IGNORECASE)
+_DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
+_ITEM = re.compile(r" ?(?:[,;] ?(?:and\b ?)?|\band\b ?)")
+
+
+@final
+class FreeFormGrader:
+    """Judges the marked answer or the last line: as words, yes or no, a number, a formula.
+
+    1 for right, 0 for wrong, undecided (None) where other words might mean the same.
+    """
+
+    def __init__(self, pool: MathsPool) -> None:
+        self._pool = pool
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`."""
+        shown, target = answer_extraction.visible_text(answer), _TARGET_LABEL.sub("", target)
+        if (same := is_same_object(shown, target)) is not None:
+            return Grade(float(same), shown.strip(), "right" if same else f"expected {target}")
+        found = find_short_answer(answer)
+        if found is None:
+            return Grade(0.0, None, "no answer, or its box is cut")
+        if reason := limit_violation(found):
+            return Grade(0.0, found[:MAX_SHOWN], reason)
+        right = compare_short_answers(found, target)
+        wanted, given = normalize_latex(target), normalize_latex(found)
+        if (
+            right is None
+            and _is_maths(wanted)
+            and _is_maths(given)
+            and _shares_currency(found, target)
+        ):
+            return await self._grade_as_maths(found, wanted, given)
+        if right is None:
+            return Grade(None, found, OTHER_WORDS)
+        return Grade(float(right), found, "right" if right else f"expected {target}")
+
+    async def _grade_as_maths(self, found: str, wanted: str, given: str) -> Grade:
+        """The grade of an expression; wrong only where both are numbers, or in one unknown."""
+        if "%" in given and "%" not in wanted and parse_number(wanted) is not None:
+            return Grade(None, found, OTHER_WORDS)
+        near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
+        if parse_number(wanted) is None and _DIGITS.fullmatch(given):
+            near = ROUNDING_TOLERANCE
+        quick = compare_without_algebra(wanted, given, near)
+        if quick is None:
+            verdict = await self._pool.compare(wanted, given, near)
+        else:
+            verdict = ComparisonResult.SAME if quick else ComparisonResult.DIFFERENT
+        if verdict in UNDECIDED:
+            return Grade(None, found, verdict.value)
+        if verdict is ComparisonResult.SAME:
+            return Grade(1.0, found, "right")
+        numbers = _is_numeric(forms.parse_form(wanted)) and _is_numeric(forms.parse_form(given))
+        if numbers or _is_other_expression(given, wanted):
+            return Grade(0.0, found, f"expected {wanted}")
+        return Grade(None, found, OTHER_WORDS)
+
+
+def find_short_answer(text: str) -> str | None:
+    """Return the answer of `text`: data, the marked text, or the last line; None if it is cut."""
+    shown = without_invisible(without_decorations(answer_extraction.visible_text(text)))
+    data = structured_answer(shown)
+    if data is not NO_OBJECT:
+        return as_text(data)
+    lines = [line for line in shown.splitlines() if line.strip()]
+    if len(lines) > 1 and all(map(_BULLET.match, lines)):
+        return ", ".join(_BULLET.sub("", line).strip() for line in lines)
+    found = answer_extraction.final_answer(text)
+    if found is None or answer_extraction.has_box(shown) or answer_extraction.tagged_answer(shown):
+        return found
+    after = shown[shown.rfind(found) + len(found) :]
+    return f"{found} {after}" if statements.RETRACTION.search(after) else found
+
+
+def compare_short_answers(found: str, target: str) -> bool | None:
+    """Compare in plain spelling, as yes or no, and as a rounded number; None if it is unclear."""
+    if "." in target and _DECIMAL_COMMA.fullmatch(found):
+        found = found.replace(",", ".")
+    found = _ABOUT.sub("", found.strip())
+    if _differs_in_case(found, target) or not _shares_currency(found, target):
+        return None
+    wanted, given = normal_words(target), normal_words(found)
+    if wanted and wanted in {given, _LEAD.sub("", given)}:
+        return True
+    if len(wanted) > 1 and wanted in _TRUTHS:  # `n` and `t` are names
+        return _compare_truth(found, is_true=_TRUTHS[wanted])
+    if _is_same_day(found, target) or _is_same_list(found, target) or _ends_in(found, target):
+        return True
+    return _is_same_quantity(found, target)
+
+
+def normal_words(text: str) -> str:
+    """Letters and digits in one form, without article, accents and marks."""
+    text = _COMMAND.sub(r"\1", without_invisible(text)).translate(_LETTERS)
+    text = re.sub(r"[\\_{}](?=\w)|_(?=\{)|[{}$]", "", text).replace("\\", " ")
+    text = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’](?=s\b)", "", text)).casefold()
+    text = re.sub(r"(?<=\d)\s*([/:])\s*(?=\d)", lambda at: "over" if at[1] == "/" else "to", text)
+    text = "".join(
+        sign if sign.isalnum() or sign in _KEPT_SIGNS else " "
+        for sign in text
+        if not unicodedata.combining(sign)
+    )
+    kept = re.sub(r"-(?!\d)|(?<=[a-z])-", " ", text).strip(" .")
+    return _ARTICLE.sub("", " ".join(kept.split()))
+
+
+def _differs_in_case(found: str, target: str) -> bool:
+    """Return True for two formulas or quantities that differ in capitals alone: CO is not Co."""
+    one, other = found.strip(" ."), target.strip()
+    counts = all(map(_FORMULA.fullmatch, (one, other))) or any(map(str.isdigit, other))
+    return counts and one != other and one.casefold() == other.casefold()
+
+
+def _shares_currency(found: str, target: str) -> bool:
+    """Return True if two texts name a currency in common, or one of them names none."""
+    one, other = ({sign for sign in _CURRENCIES if sign.search(text)} for text in (found, target))
+    return not one or not other or bool(one & other)
+
+
+def _compare_truth(found: str, *, is_true: bool) -> bool | None:
+    """Compare an answer to the wanted yes or no; None where it says both, or hedges."""
+    said = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
+    if said is None:
+        return None
+    yes, rest = _TRUTHS[said["said"]], said["rest"] or ""
+    against = re.search(r"\b(?:no|not|false|wrong)\b" if yes else r"\b(?:yes|true|right)\b", rest)
+    return None if against or _HEDGED.search(rest) else yes == is_true
+
+
+def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
+    """A number, also in words or with a word for its scale, and the unit of measure behind it."""
+    plain = _CURRENCIES[0].sub("", text).strip(" .") if "$" in text else text.strip(" .")
+    if (words := parse_number_words(plain)) is not None:
+        return words, ""
+    found = leading_number(normalize_latex(plain))
+    if found is None:
+        return None
+    value, rest = found
+    scale, _, unit = rest.partition(" ")
+    if scale.casefold() in _SCALES:
+        value, rest = value * _SCALES[scale.casefold()], unit
+    return (value, rest) if not rest or units.is_known_unit(rest) else None
+
+
+def _is_same_quantity(found: str, target: str) -> bool | None:
+    """Compare two numbers with units, by rounding where the target has decimals or a unit."""
+    measures = [parse_measure(normalize_latex(text)) for text in (target, found)]
+    if any(one and one[2] > 1 for one in measures):
+        return len({one and one[:2] for one in measures}) == 1 or None
+    wanted, given = _parse_quantity(target), _parse_quantity(found)
+    if wanted is None or given is None:
+        return None
+    (one, unit), (two, other) = wanted, given
+    try:
+        converted = units.convert_value(two, other, unit) if unit and other else two
+    except units.OtherKindError:
+        return False
+    if converted is None:
+        return None
+    if one == converted:
+        return True
+    apart, places = abs(one - converted), len(target.partition(".")[2].split(" ")[0])
+    if "." not in target and not unit:
+        return None
+    allowed = Fraction(TOLERANCE) * abs(one)
+    rounded = not is_terminating(converted) and round(converted, places) == one  # such as 0.33
+    if apart <= allowed or (rounded and apart <= 2 * allowed):
+        return True
+    # Quantities of one kind that are far apart differ; what is near may have been rounded otherwise.
+    return False if unit and other and apart > FAR * allowed else None
+
+
+def _is_same_day(found: str, target: str) -> bool:
+    one, other = _parse_day(found), _parse_day(target)
+    return one is not None and one == other
+
+
+def _parse_day(text: str) -> date | None:
+    plain = " ".join(_DAY_MARKS.sub(" ", text).split())
+    for form in _DAYS:
+        try:
+            return datetime.strptime(plain, form).date()  # noqa: DTZ007 - a day has no zone
+        except ValueError:
+            continue
+    return None
+
+
+def _is_same_list(found: str, target: str) -> bool:
+    """Return True if two lists without brackets have the same items, in any order."""
+    if target[:1] in "([{":
+        return False
+    wanted, given = (
+        sorted(map(normal_words, _ITEM.split(" ".join(text.split())))) for text in (target, found)
+    )
+    return len(wanted) > 1 and wanted == given
+
+
+def _ends_in(found: str, target: str) -> bool:
+    """Return True for a plain sentence that ends in the target: "The capital is Paris"."""
+    said = _CONCLUDING.sub("", answer_extraction.without_emphasis(found.strip()), count=1)
+    said, wanted = normal_words(said), normal_words(target)
+    said = f"the {said}"
+    if not wanted or not said.endswith(f" {wanted}"):
+        return False
+    before = said.removesuffix(wanted)
+    return _SENTENCE.fullmatch(before) is not None and not _TURNS.search(before + found[-2:])
+
+
+def _is_maths(text: str) -> bool:
+    """Return True if a text may be a formula: no range, no date, no quantity in two units."""
+    plain = _CODE.fullmatch(text) is None and several_units(text) is None
+    return plain and _MATHS.search(text) is not None
+
+
+def _is_numeric(form: forms.Form) -> bool:
+    """Return True if a form is made of numbers alone."""
+    if isinstance(form, forms.SequenceForm):
+        return bool(form.items) and all(map(_is_numeric, form.items))
+    if isinstance(form, forms.EquationForm):
+        return form.is_named and _is_numeric(form.right)
+    read = parse_expression(form.text)
+    return parse_number(form.text) is not None or (read is not None and not read.names)
+
+
+def _is_other_expression(found: str, target: str) -> bool:
+    """Return True for two expressions in one unknown, which algebra can tell apart."""
+    wanted, given = parse_expression(target), parse_expression(found)
+    if wanted is None or given is None or _PROSE.search(found + target):
+        return False
+    return len(wanted.names) == 1 and wanted.names <= _UNKNOWNS and wanted.names == given.names

@@ -1,0 +1,242 @@
+"""Answers that must keep to instructions of form: the 25 kinds of IFEval, each a rule.
+
+Zhou et al., "Instruction-Following Evaluation for Large Language Models" (arXiv 2311.07911),
+section 2 and table 1, the strict reading: the answer counts as it stands.
+
+Deviations
+- Sentences end at `.`, `!` or `?` before a space or the end; no model splits them.
+- The language is told by its script, and among languages that share one by their commonest words;
+  if these do not tell an answer's language, or the required one is not known here, the grade is
+  undecided.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from batuta.core import Grade
+from batuta.errors import SourceError
+from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.lab.tasks.graders.scripts import KNOWN_LANGUAGES, find_language
+from batuta.language import answer_extraction
+
+MAX_LENGTH = 100_000
+"""Characters of an answer that is read."""
+
+Arguments = Mapping[str, Any]
+Rule = Callable[[str, Arguments], bool | None]
+"""Whether an answer keeps to an instruction; None: that cannot be decided."""
+
+_WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++(?=\s|$)")
+_BULLET = re.compile(r"^[^\S\n]*+(?:\*[^*\n].*|-.*)$", re.MULTILINE)
+_HIGHLIGHT = re.compile(r"\*\*[^\n*]*\S[^\n*]*\*\*|\*[^\n*]*\S[^\n*]*\*")
+_PLACEHOLDER = re.compile(r"\[[^\[\]\n]*+\]")
+_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL | re.IGNORECASE)
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
+    "less than": operator.lt,
+    "at least": operator.ge,
+}
+_STATED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+@final
+class InstructionsGrader:
+    """1 for an answer that keeps to every instruction, 0 where one is broken."""
+
+    def __init__(self, instructions: Sequence[tuple[str, Arguments]]) -> None:
+        """Learns the instructions: each one's id, such as `length_constraints:number_words`.
+
+        Raises:
+            SourceError: there is none, or one is of no known kind or relation.
+        """
+        unknown = [name for name, _ in instructions if name not in RULES]
+        if unknown or not instructions:
+            wrong = unknown[0] if unknown else "none at all"
+            raise SourceError(f"there is no such instruction: {wrong}")
+        for name, said in instructions:
+            _check_relations(name, said)
+        self._instructions = tuple(instructions)
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`; the instructions are the target."""
+        shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
+        if not shown:
+            return Grade(0.0, None, "no answer")
+        kept = [(name, RULES[name](shown, said)) for name, said in self._instructions]
+        broken = [name for name, keeps in kept if keeps is False]
+        unclear = [name for name, keeps in kept if keeps is None]
+        if broken:
+            return Grade(0.0, shown[:MAX_SHOWN], f"breaks {', '.join(broken)}")
+        if unclear:
+            return Grade(None, shown[:MAX_SHOWN], f"cannot be told: {', '.join(unclear)}")
+        return Grade(1.0, shown[:MAX_SHOWN], "keeps to every instruction")
+
+
+def _check_relations(name: str, said: Arguments) -> None:
+    """Raise SourceError where an instruction compares in a way that is not known."""
+    for argument, value in said.items():
+        if argument.endswith("relation") and value not in _RELATIONS:
+            known = ", ".join(_RELATIONS)
+            raise SourceError(f"{name} has the unknown relation {value!r}; there are: {known}")
+
+
+def _compare_count(count: int, wanted: int, relation: str) -> bool:
+    return _RELATIONS[relation](count, wanted)
+
+
+def _count_word(text: str, word: str) -> int:
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
+
+
+def _has_keywords(text: str, said: Arguments) -> bool:
+    return all(re.search(re.escape(word), text, re.IGNORECASE) for word in said["keywords"])
+
+
+def _has_keyword_often(text: str, said: Arguments) -> bool:
+    count = len(re.findall(re.escape(said["keyword"]), text, re.IGNORECASE))
+    return _compare_count(count, int(said["frequency"]), said["relation"])
+
+
+def _lacks_words(text: str, said: Arguments) -> bool:
+    return not any(_count_word(text, word) for word in said["forbidden_words"])
+
+
+def _has_letter_often(text: str, said: Arguments) -> bool:
+    count = text.casefold().count(str(said["letter"]).casefold())
+    return _compare_count(count, int(said["let_frequency"]), said["let_relation"])
+
+
+def _is_in_language(text: str, said: Arguments) -> bool | None:
+    wanted, found = str(said["language"]), find_language(text)
+    if found is None or wanted not in KNOWN_LANGUAGES:
+        return None
+    if wanted not in found:
+        return False
+    region, language = "-" in wanted, wanted.partition("-")[0]
+    rivals = {
+        code for code in found if code.partition("-")[0] != language or (region and "-" in code)
+    }
+    return None if rivals - {wanted} else True
+
+
+def _has_sentences(text: str, said: Arguments) -> bool:
+    parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
+    return _compare_count(len(parts), int(said["num_sentences"]), said["relation"])
+
+
+def _has_divided_paragraphs(text: str, said: Arguments) -> bool:
+    parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
+    inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
+    return all(inner) and len(inner) == int(said["num_paragraphs"])
+
+
+def _has_words(text: str, said: Arguments) -> bool:
+    return _compare_count(len(_WORD.findall(text)), int(said["num_words"]), said["relation"])
+
+
+def _has_first_word(text: str, said: Arguments) -> bool:
+    parts = [part.strip() for part in text.split("\n\n") if part.strip()]
+    place = int(said["nth_paragraph"])
+    if len(parts) != int(said["num_paragraphs"]) or not 1 <= place <= len(parts):
+        return False
+    first = parts[place - 1].split()[0].strip("\"'([{*_").rstrip(".,?!:;\"')]}*_")
+    return first.casefold() == str(said["first_word"]).casefold()
+
+
+def _has_placeholders(text: str, said: Arguments) -> bool:
+    return len(_PLACEHOLDER.findall(text)) >= int(said["num_placeholders"])
+
+
+def _has_postscript(text: str, said: Arguments) -> bool:
+    marker = re.escape(str(said["postscript_marker"]).rstrip("."))
+    loose = marker.replace(r"\.", r"\.\s?")
+    return re.search(rf"^\s*{loose}", text, re.IGNORECASE | re.MULTILINE) is not None
+
+
+def _has_bullets(text: str, said: Arguments) -> bool:
+    return len(_BULLET.findall(text)) == int(said["num_bullets"])
+
+
+def _is_stated_answer(text: str, _: Arguments) -> bool:
+    return any(one in text for one in _STATED)
+
+
+def _has_highlights(text: str, said: Arguments) -> bool:
+    return len(_HIGHLIGHT.findall(text)) >= int(said["num_highlights"])
+
+
+def _has_sections(text: str, said: Arguments) -> bool:
+    splitter = re.escape(str(said["section_spliter"]).strip())  # IFEval's own spelling
+    return len(re.findall(rf"\s?{splitter}\s?\d+\s?", text)) >= int(said["num_sections"])
+
+
+def _is_json(text: str, _: Arguments) -> bool:
+    fenced = _FENCE.match(text)
+    try:
+        json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _has_title(text: str, _: Arguments) -> bool:
+    titles = (line.partition("<<")[2].rpartition(">>")[0] for line in text.split("\n"))
+    return any(title.strip() for title in titles)
+
+
+def _is_two_answers(text: str, _: Arguments) -> bool:
+    parts = [part.strip() for part in text.split("******")]
+    inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
+    return len(inner) == 2 and all(inner) and inner[0] != inner[1]  # noqa: PLR2004 - two answers
+
+
+def _repeats_prompt(text: str, said: Arguments) -> bool:
+    return text.casefold().startswith(str(said["prompt_to_repeat"]).strip().casefold())
+
+
+def _ends_with(text: str, said: Arguments) -> bool:
+    return text.strip("\"' \n").casefold().endswith(str(said["end_phrase"]).strip().casefold())
+
+
+def _has_capital_words(text: str, said: Arguments) -> bool:
+    count = sum(word.isupper() for word in re.findall(r"[\w'-]+", text))
+    return _compare_count(count, int(said["capital_frequency"]), said["capital_relation"])
+
+
+def _is_quoted(text: str, _: Arguments) -> bool:
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+RULES: Mapping[str, Rule] = {
+    "keywords:existence": _has_keywords,
+    "keywords:frequency": _has_keyword_often,
+    "keywords:forbidden_words": _lacks_words,
+    "keywords:letter_frequency": _has_letter_often,
+    "language:response_language": _is_in_language,
+    "length_constraints:number_sentences": _has_sentences,
+    "length_constraints:number_paragraphs": _has_divided_paragraphs,
+    "length_constraints:number_words": _has_words,
+    "length_constraints:nth_paragraph_first_word": _has_first_word,
+    "detectable_content:number_placeholders": _has_placeholders,
+    "detectable_content:postscript": _has_postscript,
+    "detectable_format:number_bullet_lists": _has_bullets,
+    "detectable_format:constrained_response": _is_stated_answer,
+    "detectable_format:number_highlighted_sections": _has_highlights,
+    "detectable_format:multiple_sections": _has_sections,
+    "detectable_format:json_format": _is_json,
+    "detectable_format:title": _has_title,
+    "combination:two_responses": _is_two_answers,
+    "combination:repeat_prompt": _repeats_prompt,
+    "startend:end_checker": _ends_with,
+    "startend:quotation": _is_quoted,
+    "change_case:capital_word_frequency": _has_capital_words,
+    "change_case:english_capital": lambda text, _: text.isupper(),
+    "change_case:english_lowercase": lambda text, _: text.islower(),
+    "punctuation:no_comma": lambda text, _: "," not in text,
+}
+"""By the id that IFEval gives them."""

@@ -1,0 +1,69 @@
+"""Answers that are one integer, as of AIME and GSM8K: compared as integers, nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+from batuta.core import Grade
+from batuta.lab.tasks.graders import forms, units
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.lab.tasks.graders.numbers import parse_number
+from batuta.lab.tasks.plain_numbers import plain_digits, read_plain_number
+from batuta.language import answer_extraction
+
+_AMOUNT = re.compile(
+    r"(?<![\w.,/^])([-−]?)(?:(?<!\s)\s++)?(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\])"
+)
+_REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
+_MARKS = " *_`"
+_CALCULATOR = re.compile(r"<<[^<>]*>>")
+
+
+@final
+class IntegerGrader:
+    """Judges the last box, `<answer>`, `####` line, "the answer is", or the last line; 1 or 0.
+
+    A sentence counts if it gives one integer, alone or behind its last equals sign.
+    """
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`."""
+        found = answer_extraction.final_answer(answer)
+        given = None if found is None else parse_integer(found)
+        if given is None:
+            return Grade(0.0, found and found[:MAX_SHOWN], "no integer is given as the answer")
+        right = given == parse_integer(target)
+        return Grade(float(right), str(given), "right" if right else f"expected {target}")
+
+
+def parse_integer(text: str) -> int | None:
+    """The integer that `text` gives: `1,000`, `x = 18`, `$18 per day`; None if not one."""
+    if len(text) > MAX_SHOWN:
+        return None
+    if (plain := read_plain_number(text.strip(_MARKS))) is not None:
+        return int(plain) if plain.denominator == 1 else None
+    form = forms.parse_form(normalize_latex(text))
+    while isinstance(form, forms.EquationForm):
+        form = form.right
+    if isinstance(form, forms.ValueForm):
+        value = parse_number(units.split_unit(form.text)[0])
+        if value is not None:
+            return int(value) if value.denominator == 1 else None
+    return _integer_in_sentence(text)
+
+
+def _integer_in_sentence(text: str) -> int | None:
+    """The only integer of a sentence: of its first clause, or of what follows its last `=`."""
+    text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
+    text = _CALCULATOR.sub("", text)
+    clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text
+    amounts = _AMOUNT.findall(clause.rpartition("=")[2])
+    if len(amounts) != 1:
+        return None
+    sign, digits = amounts[0]
+    value = parse_number(digits.rstrip(","))
+    if value is None or value.denominator != 1:
+        return None
+    return -int(value) if sign else int(value)

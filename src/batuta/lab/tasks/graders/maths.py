@@ -1,0 +1,161 @@
+r"""Mathematical answers: the last box, compared as text, as numbers, in form, and symbolically."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import final
+
+from batuta.core import Grade
+from batuta.lab.tasks.graders import forms, values
+from batuta.lab.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
+from batuta.lab.tasks.graders.form_comparison import is_same_form, without_order
+from batuta.lab.tasks.graders.latex import normalize_latex
+from batuta.lab.tasks.graders.limits import MAX_SHOWN, limit_violation
+from batuta.lab.tasks.graders.numeric import compare_values
+from batuta.lab.tasks.graders.parentheticals import split_parenthetical
+from batuta.lab.tasks.graders.stated_values import concluded_value, stated_value
+from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
+from batuta.lab.tasks.graders.times import is_same_time
+from batuta.language import answer_extraction
+from batuta.language.decorations import without_decorations
+
+ANY_ORDER = re.compile(
+    r"\b(?:in (?:any|whatever|no particular) order|order does(?: not|n['’]t) matter"
+    r"|regardless of (?:the )?order|the order is (?:irrelevant|not important|unimportant))\b",
+    re.IGNORECASE,
+)
+"""What a question says where `(1,2)` may be answered as `(2,1)`."""
+
+
+_LABELLED_VALUE = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
+_LETTER = re.compile(r"\(?(?:\\text\{)?\s*\(?[A-J]\)?\s*\}?\)?")
+"""An option's letter before its value, and a letter alone."""
+
+
+class _NeedsAlgebraError(Exception):
+    """Two values can only be compared symbolically."""
+
+
+@final
+class MathsGrader:
+    r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
+
+    1 for the target in any form, 0 for anything else, undecided (None) where comparing the two
+    took too long or too much memory. Without a box, only what is announced as the answer, or what a
+    last sentence concludes, and not hedged or taken back, is read; with the last box cut, the answer
+    is wrong.
+    """
+
+    def __init__(self, pool: MathsPool, question: str = "") -> None:
+        """Learns from the question whether the order of a tuple or a list in brackets counts.
+
+        Args:
+            pool: compares what needs algebra.
+            question: as it was asked; where it says "in any order", order does not count.
+        """
+        self._pool = pool
+        self._any_order = ANY_ORDER.search(question) is not None
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`; what needs algebra is compared in another process."""
+        found = find_maths_answer(answer)
+        if found is None:
+            return Grade(0.0, None, "no box, or the last one is cut")
+        if reason := limit_violation(found):
+            return Grade(0.0, found[:MAX_SHOWN], reason)
+        verdict = await self._compare(found, target)
+        if verdict in UNDECIDED:
+            return Grade(None, found, verdict.value)
+        right = verdict is ComparisonResult.SAME
+        return Grade(float(right), found, "right" if right else f"expected {target}")
+
+    async def _compare(self, found: str, target: str) -> ComparisonResult:
+        wanted, given = normalize_latex(target), normalize_latex(found)
+        if labelled := _LABELLED_VALUE.fullmatch(given):
+            given = labelled[1 if _LETTER.fullmatch(wanted) else 2]
+        quick = compare_without_algebra(wanted, given)
+        if not quick and self._any_order and _is_reordered(wanted, given):
+            return ComparisonResult.SAME
+        if quick is None:
+            return await self._pool.compare(wanted, given)
+        return ComparisonResult.SAME if quick else ComparisonResult.DIFFERENT
+
+
+def find_maths_answer(text: str) -> str | None:
+    """What `text` gives as its answer; None if it does not say."""
+    shown = without_decorations(answer_extraction.visible_text(text))
+    data = structured_answer(shown)
+    if data is not NO_OBJECT:
+        return as_text(data)
+    if answer_extraction.has_box(shown):
+        return answer_extraction.boxed_answer(shown)
+    return (
+        answer_extraction.tagged_answer(shown)
+        or answer_extraction.answer_after_hashes(shown)
+        or stated_value(shown)
+        or answer_extraction.concluded_formula(shown)
+        or concluded_value(answer_extraction.without_emphasis(shown))
+        or answer_extraction.bare_answer(shown)
+    )
+
+
+def compare_without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
+    """Whether the answer is the target, where text, numbers and form tell; None where not.
+
+    Args:
+        target: what is right.
+        answer: what was answered.
+        near: relative distance at which two numbers count as the same.
+    """
+    if target == answer:
+        return True
+    if (timed := is_same_time(target, answer)) is not None:
+        return timed
+    if (aside := split_parenthetical(answer)) and _is_same_with_parenthetical(target, *aside):
+        return True
+
+    def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
+        return values.is_same_value(wanted, given, partial(_compare_by_value, near))
+
+    try:
+        return is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
+    except _NeedsAlgebraError:
+        return None
+
+
+def _is_same_value(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
+    return values.is_same_value(wanted, given, partial(_compare_by_value, 0.0))
+
+
+def _compare_by_value(near: float, wanted: str, given: str) -> bool:
+    alike = compare_values(wanted, given, near)
+    if alike is None:
+        raise _NeedsAlgebraError
+    return alike
+
+
+def _is_reordered(target: str, answer: str) -> bool:
+    """Whether the answer has the target's items, whichever brackets and order they have."""
+    wanted, given = forms.parse_form(target), forms.parse_form(answer)
+    if not isinstance(wanted, forms.SequenceForm) or not isinstance(given, forms.SequenceForm):
+        return False
+    if len(wanted.items) != len(given.items):
+        return False
+    try:
+        return is_same_form(without_order(wanted), without_order(given), _is_same_value)
+    except _NeedsAlgebraError:
+        return False
+
+
+def _is_same_with_parenthetical(target: str, answer: str, aside: str) -> bool:
+    """Whether an answer and the same in brackets are the target; two different ones are not."""
+    forms_of_it = [normalize_latex(part) for part in (answer, aside) if part]
+    if not compare_without_algebra(target, forms_of_it[0]) and not compare_without_algebra(
+        target, forms_of_it[-1]
+    ):
+        return False
+    one, other = forms_of_it[0], forms_of_it[-1]
+    return one == other or bool(
+        compare_without_algebra(one, other) or compare_without_algebra(other, one)
+    )

@@ -1,0 +1,97 @@
+"""Tests that a question itself shows: its `assert` lines and its examples behind `>>>`.
+
+They are public, so an answer may be tried on them before it is given. What they leave open they
+leave open: a program that passes them may still be wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from batuta.errors import SandboxError
+from batuta.lab.tasks.graders.code import CodeGrader, CodeRunner, check_cases
+
+_EXAMPLE = re.compile(
+    r"^[ \t]*(>>> .+(?:\n[ \t]*\.\.\. .*)*)\n"  # what is called
+    r"((?:(?![ \t]*(?:>>>|```|\"{3}|'{3}|$)).+(?:\n|\Z))+)",  # what it gives
+    re.MULTILINE,
+)
+_IMPORT_LINE = re.compile(r"^(?:from\s+[\w.]+\s+)?import\s+.+$")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTests:
+    """The tests of a question."""
+
+    code: str
+    """Source that raises if one of them fails."""
+    imports: str
+    """Import lines that the question shows beside."""
+
+
+@lru_cache(maxsize=512)
+def find_question_tests(question: str) -> QuestionTests | None:
+    """The tests that the question shows; None: it shows none that can be run."""
+    lines = [line.strip() for line in question.splitlines()]
+    found = dict.fromkeys((*filter(_is_assertion, lines), *_example_assertions(question)))
+    if not found:
+        return None
+    imports = dict.fromkeys(
+        line for line in lines if _IMPORT_LINE.match(line) and _parse_line(line)
+    )
+    return QuestionTests("\n".join(found) + "\n", "\n".join(imports) + "\n" if imports else "")
+
+
+def _is_assertion(line: str) -> bool:
+    """Whether the line is a whole assertion about what some call gives."""
+    if not line.startswith("assert ") or (tree := _parse_line(line)) is None:
+        return False
+    return any(isinstance(node, ast.Call) for node in ast.walk(tree))
+
+
+def _example_assertions(question: str) -> Iterator[str]:
+    """Each example whose result is written as a plain value, as an assertion.
+
+    `doctest` refuses a whole text where one margin does not fit, which prompts seldom mind.
+    """
+    for found in _EXAMPLE.finditer(question):
+        source = "\n".join(line.strip()[4:] for line in found[1].splitlines()).strip()
+        want = "\n".join(line.strip() for line in found[2].splitlines())
+        try:
+            called = ast.unparse(ast.parse(source, mode="eval"))  # without comments
+            ast.literal_eval(want)
+        except (SyntaxError, ValueError):
+            continue
+        if not called.startswith("print("):  # it gives nothing, whatever it shows
+            yield f"assert ({called}) == ({want})"
+
+
+def _parse_line(line: str) -> ast.Module | None:
+    try:
+        return ast.parse(line)
+    except (SyntaxError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTestRunner:
+    """Tries answers on the tests of their questions."""
+
+    runner: CodeRunner
+    """A sandbox."""
+
+    async def __call__(self, question: str, answer: str) -> bool | None:
+        """Whether the program in the answer passes; None: there is nothing to be said."""
+        tests = find_question_tests(question)
+        if tests is None:
+            return None
+        cases = check_cases({"tests": tests.code, "preamble": tests.imports})
+        try:
+            found = await CodeGrader(self.runner, cases, tests.imports).grade(answer, "")
+        except SandboxError:
+            return None
+        return None if found.score is None else found.score >= 0.5  # noqa: PLR2004 - 0 or 1

@@ -1,0 +1,137 @@
+"""A task names its grader; here the name becomes one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, final
+
+from batuta.core import Client, Grade, Grader, Task
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.tasks.graders.choice import ChoiceGrader
+from batuta.lab.tasks.graders.code import (
+    CodeCase,
+    CodeGrader,
+    CodeRunner,
+    call_cases,
+    check_cases,
+    script_cases,
+)
+from batuta.lab.tasks.graders.comparison_pool import MathsPool
+from batuta.lab.tasks.graders.exact import ExactGrader
+from batuta.lab.tasks.graders.freeform import FreeFormGrader
+from batuta.lab.tasks.graders.instructions import InstructionsGrader
+from batuta.lab.tasks.graders.integer import IntegerGrader
+from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrader
+from batuta.lab.tasks.graders.maths import MathsGrader
+from batuta.lab.tasks.graders.reasoning_gym import ReasoningGymGrader
+from batuta.lab.tasks.graders.schema import JsonSchemaGrader
+
+
+@final
+class GraderRegistry:
+    """Graders by name, and what they share: processes for maths, a sandbox, a judge."""
+
+    def __init__(
+        self, *, sandbox: CodeRunner | None = None, judge: Client | None = None, workers: int = 1
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            sandbox: runs programs; None: code cannot be graded.
+            judge: a model that grades what no rule decides; None: it stays undecided.
+            workers: processes that compare mathematics.
+        """
+        self._sandbox = sandbox
+        self._judge = judge
+        self._workers = workers
+        self._pool: MathsPool | None = None
+        self._makers: Mapping[str, Callable[[Task], Grader]] = {
+            "choice": lambda task: ChoiceGrader(_task_data(task).get("options", ())),
+            "code-assert": lambda task: self._code_grader(task, check_cases),
+            "code-functional": lambda task: self._code_grader(task, call_cases),
+            "code-stdin": lambda task: self._code_grader(task, script_cases),
+            "exact": lambda _: ExactGrader(),
+            "freeform": self._free_form_grader,
+            "instructions": _instructions_grader,
+            "integer": lambda _: IntegerGrader(),
+            "json-schema": lambda task: JsonSchemaGrader(_task_data(task)),
+            "judge": self._judge_for,
+            "math": lambda task: MathsGrader(self._shared_pool(), task.question),
+            "reasoning-gym": ReasoningGymGrader,
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a task's `grader` may be."""
+        return tuple(self._makers)
+
+    def grader_for(self, task: Task) -> Grader:
+        """The grader that the task names, with what the task's data hold.
+
+        Raises:
+            ConfigError: no such grader, or it needs an extra, a sandbox or a judge that is missing.
+            SourceError: the task's data are not what its grader needs.
+        """
+        make = self._makers.get(task.grader)
+        if make is None:
+            known = ", ".join(self.names)
+            raise ConfigError(f"{task.id} names the grader {task.grader!r}; there are: {known}")
+        try:
+            return make(task)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"the data of {task.id} are not what {task.grader} needs: {error!r}"
+            ) from None
+
+    async def grade(self, task: Task, answer: str) -> Grade:
+        """The grade of an answer by the grader that the task names; `grade_answer` bounds it.
+
+        Raises:
+            ConfigError, SourceError: as `grader_for`.
+        """
+        return await self.grader_for(task).grade(answer, task.target)
+
+    def _free_form_grader(self, task: Task) -> Grader:
+        grader = FreeFormGrader(self._shared_pool())
+        return grader if self._judge is None else JudgeFallbackGrader(grader, self._judge_for(task))
+
+    def _judge_for(self, task: Task) -> JudgeGrader:
+        if self._judge is None:
+            raise ConfigError(f"{task.id} is graded by a model: name a worker as the judge")
+        return JudgeGrader(self._judge, task.question, _task_data(task).get("rubric", RUBRIC))
+
+    def _code_grader(self, task: Task, cases: Callable[[Any], tuple[CodeCase, ...]]) -> CodeGrader:
+        if self._sandbox is None:
+            raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
+        data = _task_data(task)
+        # tests that raise come with a preamble of their own
+        preamble = "" if cases is check_cases else data.get("preamble", "")
+        return CodeGrader(self._sandbox, cases(data), preamble)
+
+    def _shared_pool(self) -> MathsPool:
+        if self._pool is None:
+            self._pool = MathsPool(self._workers)
+        return self._pool
+
+
+def _instructions_grader(task: Task) -> InstructionsGrader:
+    said = _task_data(task)["instructions"]
+    return InstructionsGrader([(one["id"], one["arguments"]) for one in said])
+
+
+def _task_data(task: Task) -> dict[str, Any]:
+    return json.loads(task.data) if task.data else {}

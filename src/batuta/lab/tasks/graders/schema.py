@@ -1,0 +1,46 @@
+"""Answers that are JSON of a given form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from batuta.core import Grade
+from batuta.errors import SourceError
+from batuta.lab.tasks.graders.limits import MAX_SHOWN
+from batuta.language import answer_extraction
+from batuta.schemas import JsonValidator, SchemaTimeoutError, strip_code_fence
+
+MAX_LENGTH = 100_000
+"""Characters of an answer that is read."""
+
+
+@final
+class JsonSchemaGrader:
+    """Judges whether the answer, alone or in one code block, is JSON that fits a schema; 1 or 0."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Learns the schema; nothing that it refers to is fetched.
+
+        Raises:
+            SourceError: it is no JSON schema, too large to be checked, or takes too long.
+        """
+        try:
+            self._validator = JsonValidator(schema)
+            self._validator.check_now()
+        except (ValueError, SchemaTimeoutError) as error:
+            raise SourceError(f"this is no JSON schema that can be used: {error}") from None
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`; the schema is the target.
+
+        Raises:
+            SourceError: whether it fits cannot be told in the time there is.
+        """
+        shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
+        text = strip_code_fence(shown)
+        try:
+            reason = await self._validator.find_fault(text)
+        except SchemaTimeoutError as error:
+            raise SourceError(f"an answer cannot be graded: {error}") from None
+        return Grade(float(not reason), text[:MAX_SHOWN], reason or "fits the schema")

@@ -1,0 +1,140 @@
+"""Answers that are data: the value under "answer" in a JSON object, however it is wrapped."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from batuta.lab.tasks.literals import read_json_or_literal
+from batuta.sandbox.program import JSON
+
+MAX_LENGTH = 20_000
+"""Characters of a text that is read as data."""
+
+NO_OBJECT: Final = object()
+"""The text is no object."""
+
+_CODE_BLOCK = re.compile(
+    r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
+)
+ANSWER_KEYS = re.compile(
+    r"(?:the[ _-]?)?(?:final|correct|selected|chosen|best|my)?[ _-]?"
+    r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)"
+    r"(?:[ _-]?(?:choice|option|letter|text|value))?",
+    re.IGNORECASE,
+)
+PROGRAM_KEYS = re.compile(
+    r"(?:the[ _-]?)?(?:final|full|complete|python)?[ _-]?"
+    r"(?:code|program|source|implementation|solution|completion|answer|response)"
+    r"(?:[ _-]?(?:code|text))?",
+    re.IGNORECASE,
+)
+_MAX_DEPTH = 4
+
+
+def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
+    """The answer in a JSON object that is all of `text`, its last code block or its last line.
+
+    Args:
+        text: what was answered.
+        keys: under which keys an answer may stand.
+
+    Returns:
+        A text, a number, a truth value or a list of such; None if the object does not say which
+        of its values is the answer; `NO_OBJECT` if there is no object.
+    """
+    shown = text.strip()
+    blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
+    for part in (shown, *blocks[-1:], _last_object(shown)):
+        value = _parse_object(part.strip())
+        if value is not NO_OBJECT:
+            return _answer_in(value, keys, 0)
+    return NO_OBJECT
+
+
+def is_same_object(text: str, target: str) -> bool | None:
+    """Whether two objects, each in JSON's or Python's spelling, are equal; None if one is none."""
+    wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
+    if wanted is NO_OBJECT or given is NO_OBJECT:
+        return None
+    return is_same_value(wanted, given)
+
+
+def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
+    """Tell whether two values are the same; `1.0` is `1`, but neither is `true`.
+
+    Args:
+        expected: what is right.
+        value: what is compared with it.
+        tolerance: the relative or absolute error that a number with decimals may have.
+    """
+    if isinstance(expected, list) and isinstance(value, list):
+        pairs = zip(expected, value, strict=False)
+        return len(expected) == len(value) and all(
+            is_same_value(one, other, tolerance) for one, other in pairs
+        )
+    if isinstance(expected, dict) and isinstance(value, dict):
+        shared = expected.keys() == value.keys()
+        return shared and all(
+            is_same_value(held, value[key], tolerance) for key, held in expected.items()
+        )
+    if isinstance(expected, bool) != isinstance(value, bool):
+        return False
+    if tolerance and isinstance(expected, float | int) and isinstance(value, float | int):
+        return is_within(expected, value, tolerance)
+    return expected == value
+
+
+def is_within(expected: float, value: float, tolerance: float) -> bool:
+    """Tell whether two numbers are equal, or one is a float and they are no further apart."""
+    if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
+        return expected == value
+    try:
+        finite = math.isfinite(expected) and math.isfinite(value)
+        return finite and abs(expected - value) <= tolerance * max(1.0, abs(expected))
+    except OverflowError:  # a whole number that is larger than any float
+        return False
+
+
+def as_text(value: Any) -> str | None:
+    """A value as it would be written; None for what is no text, number or list of them."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list):
+        parts = [as_text(item) for item in cast("list[Any]", value)]
+        return None if None in parts or not parts else ", ".join(filter(None, parts))
+    return None
+
+
+def _last_object(text: str) -> str:
+    """The object that ends the text, from the first brace of its line on."""
+    if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
+        return ""
+    start = text.rfind("\n{", 0, len(text))
+    return text[start + 1 :] if start >= 0 else ""
+
+
+def _parse_object(text: str) -> Any:
+    if len(text) > MAX_LENGTH or text[:1] + text[-1:] != "{}":
+        return NO_OBJECT
+    value = read_json_or_literal(text)
+    return cast("Any", value) if isinstance(value, dict) else NO_OBJECT
+
+
+def _answer_in(value: Any, keys: re.Pattern[str], depth: int) -> Any:
+    """What stands under the key that names the answer; of a list of one, its element."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return _answer_in(items[0], keys, depth + 1) if len(items) == 1 else items
+    if not isinstance(value, Mapping):
+        return value
+    fields = cast("Mapping[Any, Any]", value)
+    named = [fields[key] for key in fields if isinstance(key, str) and keys.fullmatch(key)]
+    alike = bool(named) and all(type(one) is type(named[0]) and one == named[0] for one in named)
+    return _answer_in(named[0], keys, depth + 1) if alike else None

@@ -1,0 +1,213 @@
+"""Asks math-verify whether two expressions are the same. Runs in a process that may be killed."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
+# sympy and what is built on it have no types
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import sympy
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy.core.evalf import PrecisionExhausted
+from sympy.core.relational import Relational
+
+from batuta.lab.tasks.graders.numbers import ROUNDING_DISTANCE
+
+MAX_DIGITS = 10_000
+"""Of an integer that is worked out to be compared."""
+
+CLEAR_DIFFERENCE = 1e-5
+"""Relative difference that no rounding makes."""
+
+POINTS = 3
+"""Points at which the sides of two relations are compared."""
+
+EXACT_DIGITS = 15
+WORKING_DIGITS = 400
+"""The correct digits of a value, and the most digits used to compute them; a value that is then
+still no larger than the rounding is zero."""
+
+ROUNDING_ERROR = 1e-12
+"""The relative error that computing an infinite sum or an integral may leave."""
+
+_SLOW_KINDS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)
+_DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
+
+_EXTRACTION_CONFIG = LatexExtractionConfig(
+    normalization_config=NormalizationConfig(
+        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+    )
+)
+
+
+def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
+    """Whether the two LaTeX expressions are the same; False if one cannot be read.
+
+    Args:
+        target: what is right.
+        answer: what was answered.
+        near: relative distance at which two numbers count as the same.
+    """
+    expected, given = _parse_latex(target), _parse_latex(answer)
+    if expected is None or given is None or not _is_comparable_in_size(expected, given):
+        return False
+    distance = _relative_distance(expected, given)
+    if near and distance is not None and not (expected.free_symbols or given.free_symbols):
+        return bool(distance <= near)
+    if distance is not None and distance > CLEAR_DIFFERENCE:
+        return False
+    if not verify([expected], [given], timeout_seconds=None):
+        return False
+    if distance is None:
+        return not _is_only_near(expected, given)
+    if _has_float(expected) or _has_float(given):
+        return bool(distance <= ROUNDING_DISTANCE)
+    return not distance
+
+
+@lru_cache(maxsize=1024)
+def _parse_latex(text: str) -> Any:
+    """Text as a sympy expression; None if it cannot be read."""
+    text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
+    found = parse(
+        f"${text}$",
+        [_EXTRACTION_CONFIG],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,  # pyright: ignore[reportArgumentType] - None is documented
+    )
+    if not found:
+        return None
+    read: Any = found[0]
+    if not isinstance(found[0], sympy.Expr) or read.has(sympy.Sum, sympy.Product):
+        return read
+    unit = {symbol: sympy.I for symbol in read.free_symbols if symbol.name == "i"}
+    return read.subs(unit).replace(_has_decimal_power, _with_exact_power)
+
+
+def _has_decimal_power(expression: Any) -> bool:
+    return isinstance(expression, sympy.Pow) and expression.args[1].is_Float
+
+
+def _with_exact_power(power: Any) -> Any:
+    """A root written as `x^{0.5}`: exactly a root."""
+    base, exponent = power.args
+    return base ** sympy.Rational(str(exponent))
+
+
+def _is_comparable_in_size(expected: Any, given: Any) -> bool:
+    """Whether working out the answer is no more than working out the target could be."""
+    return _count_digits(given) <= MAX_DIGITS or _count_digits(given) == _count_digits(expected)
+
+
+def _count_digits(expression: Any) -> float:
+    """About how many digits the largest number in it has; infinite where that is out of reach."""
+    if not isinstance(expression, sympy.Basic):
+        return 0.0
+    parts = [_count_digits(part) for part in expression.args]
+    most = max(parts, default=0.0)
+    if isinstance(expression, sympy.Integer):
+        return math.log10(abs(int(expression)) + 1)
+    if isinstance(expression, sympy.Pow) and not expression.args[1].free_symbols:
+        return parts[0] * _power_of_ten(parts[1])
+    if isinstance(expression, sympy.factorial | sympy.binomial) and not expression.free_symbols:
+        return _power_of_ten(most) * max(most, 1.0)
+    return sum(parts) if isinstance(expression, sympy.Mul) else most
+
+
+def _power_of_ten(digits: float) -> float:
+    return 10.0**digits if digits < sys.float_info.max_10_exp else math.inf
+
+
+def _relative_distance(expected: Any, given: Any) -> Any:
+    """Return the relative distance of two expressions at one point; None if it is unknown.
+
+    It spares a wrong answer the attempt to simplify a difference that is not zero, and finds the
+    one that math-verify takes for rounding. It may be smaller than a float can be.
+    """
+    try:
+        point = _point_for(expected, given)
+        if any(one.has(*_SLOW_KINDS) for one in (expected, given)):
+            one, other = (each.evalf(EXACT_DIGITS, subs=point) for each in (expected, given))
+            apart, size = abs(one - other), max(abs(one), abs(other))
+            return apart / size if apart > ROUNDING_ERROR * size else 0.0
+        size = max(abs(_number_at(one, point)) for one in (expected, given))
+        apart = abs(_number_at(expected - given, point))
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return apart / size if apart and size else apart
+
+
+def _point_for(*expressions: Any, place: int = 0) -> dict[Any, Any]:
+    """Return a value for each variable that follows from its name."""
+    names = set().union(*(one.free_symbols for one in expressions))
+    return {symbol: _value_of(f"{symbol.name}{place or ''}") for symbol in names}
+
+
+def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
+    """Return its value there, right to its last digit; zero where only rounding is left.
+
+    Raises:
+        AttributeError, TypeError, ValueError: it has none.
+    """
+    try:
+        found = expression.evalf(EXACT_DIGITS, subs=point, strict=True, maxn=WORKING_DIGITS)
+    except PrecisionExhausted:
+        less, found = (
+            expression.evalf(EXACT_DIGITS, subs=point, maxn=digits)
+            for digits in (WORKING_DIGITS // 2, WORKING_DIGITS)
+        )
+        if abs(found - less) > CLEAR_DIFFERENCE * abs(found):
+            return sympy.Integer(0)
+    if not found.is_number or not found.is_finite:
+        raise ValueError(found)
+    return found
+
+
+def _is_only_near(expected: Any, given: Any) -> bool:
+    """Tell whether two relations, sets or tuples differ by what math-verify takes for rounding."""
+    if _has_float(expected) or _has_float(given):
+        return False
+    if isinstance(expected, Relational) and isinstance(given, Relational):
+        return _has_near_sides(expected, given)
+    pairs = zip(_items_in(expected), _items_in(given), strict=False)
+    distances = (_relative_distance(one, other) for one, other in pairs)
+    return any(found and found <= CLEAR_DIFFERENCE for found in distances)
+
+
+def _items_in(expression: Any) -> list[Any]:
+    held: Any = ()
+    if isinstance(expression, sympy.MatrixBase):
+        held = expression.flat()
+    elif isinstance(expression, sympy.Basic):
+        held = sympy.ordered(expression.args)
+    return list(held)
+
+
+def _has_near_sides(expected: Any, given: Any) -> bool:
+    """Tell whether one relation is a multiple of the other at all points, but for a small part."""
+    one, other = expected.lhs - expected.rhs, given.lhs - given.rhs
+    try:
+        points = [_point_for(one, other, place=place) for place in range(POINTS)]
+        first, *others = (one.subs(point) / other.subs(point) for point in points)
+        apart = [abs(_number_at(ratio - first, {})) for ratio in others]
+        size = abs(_number_at(first, {}))
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return any(apart) and max(apart) <= CLEAR_DIFFERENCE * size
+
+
+def _value_of(name: str) -> Any:
+    """An exact number between 1 and 2, so that no digit is lost to rounding."""
+    return 1 + sympy.Rational(crc32(name.encode()), 2**32)
+
+
+def _has_float(expression: Any) -> bool:
+    return isinstance(expression, sympy.Basic) and expression.has(sympy.Float)

@@ -1,0 +1,52 @@
+"""Numbers as people, tables and keyboards write them outside of formulas, read exactly.
+
+`1,234`, `1 234`, `391.0` and `3.91e2` are numbers, also with a typographic minus and with
+the digits of other scripts; `007` is a code and `1,2` a list.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+MAX_LENGTH = 1000
+MAX_EXPONENT = 5000
+
+_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u00a0\u2007\u2009\u202f\u3000", " "),
+        **dict.fromkeys("\uff0c\u066c", ","),
+        **dict.fromkeys("\uff0e\u066b", "."),
+        "\uff0b": "+",
+        "\u2019": "'",
+        "\u200e": None,
+        "\u200f": None,
+        "\ufeff": None,
+    }
+)
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)\s?(?P<whole>"
+    r"[1-9]\d{0,2}(?P<gap>[, '_])\d{3}(?:(?P=gap)\d{3})*|[1-9]\d?(?:,\d{2})+,\d{3}"
+    r"|0|[1-9]\d*|(?=\.\d))"
+    r"(?:\.(?P<part>\d*))?(?:[eE](?P<ten>[+-]?\d{1,4}))?"
+)
+
+
+def plain_digits(text: str) -> str:
+    """Return the text with digits, minus signs, points and spaces of every script as in ASCII."""
+    if text.isascii():
+        return text
+    plain = text.translate(_SIGNS)
+    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in plain)
+
+
+def read_plain_number(text: str) -> Fraction | None:
+    """Return the number that the text is; None if it is more, or something else."""
+    found = _NUMBER.fullmatch(plain_digits(text.strip())) if len(text) <= MAX_LENGTH else None
+    if found is None or abs(int(found["ten"] or 0)) > MAX_EXPONENT:
+        return None
+    whole = re.sub(r"\D", "", found["whole"]) or "0"
+    value = Fraction(f"{whole}.{found['part'] or '0'}e{found['ten'] or 0}")
+    return -value if found["sign"] == "-" else value

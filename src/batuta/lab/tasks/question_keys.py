@@ -1,0 +1,17 @@
+"""Keys that are equal for questions that differ only in case, spaces and punctuation."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_WORDS = re.compile(r"[^\W_]+")
+
+
+def text_key(question: str) -> str:
+    """Return what near-duplicates have in common: words and numbers in their order.
+
+    A text without any is its own key.
+    """
+    plain = question if question.isascii() else unicodedata.normalize("NFKC", question)
+    return " ".join(_WORDS.findall(plain.casefold())) or question.strip()

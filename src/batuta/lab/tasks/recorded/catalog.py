@@ -1,0 +1,131 @@
+"""The table of recorded sets: name, licence, reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
+from batuta.errors import SourceError
+from batuta.lab.tasks.recorded import answer_readers, score_readers
+from batuta.lab.tasks.recorded import text_readers as texts
+from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
+from batuta.lab.tasks.recorded.own import complete_record, is_outcomes_file, read_own_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSet:
+    """A set of recorded answers."""
+
+    folder: str
+    """Below `recorded` in the data folder."""
+    parts: tuple[str, ...]
+    licence: str
+    read: Callable[[Path, str], RecordedOutcomes]
+    """Reads a part of the record from its folder."""
+    texts: Callable[[Path, str], Iterable[ReplyRow]] | None = None
+    """None: no replies' texts were recorded."""
+
+
+RECORDED_SETS: Mapping[str, RecordedSet] = {
+    "reasoning_gym": RecordedSet(
+        folder="reasoning_gym",
+        parts=("easy", "hard"),
+        licence="Apache-2.0",
+        read=answer_readers.read_reasoning_gym,
+        texts=texts.reasoning_gym_replies,
+    ),
+    "mmlu_pro": RecordedSet(
+        folder="mmlu_pro",
+        parts=("seven", "all"),
+        licence="Apache-2.0",
+        read=answer_readers.read_mmlu_pro,
+        texts=texts.mmlu_pro_replies,
+    ),
+    "livecodebench": RecordedSet(
+        folder="livecodebench",
+        parts=("v6", "v5", "2024", "repair", "testgen", "execution"),
+        licence="MIT for statements and programs, none stated for scores",
+        read=score_readers.read_livecodebench,
+        texts=texts.livecodebench_replies,
+    ),
+    "medagentsbench": RecordedSet(
+        folder="medagentsbench",
+        parts=("test", "hard", "methods"),
+        licence="Apache-2.0",
+        read=answer_readers.read_medagentsbench,
+    ),
+    "routerdc": RecordedSet(
+        folder="routerdc",
+        parts=("test", "train"),
+        licence="none stated",
+        read=score_readers.read_routerdc,
+    ),
+    "routellm": RecordedSet(
+        folder="routellm",
+        parts=("mmlu", "gsm8k"),
+        licence="Apache-2.0",
+        read=answer_readers.read_routellm,
+        texts=texts.routellm_replies,
+    ),
+    "llmrouter": RecordedSet(
+        folder="llmrouter_ulab",
+        parts=("train", "test"),
+        licence="MIT",
+        read=score_readers.read_llmrouter,
+    ),
+    "matharena": RecordedSet(
+        folder="matharena_aime25",
+        parts=("aime25",),
+        licence="none stated; research use",
+        read=score_readers.read_matharena,
+    ),
+}
+
+RECORDED_NAMES = tuple(
+    f"{name}/{part}" for name, kept in RECORDED_SETS.items() for part in kept.parts
+)
+
+
+def load_recorded(
+    name: str,
+    *,
+    folder: Path | None = None,
+    with_texts: bool = True,
+    models: Sequence[str] = (),
+) -> RecordedOutcomes:
+    """A recorded set.
+
+    Args:
+        name: such as `reasoning_gym/hard`, or the path of a file of outcomes; of that, the
+            questions that every worker answered.
+        folder: the data folder; None: BATUTA_DATA, or the user's data folder.
+        with_texts: whether the replies' texts are read, where there are any; they are large.
+        models: which are kept; empty: all.
+
+    Raises:
+        SourceError: no such set or model, or its files are missing or not in their form.
+    """
+    if is_outcomes_file(name):
+        own = read_own_record(Path(name), with_texts=with_texts)
+        return complete_record(own.select(models=models or None))
+    if name not in RECORDED_NAMES:
+        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        raise SourceError(f"there is no recorded set {name!r}; {known}")
+    wanted, _, part = name.partition("/")
+    kept = RECORDED_SETS[wanted]
+    place = (folder or benchmark_folder()) / "recorded" / kept.folder
+    if not (place / "outcomes.parquet").is_file():
+        raise SourceError(
+            f"{place} has no outcomes.parquet: this set is not distributed with Batuta; set "
+            "BATUTA_DATA to a folder that has it, or make a record of your own with `batuta eval` "
+            "or `batuta tasks import` (docs/evaluation.md)"
+        )
+    try:
+        record = kept.read(place, part).select(models=models or None)
+        wanted_texts = kept.texts if with_texts else None
+        return record.with_texts(wanted_texts(place, part)) if wanted_texts else record
+    except (KeyError, ValueError, TypeError) as error:
+        raise SourceError(f"{place} is not in the form of {wanted}: {error!r}") from None

@@ -1,0 +1,111 @@
+"""Turns other programs' result files into files of outcomes: one module a format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.errors import SourceError
+from batuta.lab.tasks.datasets.rows import ROW_FAULTS
+from batuta.lab.tasks.recorded.importers.harness_samples import import_harness_samples
+from batuta.lab.tasks.recorded.importers.inspect_logs import import_inspect_logs
+from batuta.lab.tasks.recorded.importers.llmrouterbench import import_llmrouterbench
+from batuta.lab.tasks.recorded.importers.routerbench import import_routerbench
+from batuta.lab.tasks.recorded.outcome_lines import Importer, OutcomeCollector, parse_outcome_line
+
+MOST_NAMED = 10
+"""The most runs that are named in a message."""
+_ANSWERS = "the answers of closed models stand under their makers' terms; questions under their own"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeFormat:
+    """A format that can be imported."""
+
+    read: Importer
+    about: str
+    licence: str
+    """Conditions to know before the outcomes are passed on."""
+    endings: tuple[str, ...]
+    """Endings of the files that are looked for in a folder."""
+
+
+FORMATS: Mapping[str, OutcomeFormat] = {
+    "routerbench": OutcomeFormat(
+        read=import_routerbench,
+        about="RouterBench's table, one row a question",
+        licence=f"see the card of withmartian/routerbench; {_ANSWERS}",
+        endings=(".csv", ".parquet", ".jsonl", ".pkl"),
+    ),
+    "llmrouterbench": OutcomeFormat(
+        read=import_llmrouterbench,
+        about="LLMRouterBench's results, one JSON file a data set and model",
+        licence=f"its programs are MIT; {_ANSWERS}",
+        endings=(".json",),
+    ),
+    "inspect": OutcomeFormat(
+        read=import_inspect_logs,
+        about="logs of inspect_ai, .eval or .json",
+        licence=f"your own runs; {_ANSWERS}",
+        endings=(".eval", ".json"),
+    ),
+    "lm-eval": OutcomeFormat(
+        read=import_harness_samples,
+        about="samples_*.jsonl of lm-evaluation-harness (--log_samples)",
+        licence=f"your own runs; {_ANSWERS}",
+        endings=(".jsonl",),
+    ),
+}
+
+
+def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> OutcomeCollector:
+    """The runs in another program's files.
+
+    Args:
+        kind: a key of `FORMATS`.
+        paths: files, or folders that are searched for them.
+        worker: who answered, where the files do not say so.
+
+    Raises:
+        SourceError: no such format, a file that cannot be read, or no run in them.
+    """
+    if kind not in FORMATS:
+        raise SourceError(f"there is no format {kind!r}; choose among: {', '.join(FORMATS)}")
+    collector = OutcomeCollector()
+    files = tuple(_find_files(paths, FORMATS[kind].endings))
+    try:
+        FORMATS[kind].read(files, collector, worker)
+        for row in collector.rows():
+            parse_outcome_line(row)
+    except ROW_FAULTS as error:
+        named = ", ".join(map(str, paths))
+        raise SourceError(f"{named} is not in the form of {kind}: {error!r}") from None
+    if not collector.facts:
+        named = ", ".join(map(str, paths))
+        if collector.left_out:
+            raise SourceError(f"{named} has no run with a score: {describe_left_out(collector)}")
+        raise SourceError(f"{named} has no runs in the form of {kind}: {FORMATS[kind].about}")
+    return collector
+
+
+def describe_left_out(collector: OutcomeCollector) -> str:
+    """Return which runs were left out, in words; empty if none was."""
+    names = collector.left_out
+    if not names:
+        return ""
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    listed = ", ".join(names[:MOST_NAMED])
+    return f"{len(names):,} runs are left out, for their score is no number: {listed}{more}"
+
+
+def _find_files(paths: Sequence[Path], endings: tuple[str, ...]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(one for one in path.rglob("*") if one.suffix in endings)
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise SourceError(f"there is no file {path}")
+    return found

@@ -1,0 +1,90 @@
+"""LLMRouterBench (arXiv 2601.07206): one JSON file a data set, split and model.
+
+`dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
+`prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Of several
+files of one data set, split and model the one whose name comes last counts: names end in the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from batuta.errors import SourceError
+from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, parse_json
+from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
+
+
+def import_llmrouterbench(
+    paths: tuple[Path, ...], collector: OutcomeCollector, worker: str
+) -> None:
+    """Add every run of the latest files; trial runs (`demo`) are left out.
+
+    Raises:
+        SourceError: a file is not JSON, or a run lacks its question.
+    """
+    latest: dict[tuple[str, str, str], tuple[Path, Row]] = {}
+    for path in sorted(paths, key=lambda path: path.name):
+        data = read_json_object(path)
+        if "records" in data and not data.get("demo"):
+            key = (
+                _field_text(data, "dataset_name"),
+                _field_text(data, "split"),
+                _field_text(data, "model_name"),
+            )
+            latest[key] = (path, data)
+    for (dataset, split, model), (path, data) in latest.items():
+        for number, record in enumerate(cast("list[Row]", data["records"])):
+            try:
+                _add_record(record, (dataset, split, model or worker), collector)
+            except ROW_FAULTS as error:
+                raise SourceError(f"{path}: record {number} cannot be used: {error!r}") from None
+
+
+def read_json_object(path: Path) -> Row:
+    """The JSON object in that file.
+
+    Raises:
+        SourceError: it is none.
+    """
+    try:
+        data = parse_json(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise SourceError(f"{path} is not JSON: {error}") from None
+    if not isinstance(data, Mapping):
+        raise SourceError(f"{path} is not a JSON object")
+    return cast("Row", data)
+
+
+def _field_text(data: Row, name: str) -> str:
+    return str(data.get(name) or "")
+
+
+def _add_record(record: Row, of: tuple[str, str, str], collector: OutcomeCollector) -> None:
+    dataset, split, model = of
+    question = {
+        "id": f"{dataset}/{split}/{record['index']}",
+        "question": _as_text(record.get("origin_query") or record["prompt"]),
+        "family": dataset,
+        "target": _as_text(record.get("ground_truth")),
+    }
+    run = {
+        "score": record.get("score"),
+        "answer": _as_text(record.get("prediction")) or None,
+        "reply": _as_text(record.get("raw_output")) or None,
+        "usd": record.get("cost"),
+        "input_tokens": record.get("prompt_tokens"),
+        "output_tokens": record.get("completion_tokens"),
+    }
+    collector.add_run(question, model, run)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
+        return _as_text(value[0])
+    if value is None or isinstance(value, str):
+        return value or ""
+    return orjson.dumps(value, default=str).decode()

@@ -1,0 +1,248 @@
+"""The file of outcomes: what each worker answered and earned on each question, a JSON line each.
+
+    {"question": "2+2?", "workers": {"oboe": {"score": 1}}}
+
+is the shortest line. A question may also have `id`, `family` and `target` (the right answer); a
+worker its runs one by one: `scores` (null: ungraded), with as many `answers` (what was extracted;
+null: nothing) and `replies` (the whole texts), or `runs`, the number of runs that `score` is the
+mean of. `usd`, `input_tokens`, `output_tokens` and `seconds` are a number for every run, or a list
+with one a run. What is left out is unknown, which is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, isnan, nan
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from batuta.errors import SourceError, StoreError
+from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
+from batuta.lab.tasks.graders.answer_form import strip_edges
+from batuta.language.answer_extraction import final_answer
+
+EXAMPLE = '{"question": "2+2?", "workers": {"oboe": {"score": 1}}}'
+"""The shortest line of a file of outcomes."""
+
+_EDGES = " \t*_`\"'$()"
+_NUMBERS = ("usd", "input_tokens", "output_tokens", "seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOutcome:
+    """A worker's runs on a question."""
+
+    scores: tuple[float, ...]
+    """Scores of the runs, in [0, 1], or their mean alone; NaN if ungraded."""
+    runs: int
+    """How many there were; more than there are scores, where only their mean is known."""
+    answers: tuple[str | None, ...] = ()
+    """Answers of the runs, read from the reply where they are not told; empty if none is known."""
+    replies: tuple[str | None, ...] = ()
+    """Replies of the runs; empty if none is known."""
+    usd: tuple[float, ...] = ()
+    """Dollars of each score, as are the next three; NaN if unknown; empty if all are."""
+    input_tokens: tuple[float, ...] = ()
+    output_tokens: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeLine:
+    """A question and what each worker earned on it."""
+
+    question: str
+    workers: Mapping[str, WorkerOutcome]
+    id: str = ""
+    family: str = ""
+    target: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class OutcomeCollector:
+    """Runs as they come, worker after worker, put together by question."""
+
+    facts: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = field(
+        default_factory=dict[str, dict[str, list[dict[str, Any]]]]
+    )
+
+    differing: int = 0
+    """Runs whose question has another text than an earlier one with its id."""
+    left_out: list[str] = field(default_factory=list[str])
+    """Runs whose score is NaN or infinite, which is not a grade."""
+
+    def add_run(self, question: Mapping[str, str], worker: str, run: Mapping[str, Any]) -> None:
+        """One run of a worker.
+
+        Args:
+            question: `id`, `question`, and perhaps `family` and `target`; of those with one id
+                the first counts.
+            worker: its name.
+            run: `score`, and perhaps `answer`, `reply`, `usd`, tokens, `seconds`.
+        """
+        key = question.get("id") or question["question"]
+        score = run.get("score")
+        if isinstance(score, float) and not isfinite(score):
+            self.left_out.append(f"{worker} on {key} (score {score})")
+            return
+        known = self.facts.setdefault(key, dict(question))
+        self.differing += known["question"] != question["question"]
+        self.runs.setdefault(key, {}).setdefault(worker, []).append(
+            {name: None if _is_nan(value) else value for name, value in run.items()}
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A line for each question, in the order of their first runs."""
+        return [
+            {**{k: v for k, v in facts.items() if v}, "workers": self._workers(key)}
+            for key, facts in self.facts.items()
+        ]
+
+    def _workers(self, key: str) -> dict[str, Any]:
+        return {worker: _joined_runs(runs) for worker, runs in self.runs[key].items()}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and isnan(value)
+
+
+def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The runs' fields as lists; a field that no run has is left out."""
+    found: dict[str, Any] = {"scores": [run.get("score") for run in runs]}
+    for one, many in (("answer", "answers"), ("reply", "replies"), *((n, n) for n in _NUMBERS)):
+        if any(run.get(one) is not None for run in runs):
+            found[many] = [run.get(one) for run in runs]
+    return found
+
+
+def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """A file that `read_outcome_lines` reads.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+    try:
+        path.write_bytes(lines)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
+    """The lines of a file of the form above; plain, .gz or .zst.
+
+    Raises:
+        SourceError: it cannot be read, has no question, or a line is not of that form.
+    """
+    lines: list[OutcomeLine] = []
+    for number, row in enumerate(read_rows(path), start=1):
+        try:
+            lines.append(parse_outcome_line(row))
+        except ROW_FAULTS as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise SourceError(f"{path}: question {number} is no outcome: {reason}") from None
+    if not any(line.workers for line in lines):
+        raise SourceError(f"{path} has no outcomes: write one question a line, such as {EXAMPLE}")
+    return tuple(lines)
+
+
+def parse_outcome_line(row: Row) -> OutcomeLine:
+    """The line of that JSON object.
+
+    Raises:
+        KeyError: it has no question, no workers, or one of them has no score.
+        TypeError: a field has another form.
+        ValueError: a score is not in [0, 1], or lists are of different lengths.
+    """
+    workers = cast("Mapping[str, Row]", row["workers"])
+    if not isinstance(row["question"], str):
+        raise TypeError("its question is not a text")
+    return OutcomeLine(
+        question=row["question"],
+        workers={str(name): parse_worker_outcome(outcome) for name, outcome in workers.items()},
+        id=_field_text(row, "id"),
+        family=_field_text(row, "family"),
+        target=_field_text(row, "target"),
+    )
+
+
+def parse_worker_outcome(data: Row) -> WorkerOutcome:
+    """The runs of one worker.
+
+    Raises:
+        KeyError: it has no score.
+        TypeError: a field has another form.
+        ValueError: a score is not in [0, 1], or lists are of different lengths.
+    """
+    scores = tuple(map(_read_score, _read_list(data, "scores")))
+    runs = len(scores) or int(data.get("runs", 1))
+    scores = scores or (_read_score(data["score"]),)
+    if runs < len(scores):
+        raise ValueError(f"{runs} runs with {len(scores)} scores")
+    replies = _read_texts(data, "replies", len(scores))
+    answers = _read_texts(data, "answers", len(scores)) or tuple(
+        None if reply is None else stated_answer(reply) for reply in replies
+    )
+    told = {name: _per_run(data.get(name), name, len(scores)) for name in _NUMBERS}
+    return WorkerOutcome(scores=scores, runs=runs, answers=answers, replies=replies, **told)
+
+
+def stated_answer(reply: str) -> str | None:
+    """Return the answer that the reply marks, or its last line, in a form that can be compared."""
+    found = final_answer(reply)
+    return (
+        None if found is None else strip_edges(" ".join(found.split()), _EDGES).casefold() or None
+    )
+
+
+def _field_text(row: Row, name: str) -> str:
+    value = row.get(name)
+    return "" if value is None else str(value)
+
+
+def _read_list(data: Row, name: str) -> list[Any]:
+    value: Any = data.get(name)
+    if value is not None and not isinstance(value, list):
+        raise TypeError(f"{name} is no list")
+    return cast("list[Any]", value) or []
+
+
+def _read_texts(data: Row, name: str, runs: int) -> tuple[str | None, ...]:
+    found = tuple(None if said is None else str(said) for said in _read_list(data, name))
+    if found and len(found) != runs:
+        raise ValueError(f"{len(found)} {name} with {runs} scores")
+    return found
+
+
+def _per_run(value: Any, name: str, runs: int) -> tuple[float, ...]:
+    """A number for each run; the same for all where there is only one."""
+    if value is None:
+        return ()
+    given = cast("list[Any]", value) if isinstance(value, list) else [value] * runs
+    if len(given) != runs:
+        raise ValueError(f"{len(given)} {name} with {runs} scores")
+    return tuple(nan if one is None or _is_nan(one) else _read_amount(one, name) for one in given)
+
+
+def _read_amount(value: Any, name: str) -> float:
+    amount = float(value)
+    if not (isfinite(amount) and amount >= 0):
+        raise ValueError(f"{name} of {value} is not an amount")
+    return amount
+
+
+def _read_score(value: Any) -> float:
+    if value is None or _is_nan(value):
+        return nan
+    score = float(value)
+    if not 0 <= score <= 1:
+        raise ValueError(f"a score of {value} is not in [0, 1]")
+    return score
+
+
+Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
+"""Reads another program's files into the collector; the text names the worker where they do not."""

@@ -1,0 +1,290 @@
+"""Recorded answers of real models, as arrays over questions, models and samples.
+
+Axes: q questions, m models, s samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import Grade, Pool, Price, Task, TaskId, Worker, WorkerId
+from batuta.errors import SourceError
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.signedinteger[Any]]
+
+SampleIndex = tuple[int, int, int]
+"""Question, model, sample."""
+ReplyRow = tuple[str, str, int, str]
+"""A task's id, a model, a sample, the text of the reply."""
+
+GRADER = "recorded"
+"""The grader's name of a recorded task: `Recorded.grade` knows the score of what was recorded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ReplyTexts:
+    """Replies, one after another in a single run of UTF-8 bytes."""
+
+    blob: bytes
+    starts_qms: Integers
+    ends_qms: Integers
+    """The end of each one; equal to its start if there is none."""
+
+    def at(self, place: tuple[int, int, int]) -> str | None:
+        """The reply at question, model, sample."""
+        start, end = int(self.starts_qms[place]), int(self.ends_qms[place])
+        return self.blob[start:end].decode() if end > start else None
+
+    def select(self, index: Any) -> ReplyTexts:
+        """The replies that `index` selects from the arrays."""
+        return ReplyTexts(self.blob, self.starts_qms[index], self.ends_qms[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RecordedUsage:
+    """Tokens, dollars and seconds of the recorded calls, where the record has them."""
+
+    input_qms: Integers
+    """Prompt tokens; -1: unknown."""
+    output_qms: Integers
+    """Completion tokens; -1: unknown."""
+    usd_qms: Floats
+    """Dollars; NaN: unknown."""
+    seconds_qms: Floats
+    """NaN: unknown."""
+
+    def select(self, index: Any) -> RecordedUsage:
+        """Return the usage of the calls that `index` selects from the arrays."""
+        return RecordedUsage(
+            input_qms=self.input_qms[index],
+            output_qms=self.output_qms[index],
+            usd_qms=self.usd_qms[index],
+            seconds_qms=self.seconds_qms[index],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RecordedOutcomes:
+    """Questions, models, and how well each answered each."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    families: tuple[str, ...]
+    """The task family of each question."""
+    models: tuple[str, ...]
+    scores_qms: NDArray[np.float32]
+    """Scores in [0, 1]; NaN where no answer was recorded."""
+    solved_from: float | None = None
+    """A score from which an answer counts as right; None: the score is the credit."""
+    answers_qms: NDArray[np.int32] | None = None
+    """Extracted answers, as places in `answers`; -1: none. None: the set has none."""
+    answers: tuple[str, ...] = ()
+    texts: ReplyTexts | None = None
+    usage: RecordedUsage | None = None
+    version: str = ""
+    """A digest of the contents of a file of one's own; empty for a set that does not change."""
+    incomplete: int = 0
+    """Questions that were left out, for not every model answered them."""
+    positions: Mapping[str, tuple[int, ...]] = field(init=False)
+    """The questions that have a text; more than one where a set repeats itself."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.tasks), len(self.models))
+        if self.scores_qms.shape[:2] != shape or len(self.families) != shape[0]:
+            raise ValueError(f"scores of shape {self.scores_qms.shape} for {shape} answers")
+        positions: dict[str, tuple[int, ...]] = {}
+        for place, task in enumerate(self.tasks):
+            text = task.question.strip()
+            positions[text] = (*positions.get(text, ()), place)
+        object.__setattr__(self, "positions", positions)
+
+    def __repr__(self) -> str:
+        q, m, s = self.scores_qms.shape
+        return f"Recorded({self.name!r}, {q} questions, {m} models, {s} samples)"
+
+    @property
+    def credit_qms(self) -> NDArray[np.float32]:
+        """The credit of each answer, in [0, 1]; NaN where no answer was recorded."""
+        if self.solved_from is None:
+            return self.scores_qms
+        solved = (self.scores_qms >= self.solved_from).astype(np.float32)
+        return np.where(np.isnan(self.scores_qms), np.float32(np.nan), solved)
+
+    def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
+        """Return the credit of one sample of each model, or the mean of all.
+
+        No answer earns nothing.
+        """
+        if sample is not None:
+            return np.nan_to_num(self.credit_qms[:, :, sample])
+        known = ~np.isnan(self.scores_qms)
+        total = np.nan_to_num(self.credit_qms).sum(axis=2)
+        return (total / np.maximum(known.sum(axis=2), 1)).astype(np.float32)
+
+    def select(
+        self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
+    ) -> RecordedOutcomes:
+        """Only those questions and those models, in the order given.
+
+        Raises:
+            SourceError: a model that is not in the record.
+        """
+        rows = np.arange(len(self.tasks)) if questions is None else np.asarray(questions, int)
+        names = self.models if models is None else tuple(models)
+        for name in names:
+            if name not in self.models:
+                raise SourceError(f"{self.name} has no model {name!r}; it has {self.models}")
+        columns = [self.models.index(name) for name in names]
+        index = np.ix_(rows, np.asarray(columns, int))
+        return replace(
+            self,
+            tasks=tuple(self.tasks[row] for row in rows),
+            families=tuple(self.families[row] for row in rows),
+            models=names,
+            scores_qms=self.scores_qms[index],
+            answers_qms=None if self.answers_qms is None else self.answers_qms[index],
+            texts=self.texts and self.texts.select(index),
+            usage=self.usage and self.usage.select(index),
+        )
+
+    def answered_share(self) -> float:
+        """Return the share of the runs that earned something whose answer is known.
+
+        1 where none did.
+
+        A run that earned nothing may have given no answer; one that earned something gave one.
+        """
+        if self.answers_qms is None:
+            return 0.0
+        right = np.nan_to_num(self.credit_qms) > 0
+        return float((self.answers_qms[right] >= 0).mean()) if right.any() else 1.0
+
+    def drop_incomplete(self) -> RecordedOutcomes:
+        """Only the questions of which every model has a first sample."""
+        missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
+        return self.select(np.flatnonzero(missing == 0))
+
+    def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
+        """The same with the replies' texts; those of other questions and models are dropped."""
+        q_of = {task.id: place for place, task in enumerate(self.tasks)}
+        m_of = {model: place for place, model in enumerate(self.models)}
+        depth = self.scores_qms.shape[2]
+        starts, ends = (np.zeros(self.scores_qms.shape, np.int64) for _ in range(2))
+        blob = bytearray()
+        for id_, model, sample, text in replies:
+            q, m = q_of.get(TaskId(id_)), m_of.get(model)
+            if q is None or m is None or sample >= depth or ends[q, m, sample]:
+                continue
+            starts[q, m, sample] = len(blob)
+            blob += text.encode()
+            ends[q, m, sample] = len(blob)
+        return replace(self, texts=ReplyTexts(bytes(blob), starts, ends))
+
+    def pool(
+        self,
+        prices: Mapping[str, Price] | None = None,
+        calibration: Integers | Sequence[int] | None = None,
+    ) -> Pool:
+        """The models as workers.
+
+        Args:
+            prices: by model; a model without one is unpriced.
+            calibration: questions on which each worker's strength is measured; None: unknown.
+        """
+        measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
+        return Pool(
+            tuple(
+                Worker(
+                    id=WorkerId(model),
+                    model=model,
+                    tags=("recorded",),
+                    price=(prices or {}).get(model),
+                    strength=None if measured is None else float(measured[place]),
+                )
+                for place, model in enumerate(self.models)
+            )
+        )
+
+    def recorded_samples(self, q: int, m: int) -> list[int]:
+        """The samples of that question and model."""
+        scores: list[float] = self.scores_qms[q, m].tolist()
+        return [s for s, score in enumerate(scores) if not math.isnan(score)]
+
+    def answer(self, place: tuple[int, int, int]) -> str | None:
+        """The extracted answer at question, model, sample; None: none was recorded."""
+        if self.answers_qms is None:
+            return None
+        code = int(self.answers_qms[place])
+        return self.answers[code] if code >= 0 else None
+
+    def reply(self, place: tuple[int, int, int]) -> str:
+        """The text of the reply at question, model, sample; if there is none, what is known of it.
+
+        Different places of a question have different texts unless they say and earned the same:
+        after a conversation with tools the last words do not tell what was done.
+        """
+        text = self.plain_reply(place)
+        credit = self.credit_at(place)
+        first = _first_credits(self, place[0]).get(hash(text.strip()), credit)
+        if first == credit or math.isnan(credit):
+            return text
+        return f"[{self._place_name(place)}]\n{text}"
+
+    def plain_reply(self, place: tuple[int, int, int]) -> str:
+        """The same, as it was recorded: others may have said so and earned something else."""
+        text = self.texts.at(place) if self.texts else None
+        if text and text.strip():
+            return text
+        if answer := self.answer(place):
+            return f"Answer: {answer}"
+        return f"[the text of this answer was not recorded: {self._place_name(place)}]"
+
+    def _place_name(self, place: SampleIndex) -> str:
+        q, m, s = place
+        return f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
+
+    def grade(self, task: Task, answer: str) -> Grade:
+        """The recorded score of a reply that this record gave; undecided for any other text."""
+        said = answer.strip()
+        for q in self.positions.get(task.question.strip(), ()):
+            place = _reply_positions(self, q).get(hash(said))
+            if place is not None and self.reply(place).strip() == said:
+                return Grade(self.credit_at(place), self.answer(place))
+        return Grade(None, None, "this text is no recorded answer to this question")
+
+    def credit_at(self, place: tuple[int, int, int]) -> float:
+        """Return the credit of the answer that was recorded there."""
+        score = float(self.scores_qms[place])
+        return score if self.solved_from is None else float(score >= self.solved_from)
+
+
+@lru_cache(maxsize=2**14)
+def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]:
+    """Return where each text that answers the question is, by its hash; of equal ones the first."""
+    found: dict[int, SampleIndex] = {}
+    for m in range(len(record.models)):
+        for s in record.recorded_samples(q, m):
+            found.setdefault(hash(record.reply((q, m, s)).strip()), (q, m, s))
+    return found
+
+
+@lru_cache(maxsize=2**14)
+def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
+    """Return the credit of each text that answers the question, by its hash.
+
+    Of equal ones the first's.
+    """
+    found: dict[int, float] = {}
+    for m in range(len(record.models)):
+        for s in record.recorded_samples(q, m):
+            said = hash(record.plain_reply((q, m, s)).strip())
+            found.setdefault(said, record.credit_at((q, m, s)))
+    return found

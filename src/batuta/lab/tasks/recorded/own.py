@@ -1,0 +1,144 @@
+"""Recorded answers of one's own: a file of outcomes as a record that can be replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import Task, TaskId
+from batuta.errors import SourceError
+from batuta.lab.tasks.datasets.dataset import text_digest
+from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
+from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyRow
+
+SUFFIX = ".jsonl"
+"""The ending of a file of outcomes; `.gz` or `.zst` may follow."""
+
+
+def is_outcomes_file(name: str) -> bool:
+    """Return True if a recorded set's name is the path of a file of one's own."""
+    return SUFFIX in Path(name).suffixes[-2:]
+
+
+def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
+    """The record in that file; an answer that is not told is read from the reply, if there is one.
+
+    Raises:
+        SourceError: it cannot be read, or is not of the form of `outcome_lines`.
+    """
+    lines = read_outcome_lines(path)
+    models = tuple(dict.fromkeys(name for line in lines for name in line.workers))
+    depth = max(len(one.scores) for line in lines for one in line.workers.values())
+    shape = (len(lines), len(models), depth)
+    ids = _distinct_ids(lines)
+    texts, codes_qms = _code_answers(lines, models, shape)
+    record = RecordedOutcomes(
+        name=path.name,
+        tasks=tuple(
+            Task(
+                id=TaskId(id_),
+                question=line.question,
+                target=line.target,
+                grader=GRADER,
+                tags=(line.family,) * bool(line.family),
+            )
+            for id_, line in zip(ids, lines, strict=True)
+        ),
+        families=tuple(line.family or "all" for line in lines),
+        models=models,
+        scores_qms=_place_numbers(lines, models, shape, "scores").astype(np.float32),
+        solved_from=None,
+        answers_qms=codes_qms if texts else None,
+        answers=texts,
+        usage=_recorded_usage(lines, models, shape),
+        version=hashlib.sha256(path.read_bytes()).hexdigest()[:12],
+    )
+    said = _reply_rows(lines, ids)
+    return record.with_texts(said) if with_texts and said else record
+
+
+def _distinct_ids(lines: tuple[OutcomeLine, ...]) -> list[str]:
+    seen = Counter[str]()
+    found: list[str] = []
+    for line in lines:
+        id_ = line.id or f"own/{text_digest(line.question)}"
+        seen[id_] += 1
+        found.append(id_ if seen[id_] == 1 else f"{id_}#{seen[id_]}")
+    return found
+
+
+def _code_answers(
+    lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int]
+) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    codes: dict[str, int] = {}
+    codes_qms = np.full(shape, -1, np.int32)
+    for q, line in enumerate(lines):
+        for name, outcome in line.workers.items():
+            for s, answer in enumerate(outcome.answers):
+                if answer:
+                    code = codes.setdefault(answer, len(codes))
+                    codes_qms[q, models.index(name), s] = code
+    return tuple(codes), codes_qms
+
+
+def _place_numbers(
+    lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int], name: str
+) -> NDArray[np.float64]:
+    """Return that field of every run; NaN where it is unknown."""
+    found = np.full(shape, np.nan)
+    for q, line in enumerate(lines):
+        for worker, outcome in line.workers.items():
+            values: tuple[float, ...] = getattr(outcome, name)
+            found[q, models.index(worker), : len(values)] = values
+    return found
+
+
+def _recorded_usage(
+    lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int]
+) -> RecordedUsage | None:
+    usd, seconds, sent, got = (
+        _place_numbers(lines, models, shape, name)
+        for name in ("usd", "seconds", "input_tokens", "output_tokens")
+    )
+    if all(np.isnan(values).all() for values in (usd, seconds, sent, got)):
+        return None
+    return RecordedUsage(
+        input_qms=_round_to_integers(sent),
+        output_qms=_round_to_integers(got),
+        usd_qms=usd,
+        seconds_qms=seconds.astype(np.float32),
+    )
+
+
+def _round_to_integers(amounts: NDArray[np.float64]) -> NDArray[np.int32]:
+    return np.where(np.isnan(amounts), -1, amounts).astype(np.int32)
+
+
+def _reply_rows(lines: tuple[OutcomeLine, ...], ids: list[str]) -> list[ReplyRow]:
+    return [
+        (id_, worker, s, reply)
+        for id_, line in zip(ids, lines, strict=True)
+        for worker, outcome in line.workers.items()
+        for s, reply in enumerate(outcome.replies)
+        if reply
+    ]
+
+
+def complete_record(record: RecordedOutcomes) -> RecordedOutcomes:
+    """Only the questions that every model answered, and how many others there were.
+
+    Raises:
+        SourceError: there is none.
+    """
+    kept = record.drop_incomplete()
+    if not kept.tasks:
+        raise SourceError(
+            f"{record.name} has no question that all of {', '.join(record.models)} answered: "
+            "keep fewer workers with --pool"
+        )
+    return replace(kept, incomplete=len(record.tasks) - len(kept.tasks))

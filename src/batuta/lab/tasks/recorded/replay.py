@@ -1,0 +1,162 @@
+"""Workers that give back what a model once answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import final
+
+import anyio.lowlevel
+
+from batuta.core import (
+    CallListener,
+    Cost,
+    Delta,
+    Price,
+    Reply,
+    Request,
+    Role,
+    Usage,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.token_estimate import estimate_usage
+from batuta.errors import NotRecordedError
+from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes
+from batuta.usage import usage_cost
+
+SIMULATED_PREFIX = "simulated/"
+"""Before the model's name in a reply to something that the record cannot know."""
+
+
+@final
+class ReplayPool:
+    """A record as clients; deal a fresh hand for each run."""
+
+    def __init__(
+        self,
+        record: RecordedOutcomes,
+        *,
+        prices: Mapping[str, Price] | None = None,
+        simulate: bool = False,
+    ) -> None:
+        """Learns the questions.
+
+        Args:
+            record: what was answered.
+            prices: of tokens, by model, where the record has tokens and no dollars.
+            simulate: a call that the record cannot know (a check, a repair, a question in other
+                words) gets one of the model's recorded answers to the question it is about, and
+                the reply's model is marked; if False, such a call is an error.
+        """
+        self.record = record
+        self.prices = prices or {}
+        self.simulate = simulate
+        self._by_first_line: dict[str, list[str]] = {}
+        for text in record.positions if simulate else ():
+            self._by_first_line.setdefault(text.partition("\n")[0], []).append(text)
+
+    def __repr__(self) -> str:
+        return f"Deck({self.record!r})"
+
+    def clients(self) -> dict[WorkerId, RecordedModelClient]:
+        """A client for each model, none of whose answers was given yet."""
+        models = enumerate(self.record.models)
+        return {WorkerId(model): RecordedModelClient(self, place) for place, model in models}
+
+    def locate_question(self, request: Request) -> tuple[int | None, bool]:
+        """The question's place, if it can be known, and whether the request is just it."""
+        users = [m.text.strip() for m in request.messages if m.role is Role.USER]
+        text = users[-1] if users else ""
+        if len(request.messages) == 1 and text in self.record.positions:
+            return self.record.positions[text][0], True
+        found = self._find_question(text)
+        return (None if found is None else self.record.positions[found][0]), False
+
+    def _find_question(self, prompt: str) -> str | None:
+        """The longest recorded question that the prompt has as whole lines."""
+        found: list[str] = []
+        start = 0
+        for line in prompt.split("\n"):
+            candidates = self._by_first_line.get(line, ())
+            found += [text for text in candidates if prompt.startswith(text, start)]
+            start += len(line) + 1
+        return max(found, key=len, default=None)
+
+
+@final
+class RecordedModelClient:
+    """A model of a record.
+
+    Of a question it has as many answers as were recorded. Within its hand, requests with
+    different seeds never get the same one, and equal seeds always do: the seed names the
+    sample, modulo their number, or the next one that was not given yet.
+    """
+
+    def __init__(self, pool: ReplayPool, model: int) -> None:
+        self._pool = pool
+        self._record = pool.record
+        self._model = model
+        self._price = pool.prices.get(pool.record.models[model])
+        self._given: dict[int, dict[object, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"RecordedClient({self._record.models[self._model]!r} of {self._record.name})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """A recorded answer, with the tokens and dollars that the record has.
+
+        Tokens that it has not are estimated and marked so; a call without dollars is unpriced.
+
+        Raises:
+            NotRecordedError: the request is no recorded question, or all its answers were given.
+        """
+        await anyio.lowlevel.checkpoint()
+        question, bare = self._pool.locate_question(request)
+        if question is None:
+            raise NotRecordedError(
+                f"{self._record.name} knows only answers to its own questions as they stand: "
+                "plan steps without a subtask, or allow simulated replies"
+            )
+        place = (question, self._model, self._draw_sample(question, request.sampling.seed))
+        reply = self._build_reply(place, request)
+        if not bare:
+            reply = replace(reply, model=SIMULATED_PREFIX + reply.model)
+        if listener.streaming:
+            await listener.on_delta(Delta(text=reply.text))
+        return reply
+
+    def _draw_sample(self, question: int, seed: int | None) -> int:
+        recorded = self._record.recorded_samples(question, self._model)
+        given = self._given.setdefault(question, {})
+        key: object = object() if seed is None else seed
+        if key not in given:
+            turn = (seed or 0) % max(len(recorded), 1)
+            turned = recorded[turn:] + recorded[:turn]
+            fresh = next((sample for sample in turned if sample not in given.values()), None)
+            if fresh is None:
+                raise NotRecordedError(
+                    f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
+                    f"{self._record.tasks[question].id} and all were given: ask for fewer "
+                    "samples, or use a new client for each run"
+                )
+            given[key] = fresh
+        return given[key]
+
+    def _build_reply(self, place: tuple[int, int, int], request: Request) -> Reply:
+        text, model = self._record.reply(place), self._record.models[self._model]
+        spent = self._record.usage
+        usage, usd = None, math.nan
+        if spent is not None:
+            usd = float(spent.usd_qms[place])
+            tokens = int(spent.input_qms[place]), int(spent.output_qms[place])
+            if min(tokens) >= 0:
+                usage = Usage(calls=1, input=tokens[0], output=tokens[1])
+        usage = usage or estimate_usage(request, Reply(text=text))
+        if not math.isnan(usd):
+            cost = Cost(Decimal(str(usd)))
+        else:
+            cost = usage_cost(usage, None if usage.estimated else self._price)
+        return Reply(text=text, usage=usage, cost=cost, model=model)

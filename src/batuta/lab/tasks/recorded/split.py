@@ -1,0 +1,103 @@
+"""The division of a record's questions into training, calibration and test.
+
+A question's part depends on the seed and its text alone, so that it stays the same when a record
+is filtered. Questions that differ only in case, spaces and punctuation are in one part: the first
+of their texts, in alphabetical order, decides which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from batuta.errors import SourceError
+from batuta.lab.tasks.question_keys import text_key
+from batuta.lab.tasks.recorded.outcomes import Integers, RecordedOutcomes
+
+SHARES = (0.6, 0.2, 0.2)
+"""Shares of training, calibration and test."""
+
+_PARTS = 3
+_LEFT_OUT = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuestionSplit:
+    """Places of questions, each in one part."""
+
+    train: Integers
+    calibration: Integers
+    test: Integers
+
+
+def random_split(
+    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
+) -> QuestionSplit:
+    """Questions at random; the shares are met on average."""
+    bounds = (shares[0], shares[0] + shares[1])
+    lots = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
+    return _to_question_split(np.searchsorted(bounds, lots, side="right"))
+
+
+def unseen_family_split(
+    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
+) -> QuestionSplit:
+    """Whole task families at random: no family of the test or of calibration is trained on.
+
+    Of questions in several families that differ in case and punctuation only, the test has its
+    own, or calibration has where the test has none; the others are left out.
+
+    Raises:
+        SourceError: the record has fewer than three families.
+    """
+    sizes = Counter(record.families)
+    if len(sizes) < _PARTS:
+        raise SourceError(f"{record.name} has {len(sizes)} task families; three are needed")
+    drawn = sorted(sizes, key=lambda family: _random_fraction(seed, family))
+    part_of = _assign_parts([sizes[family] for family in drawn], shares)
+    parts = dict(zip(drawn, part_of, strict=True))
+    part_q = [parts[family] for family in record.families]
+    keys = _question_keys(record)
+    last = dict(sorted(zip(keys, part_q, strict=True)))
+    kept = zip(keys, part_q, strict=True)
+    return _to_question_split(
+        np.asarray([part if part == last[key] else _LEFT_OUT for key, part in kept])
+    )
+
+
+def _question_keys(record: RecordedOutcomes) -> list[str]:
+    return [text_key(task.question) for task in record.tasks]
+
+
+def _common_texts(record: RecordedOutcomes) -> list[str]:
+    """Return for each question the first of the texts that are the same but for punctuation."""
+    keys, texts = _question_keys(record), [task.question.strip() for task in record.tasks]
+    first = dict(sorted(zip(keys, texts, strict=True), reverse=True))
+    return [first[key] for key in keys]
+
+
+def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
+    """A part for each family, filled one after another; none stays empty."""
+    total, done, part = sum(sizes), 0, 0
+    parts: list[int] = []
+    for place, size in enumerate(sizes):
+        left = len(sizes) - place
+        full = done + size / 2 > total * sum(shares[: part + 1])
+        if part < _PARTS - 1 and part in parts and (full or left < _PARTS - part):
+            part += 1
+        parts.append(part)
+        done += size
+    return parts
+
+
+def _random_fraction(seed: int, text: str) -> float:
+    """A number in [0, 1) that looks random and is the same on every machine."""
+    drawn = hashlib.blake2b(f"{seed}\0{text.strip()}".encode(), digest_size=8).digest()
+    return int.from_bytes(drawn, "big") / 2**64
+
+
+def _to_question_split(part_q: Integers) -> QuestionSplit:
+    return QuestionSplit(*(np.flatnonzero(part_q == part) for part in range(_PARTS)))

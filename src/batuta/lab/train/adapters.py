@@ -1,0 +1,151 @@
+"""Loading the low-rank adapters (LoRA) of an earlier training and merging them into their model."""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftConfig, get_peft_model, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.save_and_load import get_peft_model_state_dict, load_peft_weights
+from transformers.utils.peft_utils import find_adapter_config_file
+
+from batuta.embedded.adapters import read_base
+from batuta.errors import ConfigError
+from batuta.lab.train.settings import LoraSettings
+
+_PLAIN = (
+    "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern",
+    "modules_to_save", "bias", "lora_bias",
+)  # fmt: skip
+"""PEFT's options that decide the shape and the scale of adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedAdapters:
+    """Adapters in a folder or on the hub."""
+
+    start: str
+    revision: str | None
+    config: Any
+    """PEFT's configuration as saved."""
+    base: str
+    """The folder or hub id of their base model."""
+
+
+def find_adapters(
+    start: str, revision: str | None, *, local_only: bool = False
+) -> SavedAdapters | None:
+    """Return the adapters behind a folder or hub id; None if a whole model or nothing is there.
+
+    Args:
+        start: the folder or hub id.
+        revision: of the hub's.
+        local_only: whether the network is left alone.
+
+    Raises:
+        ConfigError: the adapters do not say which model they stand on.
+    """
+    try:
+        path = find_adapter_config_file(start, revision=revision, local_files_only=local_only)
+        if path is None:
+            return None
+        folder = Path(path).parent
+        config = PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    config.base_model_name_or_path = None  # PEFT would warn that the folder has another name here
+    return SavedAdapters(start=start, revision=revision, config=config, base=read_base(folder))
+
+
+def lora_config(lora: LoraSettings) -> LoraConfig:
+    """Translate the settings into PEFT's."""
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )
+
+
+def add_adapters(model: Any, lora: LoraSettings) -> Any:
+    """Put low-rank adapters into the model and freeze all else.
+
+    Raises:
+        ConfigError: the model has no such targets.
+    """
+    try:
+        return get_peft_model(model, lora_config(lora))
+    except ValueError as error:
+        raise ConfigError(f"policy.lora.targets = {lora.targets}: {error}") from None
+
+
+def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
+    """Check that the saved adapters are of the kind that the settings ask for.
+
+    Raises:
+        ConfigError: they are of another.
+    """
+    wanted = lora_config(lora)
+    plain = isinstance(saved.config, LoraConfig)
+    differ = [n for n in _PLAIN if plain and getattr(saved.config, n) != getattr(wanted, n)]
+    if plain and not differ:
+        return
+    was = f"rank {saved.config.r} and alpha {saved.config.lora_alpha}" if plain else "another kind"
+    raise ConfigError(
+        f"the adapters in {saved.start} ({was}) cannot be continued as policy.lora says (rank "
+        f"{lora.rank} and alpha {lora.alpha}{', with other ' + ', '.join(differ) if plain else ''})"
+        f": write what they have, or merge them with `batuta train merge {saved.start} --out "
+        "FOLDER` and name that folder as policy.start"
+    )
+
+
+def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
+    """Put the saved adapters into the model.
+
+    Args:
+        model: that they stand on.
+        saved: the adapters.
+        lora: what they are to be for further learning; None: what they were saved as.
+
+    Raises:
+        ConfigError: they are of another model, or of another kind than `lora`.
+    """
+    if saved.config.is_prompt_learning:
+        raise ConfigError(f"{saved.start} is a learned prompt, and only adapters can be loaded")
+    if lora is not None:
+        check_continuation(saved, lora)
+    adapted = get_peft_model(model, saved.config if lora is None else lora_config(lora))
+    weights = load_peft_weights(saved.start, device="cpu", revision=saved.revision)
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    found = set_peft_model_state_dict(adapted, weights)
+    strange = sorted({*(wanted.keys() - weights.keys()), *found.unexpected_keys})
+    if strange:
+        raise ConfigError(
+            f"the adapters in {saved.start} do not fit the model {saved.base} with policy.lora."
+            f"targets as written ({len(strange)} matrices differ, {strange[0]} among them): name "
+            "the targets that they were trained with, or the model"
+        )
+    return adapted
+
+
+def merge_adapters(adapted: Any) -> Any:
+    """Return the model alone, with the products of its adapters added to its weights.
+
+    Where an adapter changes one of two tied matrices, they are untied first.
+    """
+    base: Any = adapted.get_base_model()
+    ends: tuple[Any, Any] = (base.get_input_embeddings(), base.get_output_embeddings())
+    table, head = (getattr(each, "base_layer", each) for each in ends)
+    tied: bool = getattr(head, "weight", None) is table.weight
+    if tied and any(isinstance(each, BaseTunerLayer) for each in ends):
+        head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+        base.config.tie_word_embeddings = False
+    return adapted.merge_and_unload()

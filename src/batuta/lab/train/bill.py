@@ -1,0 +1,402 @@
+"""What a training is expected to take: calls, tokens, dollars, time. Measured where it can be.
+
+A run of the same settings in the same folder is the best guide. Without one, random workflows over
+the training's own questions are priced, some real calls correct that where they are asked for, and
+the assumptions behind the time are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import islice
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+from pydantic import ValidationError
+
+from batuta.config.load import LoadedConfig
+from batuta.core import (
+    MAX_STEPS,
+    Failure,
+    Pool,
+    Question,
+    Request,
+    Worker,
+    Workflow,
+    user_message,
+)
+from batuta.core.cost_bound import bound_call_cost
+from batuta.engine.workflow_estimate import EXPECTED_OUTPUT_TOKENS, estimate_workflow
+from batuta.lab.learners.random_workflows import random_workflow
+from batuta.lab.train.budget import paid_so_far
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.forecast import Preflight
+from batuta.lab.train.rollout_setup import RolloutRunnerFactory
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
+from batuta.lab.train.run_folder import METRICS_FILE, SETTINGS_FILE, RunFolder, read_jsonl
+from batuta.lab.train.settings import TrainSettings
+from batuta.language import render_workflow
+from batuta.usage import ZERO_COST, ZERO_USAGE, Price
+
+PRICED_WORKFLOWS = 300
+"""Random workflows that are priced."""
+RECENT_STEPS = 20
+"""Steps of an earlier run that say what comes next."""
+FRAME_BYTES = 1000
+"""The assumed size of a worker's prompt beside the question and the replies that it reads."""
+SUBTASK_BYTES = 500
+"""The assumed size of a subtask that a later step reads."""
+SECONDS_A_CALL = 15.0
+"""Assumed of a worker that is no simulation."""
+SIMULATED_SECONDS = 0.0005
+"""Of a simulated worker's call, on one core."""
+GENERATION_SPEED = {"cpu": 1e10, "cuda": 5e13}
+"""Operations a second that are assumed of a device while it writes."""
+LEARNING_SPEED = {"cpu": 3e10, "cuda": 2e14}
+"""And while the weights are moved."""
+_SAMPLE_SEED = 1_900_000_000
+"""The seed of the first run of a sample; a training's own seeds differ from it."""
+
+
+_WORST_CASE = (
+    "the worst case: every draft asks the dearest worker five times, each call reads all before "
+    "it and says as much as it may; a call without a price counts at the assumed one"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
+    """Expected of the whole training."""
+
+    workflows: int
+    """Completions that are run."""
+    steps: float
+    """Calls of a workflow."""
+    calls: int
+    tokens: int
+    """Of the workers."""
+    usd: Decimal
+    """For the calls whose price is known."""
+    unpriced_calls: int | None
+    """Calls whose price is not known; None: an earlier run did not count them."""
+    depth: float | None
+    """Calls one after another; None: not told by an earlier run."""
+    source: str
+    """Where the figures come from."""
+
+
+def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
+    """The last figures of a run in the same folder, if it was of the same policy and sizes."""
+    try:
+        text = (settings.output / SETTINGS_FILE).read_text("utf-8")
+        before = TrainSettings.model_validate_json(text)
+    except (OSError, ValidationError):
+        return []
+    sizes = before.optimiser.model_copy(update={"steps": settings.optimiser.steps})
+    pool = before.pool.model_copy(update={"max_usd": settings.pool.max_usd})
+    if (before.policy, pool, sizes) != (settings.policy, settings.pool, settings.optimiser):
+        return []
+    return read_jsonl(settings.output / METRICS_FILE)[-RECENT_STEPS:]
+
+
+def estimate_cost(
+    settings: TrainSettings, episodes: Sequence[Episode], lines: Sequence[dict[str, Any]]
+) -> CostEstimate:
+    """What is expected to be spent, by an earlier run's figures or by random workflows."""
+    o = settings.optimiser
+    workflows = o.steps * o.questions * o.group * settings.reward.executions
+    told = [line for line in lines if line.get("steps")]
+    return (
+        _measured_cost(workflows, told)
+        if told
+        else _priced_cost(workflows, episodes, settings.seed)
+    )
+
+
+def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstimate:
+    valid, steps = fmean(each["valid"] for each in lines), fmean(each["steps"] for each in lines)
+    executed = workflows * valid
+    tokens = fmean(each["worker_tokens"] for each in lines)
+    priced = [each["usd"] for each in lines if "usd" in each]
+    usd = Decimal(str(round(executed * fmean(priced or [0.0]), 4)))
+    source = f"the last {len(lines)} steps of the run in this folder"
+    return CostEstimate(
+        workflows=workflows,
+        steps=steps,
+        calls=round(executed * steps),
+        tokens=round(executed * tokens),
+        usd=usd,
+        unpriced_calls=None if len(priced) == len(lines) else round(executed * steps),
+        depth=None,
+        source=source,
+    )
+
+
+def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> CostEstimate:
+    rng = Random(f"outlay {seed}")
+    usage, cost, depth = ZERO_USAGE, ZERO_COST, 0
+    some = list(islice(episodes, PRICED_WORKFLOWS))
+    for episode in some:
+        flow = random_workflow(rng, episode.pool)
+        expected = estimate_workflow(Question.of(episode.task.question), flow, episode.pool)
+        usage, cost, depth = usage + expected.usage, cost + expected.cost, depth + flow.depth
+    times = workflows / len(some)
+    return CostEstimate(
+        workflows=workflows,
+        steps=usage.calls / len(some),
+        calls=round(usage.calls * times),
+        tokens=round(usage.total * times),
+        usd=(cost.usd * workflows / len(some)).quantize(Decimal("0.0001")),
+        unpriced_calls=round(cost.unpriced_calls * times),
+        depth=depth / len(some),
+        source=(
+            f"{len(some)} random workflows on the training's questions, "
+            f"{EXPECTED_OUTPUT_TOKENS} tokens a reply, every draft valid"
+        ),
+    )
+
+
+def bound_workflow_usd(question: str, pool: Pool, unknown: Price) -> Decimal:
+    """Return what one workflow can cost at most, in dollars.
+
+    It asks the dearest worker in every step, each reads all before it, and replies are as long as
+    the worker may write.
+    """
+    return max(_bound_chain_usd(question, worker, unknown) for worker in pool)
+
+
+def _bound_chain_usd(question: str, worker: Worker, unknown: Price) -> Decimal:
+    total, read = Decimal(0), len(question.encode())
+    for _ in range(MAX_STEPS):
+        request = Request(messages=(user_message("x" * (read + FRAME_BYTES)),))
+        bound = bound_call_cost(request, worker, unknown, whole=True)
+        total += bound.max_usd
+        read += bound.desired_output + SUBTASK_BYTES
+    return total
+
+
+def estimate_step_time(
+    settings: TrainSettings,
+    cost: CostEstimate,
+    lines: Sequence[dict[str, Any]],
+    *,
+    parameters: int,
+    prompt_tokens: int,
+    device: str,
+    processes: int,
+    call_slots: int,
+    simulated: bool,
+) -> tuple[float, str]:
+    """Return the seconds of a step, by an earlier run's clock or by assumptions, and by which.
+
+    Args:
+        settings: of the training.
+        cost: what it is expected to take of the workers.
+        lines: the last figures of an earlier run.
+        parameters: of the policy.
+        prompt_tokens: of its longest prompt.
+        device: `cpu` or `cuda`.
+        processes: that train.
+        call_slots: calls that the pool takes at the same time.
+        simulated: whether the workers are.
+    """
+    timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
+    if timed:
+        return median(timed), f"the last {len(timed)} steps of the run in this folder"
+    o = settings.optimiser
+    calls, runs = cost.calls / o.steps, cost.workflows / o.steps
+    if simulated:
+        running = calls * SIMULATED_SECONDS
+        why = f"{SIMULATED_SECONDS * 1000:g} ms a simulated call"
+    else:
+        waves = -(-runs // settings.pool.concurrency) * (cost.depth or cost.steps)
+        running = max(waves, calls / call_slots) * SECONDS_A_CALL
+        why = f"{SECONDS_A_CALL:g} s a call"
+    writes, learns = GENERATION_SPEED[device], LEARNING_SPEED[device]
+    # Operations a parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing, which
+    # computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
+    groups, rows = o.questions / processes, o.questions * o.group / processes
+    written = rows * o.completion / 2
+    read = (rows if o.sampler == "transformers" else groups) * prompt_tokens
+    learned = written + (groups if o.shares_prompts else rows) * prompt_tokens
+    thinking = 2 * (written / writes + read / learns)
+    thinking += (8 if o.gradient_checkpointing else 6) * learned / learns
+    return running + parameters * thinking, (
+        f"assumed: {why}, {writes:.0e} operations a second while the policy writes and "
+        f"{learns:.0e} while it reads and learns, completions of half their length"
+    )
+
+
+# -- a sample of real calls ---------------------------------------------------------------
+
+
+async def correct_by_calls(
+    settings: TrainSettings, assumed: CostEstimate, episodes: Sequence[Episode], calls: int
+) -> tuple[CostEstimate, list[str]]:
+    """Run random workflows of the training's questions, of about so many calls together.
+
+    The calls are kept where the training keeps its own, and draw on its budget.
+
+    Returns:
+        The estimate as they show it, as it is where none succeeded; and the reasons why a call of a
+        workflow failed, a sentence each: such workflows are not counted.
+
+    Raises:
+        BatutaError: the pool, the journal or a grader cannot be opened.
+    """
+    chosen = _choose_workflows(settings, episodes, calls)
+    tasks = [episode.task for episode, _ in chosen]
+    opening = RolloutRunnerFactory(settings, RunFolder(settings.output), tasks)
+    drafts = [
+        (e, PolicyDraft(text=render_workflow(flow, e.pool, names=settings.prompt.compact)))
+        for e, flow in chosen
+    ]
+    try:
+        runner = await opening()
+        once = replace(runner, rewards=runner.rewards.model_copy(update={"executions": 1}))
+        seeds = range(_SAMPLE_SEED, _SAMPLE_SEED + len(drafts))
+        rollouts = await once.run_drafts(drafts, seeds, 0)
+    finally:
+        await opening.close()
+    return _compare_sample(assumed, chosen, rollouts)
+
+
+def _choose_workflows(
+    settings: TrainSettings, episodes: Sequence[Episode], calls: int
+) -> list[tuple[Episode, Workflow]]:
+    rng, left = Random(f"bill {settings.seed}"), calls
+    chosen: list[tuple[Episode, Workflow]] = []
+    while left > 0:
+        episode = episodes[rng.randrange(len(episodes))]
+        flow = random_workflow(rng, episode.pool)
+        if len(flow) <= left:
+            chosen.append((episode, flow))
+            left -= len(flow)
+    return chosen
+
+
+def _compare_sample(
+    assumed: CostEstimate,
+    chosen: Sequence[tuple[Episode, Workflow]],
+    rollouts: Sequence[GradedRollout],
+) -> tuple[CostEstimate, list[str]]:
+    """Return the estimate times what the calls took of what was foretold of the same workflows."""
+    usage, cost, failures = ZERO_USAGE, ZERO_COST, list[str]()
+    expected_usage, expected_cost, counted = ZERO_USAGE, ZERO_COST, 0
+    for (episode, flow), rollout in zip(chosen, rollouts, strict=True):
+        steps = rollout.run.steps
+        failed = [f"{s.worker}: {s.result.message}" for s in steps if isinstance(s.result, Failure)]
+        failures += failed
+        if failed or len(steps) < len(flow):
+            continue
+        foretold = estimate_workflow(Question.of(episode.task.question), flow, episode.pool)
+        counted += 1
+        usage = sum((step.usage for step in steps), usage)
+        cost = sum((step.cost for step in steps), cost)
+        expected_usage += foretold.usage
+        expected_cost += foretold.cost
+    if not usage.total or not expected_usage.total:
+        return assumed, failures
+    longer = Decimal(usage.total) / expected_usage.total
+    dearer = cost.usd / expected_cost.usd if expected_cost.usd else Decimal(1)
+    corrected = replace(
+        assumed,
+        tokens=round(assumed.tokens * longer),
+        usd=(assumed.usd * dearer).quantize(Decimal("0.0001")),
+        source=(
+            f"{assumed.source.partition(',')[0]}, {longer:.2f} times the assumed tokens and "
+            f"{dearer:.2f} times the dollars by {usage.calls} real calls in {counted} workflows, "
+            "every draft valid"
+        ),
+    )
+    return corrected, failures
+
+
+def add_spending(
+    settings: TrainSettings,
+    cost: CostEstimate,
+    config: LoadedConfig,
+    prompt_tokens: int,
+    *,
+    episodes: Sequence[Episode],
+    found: Preflight,
+) -> None:
+    """Add what the workers are expected to cost, what they can cost at most, and the budget."""
+    o = settings.optimiser
+    rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
+    if settings.reward.executions > 1:
+        rows += f" x {settings.reward.executions} executions"
+    policy = o.steps * o.questions * o.group * (prompt_tokens + o.completion)
+    found.add("workflows", cost.workflows, "count", rows)
+    found.add("steps a workflow", round(cost.steps, 2), "count", cost.source)
+    found.add("calls", cost.calls, "count", "of workers, by the same")
+    found.add("worker tokens", cost.tokens, "tokens", "by the same")
+    found.add("policy tokens", policy, "tokens", "its own, at most")
+    _add_rejection_sampling(settings, cost, found)
+    _add_evaluation(settings, cost, found)
+    if config.simulated:
+        invented = f"the workers are simulated; at their invented prices ${cost.usd:,.2f}"
+        found.add("dollars", 0, "usd", invented)
+        _add_budget(settings, cost, found)
+        return
+    unpriced = [worker.id for worker in config.pool if worker.price is None]
+    usd = None if len(unpriced) == len(config.pool) else float(cost.usd)
+    found.add("dollars", usd, "usd", "at list prices, nothing read from a cache; by the same")
+    if unpriced:
+        found.add("calls without a price", cost.unpriced_calls, "count", "not in the dollars")
+    longest = max((each.task.question for each in episodes), key=len)
+    most = cost.workflows * bound_workflow_usd(longest, config.pool, config.limits.unknown)
+    found.add("dollars at most", float(most), "usd", _WORST_CASE)
+    _add_budget(settings, cost, found)
+
+
+def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
+    """Add the limit in dollars, and note for how many steps it is expected to suffice."""
+    most, steps = settings.pool.max_usd, settings.optimiser.steps
+    if most is None:
+        return
+    paid = paid_so_far(settings.output)
+    told = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
+    found.add("budget", float(most), "usd", told)
+    left = most - paid
+    if cost.usd > left:
+        enough = max(0, int(steps * left / cost.usd))
+        found.notes.append(
+            f"the budget is expected to suffice for about {enough} of {steps} steps; the training "
+            "then ends with a checkpoint, and --resume goes on with a greater pool.max_usd"
+        )
+
+
+def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
+    """Add what evaluation while training takes."""
+    e, steps = settings.evaluation, settings.optimiser.steps
+    if not e.every:
+        return
+    times = 1 + len({*range(e.every, steps + 1, e.every), steps})
+    share = Decimal(times * e.questions) / cost.workflows
+    dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
+    told = f"{times} times {e.questions} questions kept back: about {round(cost.calls * share):,}"
+    found.add("evaluations", times, "count", f"{told} calls{dollars} beside those named here")
+
+
+def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
+    """Add the cost of rejection sampling, where it is asked for and not done yet."""
+    r, done = settings.rejection, settings.output / "rejection"
+    if not r.rounds:
+        return
+    if done.is_dir():
+        found.notes.append(f"learning begins from {done}, where rejection sampling has ended")
+        return
+    workflows = r.rounds * r.questions * r.group * settings.reward.executions
+    share = Decimal(workflows) / cost.workflows
+    rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
+    dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
+    bill = f"about {round(cost.calls * share):,} calls of workers{dollars} beside those named here"
+    found.add("rejection sampling", workflows, "count", f"{rows}: {bill}")
+    found.notes.append(
+        "rejection sampling is asked for and not done yet: without `batuta train rejection` and "
+        "the same settings, learning begins from the policy before it"
+    )

@@ -1,0 +1,174 @@
+"""A training's limit in dollars, `pool.max_usd`: reserved before each call, kept over resumptions.
+
+Each process of a training has its part of the remaining money, and a file of what it has paid. A
+refused call tells nothing about the workflow that needed it, so the batch is not learned from and
+the training ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar, Protocol, final
+
+from batuta.clients.identity import Identity, client_identity
+from batuta.core import CallListener, Client, Failure, Grade, Reply, Request, Run, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.formatting import format_usd
+from batuta.errors import BatutaError, ClientError, ConfigError, LimitReachedError
+from batuta.lab.train.settings import TrainSettings
+from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
+
+REFUSED = "the training's budget does not suffice for another call"
+
+
+class CallRefusedError(ClientError):
+    """A call that the training's budget forbids."""
+
+    code: ClassVar[str] = "budget_spent"
+
+    def __init__(self) -> None:
+        super().__init__(REFUSED)
+
+
+class BudgetSpentError(BatutaError):
+    """The training's budget is spent; the sentence says what is kept and how to go on."""
+
+
+@final
+class TrainingBudget:
+    """The budget of one process of a training, including earlier ones in the same folder."""
+
+    def __init__(self, settings: TrainSettings, folder: Path) -> None:
+        """Reads what was paid so far.
+
+        Raises:
+            ConfigError: calls are not kept, so what is asked again would be paid again uncounted.
+            StoreError: a list of paid calls cannot be read.
+        """
+        most = settings.pool.max_usd
+        if most is None:
+            raise ValueError("there is no budget in the settings")
+        if problem := budget_problem(settings):
+            raise ConfigError(problem)
+        self.max_usd = most
+        rank = int(os.environ.get("RANK", "0"))
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        self._paid = PaidCalls(_paid_file(folder, rank))
+        mine = self._paid.sum_up()[1]
+        self._others = paid_so_far(folder) - mine
+        left = max(most - mine - self._others, Decimal(0))
+        self._budget = TuneBudget(Allowance(usd=mine + left / processes), self._paid)
+
+    @property
+    def usd(self) -> Decimal:
+        """Dollars that count as spent, as far as this process knows."""
+        return self._budget.usd + self._others
+
+    def limit_client(self, client: Client, worker: Worker) -> Client:
+        """Return the client, whose calls draw on the budget."""
+        return _LimitedClient(BudgetedClient(client, worker, self._budget))
+
+    def close(self) -> None:
+        """Close the list of paid calls."""
+        self._paid.__exit__(None, None, None)
+
+
+@final
+class _LimitedClient:
+    """A client that raises `CallRefusedError` for a call that the training's budget forbids."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"Limited({self._client!r})"
+
+    @property
+    def identity(self) -> Identity:
+        """The client's."""
+        return client_identity(self._client)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return the reply of the client.
+
+        Raises:
+            CallRefusedError: the budget does not suffice.
+            ClientError: the call gave no usable reply.
+        """
+        try:
+            return await self._client.complete(request, listener)
+        except LimitReachedError:
+            raise CallRefusedError from None
+
+
+def budget_problem(settings: TrainSettings) -> str | None:
+    """Return what keeps a budget from being kept, in a sentence; None if nothing does."""
+    pool = settings.pool
+    if pool.max_usd is None:
+        return None
+    if pool.journal is False:
+        return "pool.max_usd needs pool.journal: without it a resumed training pays calls again"
+    if pool.executor != "local":
+        return (
+            f"pool.max_usd is counted by the processes that train, and pool.executor = "
+            f'"{pool.executor}" calls workers elsewhere: set it to "local", or leave max_usd out'
+        )
+    return None
+
+
+def paid_so_far(folder: Path) -> Decimal:
+    """Return the dollars that all processes of the trainings in that folder have paid.
+
+    Raises:
+        StoreError: a list of paid calls cannot be read.
+    """
+    total = Decimal(0)
+    for file in sorted(folder.glob(_paid_file(folder, "*").name)):
+        with PaidCalls(file) as paid:
+            total += paid.sum_up()[1]
+    return total
+
+
+def _paid_file(folder: Path, rank: int | str) -> Path:
+    return folder / f"paid-{rank}.db"
+
+
+class Rollout(Protocol):
+    """The result of a workflow that was run, as far as the budget needs it."""
+
+    @property
+    def refused(self) -> bool:
+        """True if the budget refused one of its calls."""
+        ...
+
+
+def is_refused(run: Run, grade: Grade | None) -> bool:
+    """Tell whether the budget refused a call of the run, or the judge's call about its answer."""
+    if grade is not None and grade.reason == REFUSED:
+        return True
+    results = (step.result for step in run.steps)
+    return any(isinstance(r, Failure) and r.code == CallRefusedError.code for r in results)
+
+
+def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
+    """Pass if every call of the workflows was paid.
+
+    Raises:
+        BudgetSpentError: the budget refused one.
+    """
+    if budget is not None and any(each.refused for each in rollouts):
+        raise BudgetSpentError(
+            f"{describe_spending(budget)}; finished calls are kept: raise pool.max_usd and run the "
+            "same command again, which does not pay them twice"
+        )
+
+
+def describe_spending(budget: TrainingBudget) -> str:
+    """Return what is spent of what, in words."""
+    return (
+        f"pool.max_usd = {format_usd(budget.max_usd)} does not suffice for another call, "
+        f"{format_usd(budget.usd)} being spent"
+    )

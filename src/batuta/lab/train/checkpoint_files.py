@@ -1,0 +1,109 @@
+"""A check that a trainer's checkpoint is complete, as a killed machine may leave half of one."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from batuta.errors import ConfigError
+from batuta.lab.train.fit_checkpoint import DAMAGE
+
+STATE_FILE = "trainer_state.json"
+_WRITTEN_BY_DEEPSPEED = "global_step*"
+"""The name of a folder with both weights and optimiser state."""
+
+
+def checkpoint_damage(path: Path) -> str | None:
+    """Say what is wrong with the checkpoint in that folder; None if nothing is found.
+
+    What PyTorch writes has a checksum for every tensor; of a safetensors file only the length is
+    known.
+    """
+    return next(_find_damage(path), None)
+
+
+@contextmanager
+def refuse_strange_checkpoint(checkpoint: str | None) -> Iterator[None]:
+    """Refuse a checkpoint that cannot be loaded within the block.
+
+    Raises:
+        ConfigError: it is of another model or of other settings, or damaged all the same.
+    """
+    try:
+        yield
+    except (*DAMAGE, SafetensorError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        raise ConfigError(
+            f"{checkpoint} cannot be gone on from ({reason}): is it of another model or of other "
+            "settings? name another with --checkpoint, or begin anew without --resume"
+        ) from None
+
+
+def _find_damage(path: Path) -> Iterator[str]:
+    if not _is_state(path):  # it is written last
+        yield f"{STATE_FILE} is missing or damaged, or of another step"
+    if not any(path.glob(_WRITTEN_BY_DEEPSPEED)):
+        for part, pattern in (("model", "*model*"), ("optimiser", "optimizer*")):
+            if not any(path.glob(pattern)):
+                yield f"its {part} is missing"
+    for file in sorted(path.rglob("*")):
+        is_whole = _CHECKS.get(file.name) or _CHECKS.get(file.suffix)
+        if is_whole is not None and not is_whole(file):
+            yield f"{file.name} is damaged"
+
+
+def _is_state(path: Path) -> bool:
+    """Tell whether the trainer's state is there, and of the step that the folder is named after."""
+    try:
+        step = json.loads((path / STATE_FILE).read_bytes())["global_step"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return str(step) == path.name.rpartition("-")[2]
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_torch_archive(file: Path) -> bool:
+    """Tell whether every entry of the archive has its checksum."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.testzip() is None
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError):
+        return False  # a flipped bit in a header makes it an unsupported kind for zipfile
+
+
+def _is_safetensors(file: Path) -> bool:
+    """Tell whether the file is as long as its header says."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            size = file.stat().st_size
+            if not 0 < length <= size - 8:
+                return False
+            header = json.loads(opened.read(length))
+        ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        return size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return False
+
+
+_CHECKS: Mapping[str, Callable[[Path], bool]] = {
+    "config.json": _is_json,
+    "adapter_config.json": _is_json,
+    ".safetensors": _is_safetensors,
+    ".pt": _is_torch_archive,
+    ".pth": _is_torch_archive,
+    ".bin": _is_torch_archive,
+}
+"""Checks by file name or ending, for the files that are read when a training resumes."""

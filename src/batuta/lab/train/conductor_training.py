@@ -1,0 +1,352 @@
+"""`batuta train conductor`: from settings to a trained policy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, final
+
+import anyio
+import numpy as np
+import torch
+from transformers import TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
+from batuta.core import Pool
+from batuta.embedded.policy import ConductorCard
+from batuta.errors import ConfigError
+from batuta.lab.train.allocator import retain_freed_memory
+from batuta.lab.train.budget import (
+    BudgetSpentError,
+    CallRefusedError,
+    TrainingBudget,
+    describe_spending,
+)
+from batuta.lab.train.checkpoint_files import checkpoint_damage
+from batuta.lab.train.episodes import Episode, make_episodes
+from batuta.lab.train.evaluation import TrainingEvaluation, load_best
+from batuta.lab.train.hub import require_hub, upload_policy
+from batuta.lab.train.questions import draw_kept_back, draw_questions
+from batuta.lab.train.reward_function import RewardFunction
+from batuta.lab.train.rollout_setup import RolloutRunnerFactory
+from batuta.lab.train.rollouts import GradedRollout
+from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
+from batuta.lab.train.settings import TrainSettings
+from batuta.lab.train.trainer import MetricsListener, make_trainer, restore_pending
+from batuta.rendering.terminal import write_error
+
+
+class Supervision(Protocol):
+    """Judges and watches a training while it goes on."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it says itself which policy is the result."""
+        ...
+
+    def held_episodes(self, pool: Pool) -> list[Episode]:
+        """The questions that policies are judged on."""
+        ...
+
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        """A step's workflows were run."""
+        ...
+
+    def make_callback(
+        self,
+        trainer: Any,
+        *,
+        reward: RewardFunction,
+        episodes: Sequence[Episode],
+        keep: Callable[[], None],
+    ) -> TrainerCallback:
+        """What the trainer calls at its steps; `keep` makes the policy as it is the result."""
+        ...
+
+
+@final
+class _NoSupervision:
+    """Lets the training go on to its end."""
+
+    keeps = False
+
+    def held_episodes(self, pool: Pool) -> list[Episode]:
+        del pool
+        return []
+
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        del rollouts
+
+    def make_callback(self, trainer: Any, **_: Any) -> TrainerCallback:
+        del trainer
+        return TrainerCallback()
+
+
+SAMPLES_PER_STEP = 4
+"""Workflows kept of a sampled step."""
+
+
+def train_conductor(
+    settings: TrainSettings,
+    command: Sequence[str],
+    on_metrics: MetricsListener,
+    *,
+    resume: bool = False,
+    checkpoint: str | None = None,
+    supervision: Supervision | None = None,
+) -> Path:
+    """Train the policy; with `resume`, from the last checkpoint on, or from the named one.
+
+    Under a supervision the policy that it kept is the result, in place of the last one; with an
+    evaluation it is that of the best checkpoint.
+
+    Returns:
+        The folder of the trained policy.
+
+    Raises:
+        ConfigError: the settings cannot be carried out.
+        StoreError: the run folder cannot be written.
+        BudgetSpentError: `pool.max_usd` does not suffice; what was learned is kept.
+    """
+    retain_freed_memory()
+    require_hub(settings.hub)
+    folder = RunFolder(settings.output)
+    before = find_checkpoint(folder, checkpoint) if resume else None
+    pool = anyio.run(load_pool, settings)
+    asked = make_episodes(
+        draw_questions(settings),
+        pool,
+        settings.pool,
+        settings.seed,
+        word_dropout=settings.prompt.hidden,
+    )
+    watching = supervision or _make_supervision(settings, folder)
+    held = watching.held_episodes(pool)
+    opening = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
+    main = int(os.environ.get("RANK", "0")) == 0
+
+    def record_rollouts(step: int, rollouts: Sequence[GradedRollout]) -> None:
+        watching.record_rollouts(rollouts)
+        if main and step % settings.log.sample_every == 0:
+            folder.add_samples(step, rollouts[:: max(1, len(rollouts) // SAMPLES_PER_STEP)])
+
+    def note(line: dict[str, Any]) -> None:
+        if main:
+            folder.add_metrics(line)
+            on_metrics(line)
+
+    reward = RewardFunction(settings, asked, opening, record_rollouts)
+    trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
+    keep = partial(_keep_policy, trainer, settings, folder, pool)
+    trainer.add_callback(watching.make_callback(trainer, reward=reward, episodes=held, keep=keep))
+    restore_pending(trainer, settings, before)
+    if main:
+        _begin_run(settings, folder, command, before=before, resume=resume)
+    whole = _run_trainer(trainer, reward, opening, before)
+    _keep_result(trainer, keep, watching, whole=whole)
+    if not whole:
+        _end_by_budget(trainer, opening.budget, folder)
+    if main and settings.hub.repo:
+        upload_policy(settings.hub, folder.policy)
+    return folder.policy
+
+
+def _keep_result(
+    trainer: GRPOTrainer, keep: Callable[[], None], watching: Supervision, *, whole: bool
+) -> None:
+    """Keep the best evaluated policy, else the last one, unless the supervision keeps its own."""
+    if not watching.keeps and (whole or trainer.state.global_step):
+        load_best(trainer)
+        keep()
+
+
+def _begin_run(
+    settings: TrainSettings,
+    folder: RunFolder,
+    command: Sequence[str],
+    *,
+    before: Path | None,
+    resume: bool,
+) -> None:
+    """Write down what begins, and forget what came after the checkpoint."""
+    folder.begin(settings, command)
+    folder.rewind(_checkpoint_step(before))
+    if "wandb" in settings.log.to:
+        os.environ |= wandb_environment(settings, folder, resume=resume)
+
+
+def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision:
+    """Return the supervision that the settings ask for."""
+    if not settings.evaluation.every:
+        return _NoSupervision()
+    return TrainingEvaluation(settings, draw_kept_back(settings), folder)
+
+
+def wandb_environment(
+    settings: TrainSettings, folder: RunFolder, *, resume: bool
+) -> dict[str, str]:
+    """Return the variables by which transformers' callback goes on with the same run."""
+    run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
+    return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
+
+
+def policy_card(settings: TrainSettings) -> ConductorCard:
+    """What serving must know of the policy."""
+    return ConductorCard(
+        name=settings.name,
+        rendering=settings.prompt.rendering(),
+        max_tokens=settings.optimiser.completion,
+        rounds=settings.recursion.rounds,
+    )
+
+
+def _keep_policy(
+    trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
+) -> None:
+    """Writes the policy as it is, with its card; every process takes part."""
+    trainer.save_model(str(folder.policy))
+    if int(os.environ.get("RANK", "0")) == 0:
+        known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
+        replace(policy_card(settings), workers=known).write(folder.policy)
+
+
+def _run_trainer(
+    trainer: GRPOTrainer,
+    reward: RewardFunction,
+    opening: RolloutRunnerFactory,
+    checkpoint: Path | None,
+) -> bool:
+    """Train and close every connection; return whether the budget sufficed to the end."""
+    start = _KeepStepStart()
+    trainer.add_callback(start)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except CallRefusedError:
+        _save_whole_steps(trainer, start)
+        return False
+    else:
+        return True
+    finally:
+        for closing in (reward.cancel, opening.close):
+            asyncio.run_coroutine_threadsafe(closing(), trainer.async_loop).result()
+
+
+def _checkpoint_step(checkpoint: Path | None) -> int:
+    """The step after which it was written; 0: there is none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+
+
+async def load_pool(settings: TrainSettings) -> Pool:
+    """The workers, without a connection that lasts."""
+    async with HttpTransport() as http:
+        return (
+            await load_config(http, pool=settings.pool.source, conductor="best", time_scale=0.0)
+        ).pool
+
+
+def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
+    """Return the checkpoint to go on from: the named one, or the newest; None if there is none.
+
+    Args:
+        folder: of the training.
+        name: `checkpoint-20`, its folder, `20`, or `best`: the best one that was evaluated.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it is not whole.
+    """
+    if name is None:
+        return last_checkpoint(folder)
+    wanted = Path(name).name
+    if wanted == "best":
+        lines = [line for line in read_jsonl(folder.path / EVALUATION_FILE) if line.get("best")]
+        wanted = str(lines[-1]["step"]) if lines else wanted
+    there = {path.name: path for _, path in folder.list_checkpoints()}
+    chosen = there.get(f"checkpoint-{wanted}" if wanted.isdecimal() else wanted)
+    if chosen is not None and checkpoint_damage(chosen) is None:
+        return chosen
+    whole = [name for name, path in there.items() if checkpoint_damage(path) is None]
+    raise ConfigError(
+        f"there is no whole checkpoint {name} in {folder.checkpoints}; there "
+        + (f"are: {', '.join(whole)}" if whole else "is none")
+    )
+
+
+def last_checkpoint(folder: RunFolder) -> Path | None:
+    """Return the newest whole checkpoint; None if there is none, so that training begins anew.
+
+    Which newer ones are damaged and passed over is said on standard error.
+    """
+    for _, path in reversed(folder.list_checkpoints()):
+        damage = checkpoint_damage(path)
+        if damage is None:
+            return path
+        write_error(f"batuta: {path} is passed over: {damage}\n")
+    return None
+
+
+# -- the end of a training whose budget is spent, with a checkpoint of the last whole step -----
+
+
+@final
+class _KeepStepStart(TrainerCallback):
+    """Remembers the random state and the token count at a step's start, before drafts are sampled.
+
+    A training resumed from there samples the same drafts, whose finished calls are kept.
+    """
+
+    def __init__(self) -> None:
+        self._random: tuple[Any, ...] | None = None
+        self._step, self._tokens = 0, 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remember them."""
+        self._step, self._tokens = state.global_step, state.num_input_tokens_seen
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+        self._random = (random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)  # noqa: NPY002 - what transformers keeps
+
+    def restore(self, state: Any) -> None:
+        """Go back to them."""
+        if self._random is None or self._step != state.global_step:
+            return  # no step is unfinished
+        state.num_input_tokens_seen = self._tokens
+        python, numpy, cpu, cuda = self._random
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002 - what transformers keeps
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
+    """Write a checkpoint of the steps that have ended, unless there is one or none has ended."""
+    step = int(trainer.state.global_step)
+    if not step or (Path(trainer.args.output_dir) / f"checkpoint-{step}").is_dir():
+        return
+    start.restore(trainer.state)
+    trainer._save_checkpoint(trainer.model, trial=None)  # noqa: SLF001
+    trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+
+
+def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
+    """Raise what a person needs to know.
+
+    Raises:
+        BudgetSpentError: always.
+    """
+    trainer.accelerator.wait_for_everyone()
+    step, steps = int(trainer.state.global_step), int(trainer.state.max_steps)
+    spent = "pool.max_usd is spent" if budget is None else describe_spending(budget)
+    kept = (
+        f"checkpoint-{step} and the policy so far are in {folder.path}" if step else "no step ended"
+    )
+    raise BudgetSpentError(
+        f"{spent}: the training ended after {step} of {steps} steps; {kept}; raise pool.max_usd "
+        "and go on with --resume"
+    )

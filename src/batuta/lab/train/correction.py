@@ -1,0 +1,52 @@
+"""Correction for an engine whose probabilities differ slightly from the trainer's.
+
+vLLM samples with its own kernels, so a token's probability there differs slightly from the one used
+for the gradient. TRL weights the loss by the ratio of the two; this module translates its options,
+and reports the share of a step that its limit affects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from batuta.lab.train.settings import OptimiserSettings
+
+_MODES = {"token": "token_truncate", "sequence": "sequence_mask"}
+"""TRL's name of each correction."""
+
+
+def correction_options(o: OptimiserSettings) -> dict[str, Any]:
+    """Return the correction in TRL's words."""
+    if o.correction == "none":
+        return {"vllm_importance_sampling_correction": False}
+    return {
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": _MODES[o.correction],
+        "vllm_importance_sampling_clip_max": o.correction_limit,
+    }
+
+
+def count_beyond_limit(
+    learned_BT: torch.Tensor,
+    sampled_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    whole: bool,
+    limit: float,
+) -> torch.Tensor:
+    """Count the ratios above the limit, and all ratios: a tensor of two numbers.
+
+    Args:
+        learned_BT: log-probabilities of the tokens where the gradient is computed, in nats.
+        sampled_BT: the same as the engine told them; not a number where it told none.
+        mask_BT: 1 where a completion has a token.
+        whole: whether a ratio is that of a whole completion, which TRL then leaves out of the
+            loss, or that of a token, which TRL cuts down to the limit.
+        limit: of a ratio.
+    """
+    on_BT = mask_BT.bool()
+    diff_BT = torch.nan_to_num((learned_BT - sampled_BT) * mask_BT, nan=0.0)
+    ratios = diff_BT.sum(-1).exp() if whole else diff_BT.exp()[on_BT]
+    return torch.stack([(ratios > limit).sum(), torch.tensor(ratios.numel()).to(ratios.device)])

@@ -1,0 +1,211 @@
+"""Evaluation during training, on questions kept back; the best checkpoint is kept as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, final
+
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+
+from batuta.core import MalformedPlan, Pool, Task
+from batuta.lab.train.budget import CallRefusedError
+from batuta.lab.train.episodes import Episode, make_episodes
+from batuta.lab.train.grpo import RolloutFunction
+from batuta.lab.train.reward_function import RewardFunction
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
+from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
+from batuta.lab.train.settings import TrainSettings
+
+_FIRST_SEED = 7
+"""The seed of the first question's run, the same in all evaluations: only the policy differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldResult:
+    """The result of one question that was kept back."""
+
+    right: float | None
+    """The grade; None: a worker's outage, which is not counted."""
+    reward: float | None
+    valid: bool
+    steps: int
+    usd: float
+    refused: bool
+    """True if the training's budget refused a call."""
+
+    @staticmethod
+    def of(rollout: GradedRollout) -> HeldResult:
+        """Return what is counted of a rollout."""
+        rounds, grade = rollout.run.rounds, rollout.grade
+        valid = bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
+        score = (grade.score or 0.0) if grade else 0.0
+        return HeldResult(
+            right=None if rollout.reward is None else score,
+            reward=rollout.reward,
+            valid=valid,
+            steps=len(rollout.run.steps),
+            usd=float(rollout.run.cost.usd),
+            refused=rollout.refused,
+        )
+
+
+@final
+class TrainingEvaluation:
+    """Evaluates at regular steps; it is the `Supervision` of `train_conductor`."""
+
+    keeps = False
+
+    def __init__(self, settings: TrainSettings, held: Sequence[Task], folder: RunFolder) -> None:
+        """Keep what an evaluation needs.
+
+        Args:
+            settings: of the training.
+            held: the questions that are kept back.
+            folder: where the figures of each evaluation are written.
+        """
+        self._settings = settings
+        self._held = held
+        self._folder = folder
+
+    def held_episodes(self, pool: Pool) -> list[Episode]:
+        """Return the questions that were kept back, as the policy meets them."""
+        return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
+
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        """Note nothing: only what is kept back is counted."""
+
+    def make_callback(
+        self,
+        trainer: Any,
+        *,
+        reward: RewardFunction,
+        episodes: Sequence[Episode],
+        keep: Callable[[], None],
+    ) -> TrainerCallback:
+        """Return what the trainer calls at its steps; the best policy is kept at the end."""
+        del keep
+        return EvaluationCallback(
+            self._settings, self._folder, trainer, reward=reward, episodes=episodes
+        )
+
+
+@final
+class EvaluationCallback(TrainerCallback):
+    """Evaluates, and marks the best checkpoint so that transformers does not delete it."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        folder: RunFolder,
+        trainer: Any,
+        *,
+        reward: RewardFunction,
+        episodes: Sequence[Episode],
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._trainer = trainer
+        self._reward = reward
+        self._episodes = episodes
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate the start, or the checkpoint where a killed training had not got to it."""
+        step = int(state.global_step)
+        told = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
+        if step not in told and self._is_due(step, state) and self._is_best(step, state) and step:
+            state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{step}")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate where it is due; a policy that is the best so far gets a checkpoint."""
+        step = int(state.global_step)
+        if self._is_due(step, state) and self._is_best(step, state):
+            control.should_save = True
+
+    def _is_due(self, step: int, state: Any) -> bool:
+        return step % self._settings.evaluation.every == 0 or step == state.max_steps
+
+    def _is_best(self, step: int, state: Any) -> bool:
+        """Evaluate, and tell whether the step is the best one after the start so far."""
+        line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
+        value = line[self._settings.evaluation.metric]
+        before = state.best_metric if state.best_global_step else None
+        better = step > 0 and value is not None and (before is None or value > before)
+        if better:
+            state.best_metric, state.best_global_step = value, step
+        if self._trainer.is_world_process_zero():
+            self._folder.add_evaluation(line | {"best": better})
+        self._log(line, state)
+        return better
+
+    def _log(self, line: dict[str, Any], state: Any) -> None:
+        """Hand the figures to TensorBoard and Weights & Biases; the step's own are still logged."""
+        trainer, told = self._trainer, {f"eval_{k}": v for k, v in line.items() if v is not None}
+        logs_step = trainer.control.should_log
+        trainer.callback_handler.on_log(trainer.args, state, trainer.control, told)
+        trainer.control.should_log = logs_step
+
+
+def evaluate_policy(
+    trainer: Any, reward: RewardFunction, episodes: Sequence[Episode], step: int
+) -> dict[str, Any]:
+    """Return the figures of the policy as it is, over all processes; it writes greedily.
+
+    Raises:
+        CallRefusedError: the training's budget does not suffice.
+    """
+    processes = int(trainer.accelerator.num_processes)
+    mine = list(episodes[int(trainer.accelerator.process_index) :: processes])
+    asked = mine + list(episodes[:1]) * (-(-len(episodes) // processes) - len(mine))
+    rollout: RolloutFunction = trainer.rollout_func
+    texts = rollout.write_greedily(asked, trainer)
+    pairs = [(e, PolicyDraft(text=t)) for e, t in zip(mine, texts, strict=False)]
+    seeds = [_FIRST_SEED + episode.number for episode in mine]
+    found = [HeldResult.of(each) for each in reward.run_drafts(pairs, seeds, trainer)]
+    every: list[HeldResult] = gather_object(found)
+    if any(each.refused for each in every):
+        raise CallRefusedError
+    return {"step": step, **sum_up_held(every)}
+
+
+def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
+    """Return the figures of an evaluation; what no question tells is None."""
+    right = [each.right for each in found if each.right is not None]
+    rewards = [each.reward for each in found if each.reward is not None]
+    return {
+        "questions": len(found),
+        "counted": len(rewards),
+        "right": fmean(right) if right else None,
+        "reward": fmean(rewards) if rewards else None,
+        "valid": fmean(each.valid for each in found),
+        "steps": fmean(each.steps for each in found),
+        "usd": sum(each.usd for each in found),
+    }
+
+
+def load_best(trainer: Any) -> None:
+    """Make the best evaluated policy the trainer's own; without one it stays as it is."""
+    state = trainer.state
+    if state.best_model_checkpoint and state.best_global_step != state.global_step:
+        trainer._load_best_model()  # noqa: SLF001
+
+
+def describe_evaluation(folder: Path, metric: str) -> str | None:
+    """Return, in a sentence, which policy is the best; None: nothing was evaluated."""
+    lines = [line for line in read_jsonl(folder / EVALUATION_FILE) if line[metric] is not None]
+    later = [line for line in lines if line["step"]]
+    if not later:
+        return None
+    best = max(later, key=lambda line: line[metric])
+    said = (
+        f"the policy of step {best['step']} is kept: {metric} {best[metric]:.3f} on "
+        f"{best['counted']} questions kept back"
+    )
+    start = next((line for line in lines if not line["step"]), None)
+    if start is None:
+        return f"{said}; chosen by that figure, which is therefore a little too high"
+    told = f"{said}; before training it was {start[metric]:.3f}"
+    return told if start[metric] < best[metric] else f"{told}: no step is better than the start"

@@ -1,0 +1,247 @@
+"""Fitting a policy to examples by their likelihood: SFT warm-up, distilling, rejection sampling.
+
+An example is a whole draft behind its prompt, or a drill: a text of which parts are learned. A
+drill practises one thing, as ranking three numbers, for a tenth of a draft's price, which has the
+prompt to read first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from batuta.lab.train.allocator import MemoryTrimmer
+from batuta.lab.train.device import without_adapters
+from batuta.lab.train.fit_checkpoint import FitCheckpoint
+from batuta.lab.train.shared_prompt import completion_logprobs
+
+BATCH_PARTS = 3
+"""Of a batch that is fitted."""
+
+
+class TrainingExample(NamedTuple):
+    """A prompt in the policy's chat format, and the draft that is to follow it."""
+
+    prompt: str
+    draft: str
+    weight: float = 1.0
+
+
+class Drill(NamedTuple):
+    """A text in parts that are given and learned in turn; the first is given."""
+
+    parts: tuple[str, ...]
+    weight: float = 1.0
+
+
+Example = TrainingExample | Drill
+
+
+class FitLoss(NamedTuple):
+    """What a step's examples cost before it, in nats a token; None where there were none."""
+
+    drafts: float | None
+    drills: float | None = None
+
+    @property
+    def shown(self) -> float:
+        """Of the drafts, or where there are none of the drills."""
+        return next((loss for loss in self if loss is not None), 0.0)
+
+
+def fit_examples(
+    model: Any,
+    tokenizer: Any,
+    batches: Iterator[Sequence[Example]],
+    steps: int,
+    learning_rate: float,
+    on_step: Callable[[int, FitLoss], None],
+    *,
+    prompt_weight: float = 0.0,
+    autocast: AbstractContextManager[Any] | None = None,
+    is_over: Callable[[float], bool] = lambda _: False,
+    checkpoint: FitCheckpoint | None = None,
+) -> None:
+    """Raise the likelihood of drafts, of what drills teach, and with `prompt_weight` of prompts.
+
+    Args:
+        model: a causal language model, changed in place; with adapters, only they change.
+        tokenizer: of its texts.
+        batches: at least `steps` of them.
+        steps: how many.
+        learning_rate: at its highest; it rises for 8 % of the steps and then falls to 0.
+        on_step: is told each step's number and losses.
+        prompt_weight: of a prompt's token, where a draft's has its example's weight; with 0 a
+            prompt is read once for all of its drafts in a batch.
+        autocast: the precision that is computed in; None: that of the weights.
+        is_over: whether a part of the time is over. Where the machine is slower than was thought,
+            steps are left out evenly, so that the learning rate has fallen to 0 in time.
+        checkpoint: from where it goes on, and where it is kept on the way; None: nothing is kept.
+
+    Raises:
+        ConfigError: the checkpoint is another training's, or damaged.
+        StoreError: the checkpoint cannot be written.
+    """
+    learning = [each for each in model.parameters() if each.requires_grad]
+    optimiser = torch.optim.AdamW(learning, learning_rate, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, learning_rate, total_steps=steps, pct_start=0.08
+    )
+    done, memory = 0, MemoryTrimmer()
+    if checkpoint is not None:
+        done = checkpoint.restore(learning, optimiser, schedule)
+        for _ in range(done):
+            next(batches)
+    model.train()
+    while schedule.last_epoch < steps and not is_over(1.0):
+        optimiser.zero_grad(set_to_none=True)
+        batch = next(batches)
+        with autocast or nullcontext():
+            loss = add_gradients(model, tokenizer, batch, prompt_weight)
+        if torch.nn.utils.clip_grad_norm_(learning, 1.0).isfinite():  # else it would spoil them all
+            optimiser.step()
+        schedule.step()
+        while schedule.last_epoch < steps - 1 and is_over((schedule.last_epoch + 1) / steps):
+            schedule.step()
+        on_step(done, loss)
+        done += 1
+        memory.trim_growth()
+        if checkpoint is not None and schedule.last_epoch < steps:
+            checkpoint.keep(done, learning, optimiser, schedule)
+    model.eval()
+
+
+def add_gradients(
+    model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float = 0.0
+) -> FitLoss:
+    """Add the gradients of the batch's mean loss by weight, and say what it was.
+
+    Drafts of one prompt share its reading, where nothing of the prompt is learned.
+    """
+    drafts = [one for one in batch if isinstance(one, TrainingExample)]
+    rows = [_tokenize_example(one, tokenizer, prompt_weight) for one in drafts]
+    drills = [_tokenize_example(one, tokenizer) for one in batch if isinstance(one, Drill)]
+    pad, whole = int(tokenizer.pad_token_id), sum(sum(row.weights[1:]) for row in (*rows, *drills))
+    if prompt_weight or len({one.prompt for one in drafts}) == len(drafts):
+        drafted = _add_rows(model, rows, pad, whole)
+    else:
+        drafted = _add_shared(model, tokenizer, drafts, whole)
+    return FitLoss(drafted, _add_rows(model, drills, pad, whole))
+
+
+class _Row(NamedTuple):
+    """An example's token ids, each one's weight, and whether it is to be written."""
+
+    ids: list[int]
+    weights: list[float]
+    written: list[bool]
+
+
+def _tokenize_example(one: Example, tokenizer: Any, prompt_weight: float = 0.0) -> _Row:
+    ids: list[int] = []
+    weights: list[float] = []
+    written: list[bool] = []
+    if isinstance(one, Drill):
+        texts, given = one.parts, 0.0
+    else:
+        texts, given = (one.prompt, f"{one.draft}{tokenizer.eos_token}"), prompt_weight
+    for number, text in enumerate(texts):
+        more = tokenizer(text, add_special_tokens=False)["input_ids"]
+        learned = number % 2 == 1
+        ids += more
+        weights += [one.weight if learned else given] * len(more)
+        written += [learned] * len(more)
+    return _Row(ids, weights, written)
+
+
+def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float | None:
+    """The gradients of these rows' part of the loss; the mean over what is to be written, nats.
+
+    In parts by length, so that short examples are not padded to the longest, and with the logits of
+    those tokens only that have a weight.
+    """
+    if not rows:
+        return None
+    ordered = sorted(rows, key=lambda row: len(row.ids))
+    size = -(-len(ordered) // BATCH_PARTS)
+    bare = without_adapters(model)
+    lost, tokens = 0.0, 0
+    for at in range(0, len(ordered), size):
+        padded = _pad_rows(ordered[at : at + size], pad)
+        ids_BT, weights_BT, written_BT, mask_BT = (part.to(bare.device) for part in padded)
+        counted = weights_BT > 0
+        hidden_BTD = bare.get_decoder()(
+            ids_BT, attention_mask=mask_BT, use_cache=False
+        ).last_hidden_state[:, :-1]
+        logits_NV = bare.get_output_embeddings()(hidden_BTD[counted]).float()
+        losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
+        ((losses * weights_BT[counted]).sum() / whole).backward()
+        written = written_BT[counted]
+        lost += float(losses.detach()[written].sum())
+        tokens += int(written.sum())
+    return lost / max(1, tokens)
+
+
+def _pad_rows(
+    rows: Sequence[_Row], pad: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids, each next token's weight and whether it is written, and what is no padding."""
+    shape = len(rows), max(len(row.ids) for row in rows)
+    ids = torch.full(shape, pad)
+    weights = torch.zeros(shape)
+    written = torch.zeros(shape, dtype=torch.bool)
+    mask = torch.zeros(shape, dtype=torch.long)
+    for at, row in enumerate(rows):
+        end = len(row.ids)
+        ids[at, :end] = torch.tensor(row.ids)
+        weights[at, :end] = torch.tensor(row.weights)
+        written[at, :end] = torch.tensor(row.written)
+        mask[at, :end] = 1
+    return ids, weights[:, 1:], written[:, 1:], mask
+
+
+def _add_shared(
+    model: Any, tokenizer: Any, batch: Sequence[TrainingExample], whole: float
+) -> float:
+    """As `_add_rows`, of the drafts alone, each distinct prompt read once."""
+    by_prompt: dict[str, list[TrainingExample]] = {}
+    for one in batch:
+        by_prompt.setdefault(one.prompt, []).append(one)
+    lost, tokens = 0.0, 0
+    for prompts in _split_prompts(sorted(by_prompt, key=len)):
+        ordered = [one for prompt in prompts for one in by_prompt[prompt]]
+        asked: list[list[int]] = [
+            tokenizer(one.prompt, add_special_tokens=False)["input_ids"] for one in ordered
+        ]
+        drafts = [_draft_ids(tokenizer, one) for one in ordered]
+        before, after = max(map(len, asked)), max(map(len, drafts))
+        ids = torch.full((len(ordered), before + after), int(tokenizer.pad_token_id))
+        mask = torch.zeros(len(ordered), before + after, dtype=torch.long)
+        for row, (prompt, draft) in enumerate(zip(asked, drafts, strict=True)):
+            start, end = before - len(prompt), before + len(draft)
+            ids[row, start:end] = torch.tensor(prompt + draft)
+            mask[row, start:end] = 1
+        bare = without_adapters(model)
+        logps_BT, _ = completion_logprobs(bare, ids.to(bare.device), mask.to(bare.device), after)
+        weights_B1 = torch.tensor([[one.weight] for one in ordered], device=bare.device)
+        (-(logps_BT * weights_B1).sum() / whole).backward()
+        lost -= float(logps_BT.detach().sum())
+        tokens += sum(map(len, drafts))
+    return lost / tokens
+
+
+PROMPTS_AT_ONCE = 8
+"""Prompts of one forward pass, of about the same length."""
+
+
+def _split_prompts(prompts: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(prompts), PROMPTS_AT_ONCE):
+        yield prompts[at : at + PROMPTS_AT_ONCE]
+
+
+def _draft_ids(tokenizer: Any, one: TrainingExample) -> list[int]:
+    return tokenizer(f"{one.draft}{tokenizer.eos_token}", add_special_tokens=False)["input_ids"]

@@ -1,0 +1,432 @@
+"""A tuning finds workflows for a training's questions, and a policy made from nothing learns them.
+
+A search asks the workers far less often than a policy that learns from nothing by trying: so it is
+the first stage of a training that chooses its settings by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import cycle, islice, repeat
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any
+
+import torch
+
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
+from batuta.core import Pool, Task, Workflow
+from batuta.lab.learners.random_workflows import random_workflow
+from batuta.lab.tasks.question_keys import text_key
+from batuta.lab.train.device import choose_attention, place_model
+from batuta.lab.train.distil_sources import make_tuned_examples
+from batuta.lab.train.distil_stage import draw_groups
+from batuta.lab.train.episodes import make_episodes
+from batuta.lab.train.fitting import Example, TrainingExample, fit_examples
+from batuta.lab.train.model import load_policy, make_policy, save_stage
+from batuta.lab.train.sampler import open_sampler
+from batuta.lab.train.settings import NetworkSettings, TrainSettings
+from batuta.lab.train.supervision import AutoListener
+from batuta.lab.train.tokenizer import make_tokenizer
+from batuta.lab.train.warmup import render_user_prompt
+from batuta.lab.tune.candidate_runner import CandidateRunner
+from batuta.lab.tune.context import TuneContext, TuneSettings
+from batuta.lab.tune.judge import describe_system
+from batuta.lab.tune.library import Candidate, write_workflow
+from batuta.lab.tune.opening import (
+    TuneQuestions,
+    is_labelled,
+    open_questions,
+    open_runner,
+    start_clock,
+)
+from batuta.lab.tune.parts import split_questions
+from batuta.lab.tune.result import TuneResult
+from batuta.lab.tune.spending import Allowance
+from batuta.lab.tune.stages import BEST_SINGLE, ULTRA, TuneStage
+from batuta.lab.tune.tuning import run_tuning
+from batuta.language import render_workflow
+
+FOLDER = "tuned"
+"""The folder of the search, in that of the training."""
+SEARCH_CALLS = 6000
+"""Calls of workers that the search makes at most."""
+LEAST_STEPS = 100
+"""Steps of fitting without which even the small network does not know the syntax of workflows."""
+ENOUGH_STEPS = 300
+"""Steps after which what was found is written nearly everywhere, and sooner than others gain."""
+SMALL = NetworkSettings(vocabulary=512, hidden=64, layers=2, inner=128)
+LARGE = NetworkSettings()
+BATCH = 16
+_QUESTIONS = 2000
+"""Questions that are learned from at most, where a world makes as many as are wanted."""
+_OTHERS = 9
+"""One in ten examples is a random workflow: what is never written cannot be found to be better by
+reinforcement."""
+_GOOD_STEPS, _MOST_STEPS = 400, 1200
+"""Steps for which the time must suffice before a larger network is made; and never more."""
+_RATES = {SMALL.hidden: 6e-3, LARGE.hidden: 3e-3}
+_START_RATE, _SINGLE_RATE = 1e-4, 2e-3
+"""Learning rates of a model that is named, and of a policy that is fitted once more."""
+_SINGLE_STEPS = 200
+_TIMED = 3
+_ROOM = 16
+"""Tokens that a workflow may be longer than the longest that was found."""
+_SAMPLED = 2000
+"""Texts that a tokenizer is made from at most."""
+
+Lesson = tuple[Task, Workflow]
+"""A question, and what is to be written for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundWorkflows:
+    """The result of a search."""
+
+    lessons: tuple[Lesson, ...]
+    """Each question to learn from."""
+    single: Workflow
+    """The best single worker."""
+    single_right: float | None
+    """The best single worker's share right on the questions kept back; None if not measured."""
+    found_right: float | None
+    """The found workflows' share right on them; None if not measured."""
+    workflows: int
+    """Runs on the questions that are kept back."""
+    calls: int
+    usd: Decimal
+
+    @property
+    def targets(self) -> tuple[Lesson, ...]:
+        """The lessons that the policy is fitted to: the best single worker if none is better."""
+        if None in {self.single_right, self.found_right}:
+            return self.lessons
+        worse = (self.found_right or 0.0) < (self.single_right or 0.0)
+        return tuple((task, self.single if worse else flow) for task, flow in self.lessons)
+
+
+async def search_workflows(
+    settings: TrainSettings,
+    source: str,
+    held: Sequence[Task],
+    *,
+    minutes: float,
+    most_minutes: float,
+    on_progress: AutoListener,
+) -> FoundWorkflows:
+    """Tune the pool on the questions to learn from, and measure it on those kept back.
+
+    Args:
+        settings: pool, folder, seed, and what a call costs of a right answer.
+        source: of the questions.
+        held: the questions that are kept back.
+        minutes: that it may take.
+        most_minutes: after which nobody is called; until then what was found is measured.
+        on_progress: hears how it goes.
+
+    Raises:
+        ConfigError: no worker answers, or the time is too short to ask each.
+        SourceError: the questions are nearly all alike.
+        StoreError: the folder cannot be written.
+    """
+    questions = _search_questions(source, held, settings.seed)
+    tuning = TuneSettings(
+        allowance=Allowance(calls=SEARCH_CALLS, minutes=max(minutes, 0.01)),
+        labelled=is_labelled(questions),
+        call_weight=settings.reward.coefficient,
+        seed=settings.seed,
+        last=TuneStage.SELECT,
+    )
+    ends = Allowance(calls=SEARCH_CALLS, minutes=max(most_minutes, minutes, 0.01))
+    # nothing is judged here, so what would judge is searched on
+    parts = split_questions(questions.tasks, questions.family, settings.seed)
+    parts = replace(parts, search=(*parts.search, *parts.judgement), judgement=())
+    async with HttpTransport() as http:
+        loaded = await load_config(http, pool=settings.pool.source, time_scale=0.0)
+        async with open_runner(
+            loaded.pool,
+            loaded.clients,
+            questions=questions,
+            settings=replace(tuning, allowance=ends),
+            folder=settings.output / FOLDER,
+        ) as (runner, _):
+            context = TuneContext(
+                parts=parts,
+                family=questions.family,
+                runner=runner,
+                settings=tuning,
+                used_minutes=start_clock(),
+                report=lambda stage, found: on_progress(f"search, {stage}: {found}"),
+            )
+            result = await run_tuning(context)
+            return await _measure_found(runner, result, questions.tasks, held)
+
+
+def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuestions:
+    """Return the questions of the source without those that are kept back."""
+    without = {text_key(task.question) for task in held}
+    questions = open_questions(source, _QUESTIONS, seed)
+    left = tuple(task for task in questions.tasks if text_key(task.question) not in without)
+    return replace(questions, tasks=left)
+
+
+async def _measure_found(
+    runner: CandidateRunner, result: TuneResult, tasks: Sequence[Task], held: Sequence[Task]
+) -> FoundWorkflows:
+    assert result.nominees is not None  # noqa: S101 - selected before
+    system, best = result.nominees[ULTRA], Candidate.single(result.pool.ranked()[0].id)
+    assignments = {BEST_SINGLE: {task.id: best for task in held}, ULTRA: system.assign(held)}
+    share: dict[str, float | None] = {}
+    for name, execute in assignments.items():
+        await runner.run_all((task, execute[task.id]) for task in held)
+        share[name] = describe_system(name, runner, held, execute).share
+    chosen = system.assign(tasks)
+    return FoundWorkflows(
+        lessons=tuple((task, _write_plain(chosen[task.id])) for task in tasks),
+        single=_write_plain(best),
+        single_right=share[BEST_SINGLE],
+        found_right=share[ULTRA],
+        workflows=len(assignments) * len(held),
+        calls=runner.meter.calls,
+        usd=runner.meter.usd,
+    )
+
+
+def _write_plain(candidate: Candidate) -> Workflow:
+    """Return the workflow in one round, whether or not it looks at its answers."""
+    return write_workflow(candidate.without_look())
+
+
+# -- fitting ------------------------------------------------------------------------------
+
+
+def random_lessons(tasks: Sequence[Task], pool: Pool, seed: int) -> list[Lesson]:
+    """Return a random workflow for each question."""
+    rng = Random(f"random {seed}")
+    return [(task, random_workflow(rng, pool)) for task in tasks]
+
+
+def lesson_texts(
+    settings: TrainSettings, pool: Pool, lessons: Sequence[Lesson]
+) -> list[tuple[str, str]]:
+    """Return what the policy reads, not yet in its chat format, and what it is to write."""
+    rendering = settings.prompt.rendering()
+    episodes = make_episodes([task for task, _ in lessons], pool, settings.pool, settings.seed)
+    return [
+        (
+            episode.request(rendering).messages[0].text,
+            render_workflow(flow, episode.pool, names=rendering.compact),
+        )
+        for episode, (_, flow) in zip(episodes, lessons, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPlan:
+    """The size of a network made from nothing, and its time: measured on this machine."""
+
+    network: NetworkSettings
+    """Not used where the policy is one that was there before."""
+    step_seconds: float
+    completion: int
+    """Tokens of a workflow at most."""
+
+    def count_steps(self, seconds: float) -> int:
+        """Return the steps for which a time suffices, as far as more of them are of use."""
+        return max(0, min(_MOST_STEPS, int(seconds / self.step_seconds)))
+
+    def apply_to(self, settings: TrainSettings) -> TrainSettings:
+        """Return the settings with the network and the length of workflows that were planned."""
+        network = settings.policy.model_copy(update={"network": self.network})
+        optimiser = settings.optimiser.model_copy(update={"completion": self.completion})
+        return settings.model_copy(update={"policy": network, "optimiser": optimiser})
+
+
+def plan_fitting(
+    settings: TrainSettings, texts: Sequence[tuple[str, str]], seconds: float
+) -> FitPlan:
+    """Return the largest network for which the time suffices.
+
+    It times a few steps of fitting on some of the texts: what else this machine does counts too.
+
+    Args:
+        settings: with the model to start from, or none.
+        texts: what is to be learned, or texts like it.
+        seconds: that fitting may take.
+
+    Raises:
+        ConfigError: the model that the settings name cannot be loaded.
+    """
+    plan = _plan_network(settings, texts, LARGE)
+    if plan.count_steps(seconds) >= _GOOD_STEPS or settings.policy.start:
+        return plan
+    return _plan_network(settings, texts, SMALL)
+
+
+def _plan_network(
+    settings: TrainSettings, texts: Sequence[tuple[str, str]], network: NetworkSettings
+) -> FitPlan:
+    some = _sample_texts(texts, _SAMPLED)
+    model, tokenizer = open_new_policy(settings, network, some)
+    reads = _count_longest(tokenizer, [render_user_prompt(tokenizer, prompt) for prompt, _ in some])
+    writes = _count_longest(tokenizer, [draft for _, draft in some]) + _ROOM
+    positions = network.positions
+    while positions < reads + writes + _ROOM:
+        positions *= 2
+    return FitPlan(
+        network=network.model_copy(update={"positions": positions}),
+        step_seconds=_time_step(model, tokenizer, some),
+        completion=writes,
+    )
+
+
+def open_new_policy(
+    settings: TrainSettings, network: NetworkSettings, texts: Sequence[tuple[str, str]]
+) -> tuple[Any, Any]:
+    """Return a network and a tokenizer made from these texts alone, or the model that is named.
+
+    Raises:
+        ConfigError: it cannot be loaded.
+    """
+    torch.manual_seed(settings.seed)
+    if settings.policy.start:
+        model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+        choose_attention(model, settings)
+        return place_model(model), tokenizer
+    some = _sample_texts(texts, _SAMPLED)
+    tokenizer = make_tokenizer((text for pair in some for text in pair), network.vocabulary)
+    return make_policy(tokenizer, network), tokenizer
+
+
+def _sample_texts(texts: Sequence[tuple[str, str]], count: int) -> Sequence[tuple[str, str]]:
+    return texts[:: max(1, len(texts) // count)]
+
+
+def _count_longest(tokenizer: Any, texts: Sequence[str]) -> int:
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    return max(map(len, ids))
+
+
+def _time_step(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> float:
+    """Return the seconds of a step; the first one, which is slower, does not count."""
+    batch = [
+        TrainingExample(render_user_prompt(tokenizer, prompt), draft)
+        for prompt, draft in islice(cycle(_sample_texts(texts, BATCH)), BATCH)
+    ]
+    ended: list[float] = []
+    fit_examples(
+        model,
+        tokenizer,
+        batches=repeat(batch),
+        steps=_TIMED + 1,
+        learning_rate=1e-6,
+        on_step=lambda _step, _loss: ended.append(monotonic()),
+    )
+    return (ended[-1] - ended[0]) / _TIMED
+
+
+def fit_lessons(
+    settings: TrainSettings,
+    pool: Pool,
+    lessons: Sequence[Lesson],
+    *,
+    steps: int,
+    is_over: Callable[[float], bool],
+) -> Path:
+    """Fit a policy to the lessons, and return its folder, from which reinforcement begins.
+
+    Raises:
+        ConfigError: the model that the settings name cannot be loaded.
+        StoreError: the folder cannot be written.
+    """
+    network = settings.policy.network
+    model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
+    rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
+    groups = make_tuned_examples(settings, tokenizer, pool, lessons)
+    _fit_groups(
+        model, tokenizer, groups, seed=settings.seed, steps=steps, rate=rate, is_over=is_over
+    )
+    return save_stage(model, tokenizer, settings, "distilled")
+
+
+def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list[Lesson]:
+    """Return the lessons with random workflows among them, one in ten."""
+    some = [task for task, _ in lessons[::_OTHERS]]
+    return [*lessons, *random_lessons(some, pool, seed)]
+
+
+def _fit_groups(
+    model: Any,
+    tokenizer: Any,
+    groups: Sequence[Sequence[Example]],
+    *,
+    seed: int,
+    steps: int,
+    rate: float,
+    is_over: Callable[[float], bool],
+) -> None:
+    fit_examples(
+        model,
+        tokenizer,
+        batches=draw_groups(groups, BATCH, Random(f"teach {seed}")),
+        steps=steps,
+        learning_rate=rate,
+        on_step=lambda _step, _loss: None,
+        is_over=is_over,
+    )
+
+
+def fit_single_worker(
+    settings: TrainSettings,
+    pool: Pool,
+    lessons: Sequence[Lesson],
+    held: Sequence[Task],
+    *,
+    folder: Path,
+    is_over: Callable[[float], bool],
+) -> bool:
+    """Fit the policy in the folder to one workflow for everything, and write it there.
+
+    Args:
+        settings: of the training.
+        pool: whom it conducts.
+        lessons: the questions to learn from, each with that workflow.
+        held: the questions that are kept back.
+        folder: of the policy.
+        is_over: whether a part of the time is over.
+
+    Returns:
+        Whether it writes that workflow, and nothing else, for all that are kept back; if not, the
+        folder stays as it is.
+    """
+    model, tokenizer = load_policy(str(folder), None)
+    place_model(model)
+    _fit_groups(
+        model,
+        tokenizer,
+        make_tuned_examples(settings, tokenizer, pool, lessons),
+        seed=settings.seed,
+        steps=_SINGLE_STEPS,
+        rate=_SINGLE_RATE,
+        is_over=is_over,
+    )
+    (_, flow), *_ = lessons
+    texts = lesson_texts(settings, pool, [(task, flow) for task in held])
+    prompts = [render_user_prompt(tokenizer, prompt) for prompt, _ in texts]
+    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    rows = open_sampler(model, tokenizer).sample(
+        ids,
+        1,
+        max_tokens=settings.optimiser.completion,
+        temperature=0.0,
+        generator=torch.Generator().manual_seed(0),
+    )
+    drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    if any(draft != wanted for draft, (_, wanted) in zip(drafts, texts, strict=True)):
+        return False
+    model.save_pretrained(folder)
+    return True

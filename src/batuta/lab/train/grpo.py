@@ -1,0 +1,472 @@
+"""GRPO on TRL: the policy writes workflows, the engine runs them, the reward moves the weights.
+
+Conductor paper, sections 3.2 and 4.1, on TRL's `GRPOTrainer`. Ours on top: an asynchronous reward
+that conducts every completion, a sampler for small policies on CPU, and a loss that reads a
+question once for its whole group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from batuta.core import Round
+from batuta.lab.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
+from batuta.lab.train.budget import CallRefusedError
+from batuta.lab.train.checkpoint_files import refuse_strange_checkpoint
+from batuta.lab.train.correction import count_beyond_limit
+from batuta.lab.train.device import bf16_autocast, without_adapters
+from batuta.lab.train.episodes import Episode, render_chat_prompt
+from batuta.lab.train.rollouts import PolicyDraft
+from batuta.lab.train.sampler import Sampler
+from batuta.lab.train.settings import TrainSettings
+from batuta.lab.train.shared_prompt import completion_logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRound:
+    """A first round that was run, and that a second one continues."""
+
+    draft: PolicyDraft
+    row: int
+    """Of its completion, in this process's batch."""
+    rounds: tuple[Round, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCompletions:
+    """What the policy wrote to one prompt."""
+
+    prompt: list[int]
+    ids: list[list[int]]
+    logprobs: list[list[float]] | None = None
+    """Of each token, as the engine that sampled it tells; None: it tells none."""
+
+
+RunFirstRounds = Callable[
+    [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
+]
+"""Runs first rounds, of which step: episode, draft and row of each; None where there is nothing
+to continue."""
+
+
+StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
+"""Begins to run a later step's batch: the step, its rows, the trainer."""
+
+
+class StalePolicyTrainer(GRPOTrainer):
+    """A `GRPOTrainer` that learns from batches which older weights may have written.
+
+    The ratio of the loss is then the new weights' probability over those weights' (PPO); TRL would
+    take the new weights for both.
+    """
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """TRL's, with the log-probabilities of the weights that wrote the batch."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        self._require_paid_calls()
+        if "importance_sampling_ratio" in output:
+            self._log_beyond_limit(output)
+        rollout: Any = self.rollout_func
+        taken: WrittenBatch | None = getattr(rollout, "taken", None)
+        if taken is not None and taken.logprobs is not None:
+            like = output["completion_ids"]
+            output["old_per_token_logps"] = pad_logprobs(taken.logprobs, like)
+        return output
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with refuse_strange_checkpoint(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with refuse_strange_checkpoint(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with refuse_strange_checkpoint(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+    def _require_paid_calls(self) -> None:
+        """Pass if the training's budget refused no process a call of this batch.
+
+        Raises:
+            CallRefusedError: it did, in every process: none waits for another.
+        """
+        reward: Any = self.reward_funcs[0]
+        if getattr(reward, "has_budget", False) and any(gather_object([reward.refused])):
+            raise CallRefusedError
+
+    def _log_beyond_limit(self, output: dict[str, Any]) -> None:
+        """Log the share of completions that the correction masks, or of tokens that it cuts."""
+        whole = self.vllm_importance_sampling_mode.startswith("sequence")
+        settings: Any = self.args
+        found: Any = count_beyond_limit(
+            output["old_per_token_logps"],
+            output["sampling_per_token_logps"],
+            output["completion_mask"],
+            whole=whole,
+            limit=float(settings.vllm_importance_sampling_clip_max),
+        )
+        total: Any = self.accelerator.reduce(found, reduction="sum")
+        beyond, every = total.tolist()
+        name = "masked" if whole else "truncated"
+        self._metrics["train"][name].append(beyond / max(1, every))
+
+
+class SharedPromptTrainer(StalePolicyTrainer):
+    """A `GRPOTrainer` whose forward pass reads each distinct prompt once.
+
+    A group's completions share their prompt, which is more than half of the tokens: keys and values
+    of the prompt are computed once a question and handed to every completion, with gradients. The
+    numbers are the same as without; on a CPU a step's update takes less than half the time.
+
+    It reads the policy itself, not the wrapper that joins the gradients of several processes: they
+    are joined here, once a step.
+    """
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """TRL's, after which every process has the mean of all processes' gradients."""
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
+            policy: Any = self.accelerator.unwrap_model(self.model_wrapped)
+            learning = [each for each in policy.parameters() if each.requires_grad]
+            # One who saw nothing to learn from takes part all the same.
+            mine = [torch.zeros_like(e) if e.grad is None else e.grad for e in learning]
+            joined: Any = self.accelerator.reduce(
+                torch.cat([each.flatten() for each in mine]), reduction="mean"
+            )
+            parts = joined.split([each.numel() for each in learning])
+            for each, part in zip(learning, parts, strict=True):
+                each.grad = part.view_as(each)
+        return loss
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's, with each question's completions in as few passes of a step as may be.
+
+        TRL shuffles them, so that every pass would read nearly every prompt again. All passes of a
+        batch belong to one step, whose gradient does not depend on their order.
+        """
+        before: Any = self._buffered_inputs
+        inputs: Any = super()._prepare_inputs(generation_batch)
+        parts: Any = self._buffered_inputs
+        if parts is before or not parts:
+            return inputs
+        self._buffered_inputs = gather_groups(parts)
+        return self._buffered_inputs[self._step % len(parts)]
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        *,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats."""
+        bare: Any = self.accelerator.unwrap_model(model)
+        with self.accelerator.autocast():  # only the wrapper that is passed by would do so itself
+            logps_BT, entropies_BT = completion_logprobs(
+                without_adapters(bare),
+                input_ids,
+                attention_mask,
+                logits_to_keep,
+                temperature=self.temperature,
+                compute_entropy=compute_entropy,
+            )
+        return logps_BT, entropies_BT, None
+
+
+def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a step's passes in as many passes of the same size, those of a prompt together.
+
+    Args:
+        parts: each pass's fields, tensors (B, …) or lists of B with a row for each completion, or a
+            figure that all passes have alike; `prompt_ids` (B, P) among them.
+    """
+    prompts = torch.cat([part["prompt_ids"] for part in parts])
+    order = torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)
+    gathered: list[dict[str, Any]] = [{} for _ in parts]
+    size = len(order) // len(parts)
+    for name, first in parts[0].items():
+        for at, part in enumerate(gathered):
+            rows = order[at * size : (at + 1) * size]
+            if isinstance(first, torch.Tensor) and first.ndim:
+                part[name] = torch.cat([each[name] for each in parts])[rows]
+            elif isinstance(first, list):
+                every = [row for each in parts for row in each[name]]
+                part[name] = [every[int(row)] for row in rows]
+            else:
+                part[name] = first
+    return gathered
+
+
+class RolloutFunction:
+    """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was run.
+
+    The completions of a second round's group continue those of the first round of the same
+    question, each its own, so that every first round that was continued is credited for what came
+    of it; advantages are taken within the round (paper, section 3.3). Where a first draft could not
+    be run its place is taken by another of its group.
+
+    With `optimiser.staleness` the batches of later steps are written ahead, and run meanwhile.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        settings: TrainSettings,
+        episodes: Sequence[Episode],
+        *,
+        run_first_rounds: RunFirstRounds,
+        start_rollouts: StartRollouts,
+        schedule: Sequence[tuple[int, int]],
+    ) -> None:
+        """Learns how to sample.
+
+        Args:
+            tokenizer: of the policy.
+            settings: of the training.
+            episodes: what the rows are about.
+            run_first_rounds: runs first rounds, so that a second one can follow.
+            start_rollouts: begins to run a batch that a later step learns from.
+            schedule: episode and round of every group of the training, in order.
+        """
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._rendering = settings.prompt.rendering()
+        self._episodes = episodes
+        self._run_first_rounds = run_first_rounds
+        self._start_rollouts = start_rollouts
+        self._schedule = schedule
+        self._trainer: Any = None
+        self._sampler: Sampler | None = None
+        o = settings.optimiser
+        self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
+        self.taken: WrittenBatch | None = None
+        """The batch of this step, if it may be older than the weights."""
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """One completion for each row; the rows of a question and round stand together."""
+        began = time.perf_counter()
+        step = int(trainer.state.global_step)
+        about = [
+            (int(row[0]["episode"]), int(row[0]["round"]))
+            for row in prompts[:: self._settings.optimiser.group]
+        ]
+        if not self._settings.optimiser.staleness:
+            rows = self._write(about, trainer, step)
+        else:
+            if about != self._groups(trainer, step):
+                raise RuntimeError(f"TRL asked for other rows in step {step} than were written")
+            self._trainer = trainer
+            self.taken = self.ahead.take(step)
+            rows = self.taken.rows
+            trainer._log_metric("staleness", float(step - self.taken.version))  # noqa: SLF001
+        trainer._log_metric("time/sampling", time.perf_counter() - began)  # noqa: SLF001
+        return rows
+
+    def write_greedily(self, episodes: Sequence[Episode], trainer: Any) -> list[str]:
+        """Return the likeliest draft of a first round for each question; no chance is used."""
+        texts = [
+            render_chat_prompt(self._tokenizer, each.request(self._rendering)) for each in episodes
+        ]
+        found = self._sample(texts, trainer, seed=0, group=1, greedy=True)
+        rows = [ids for completions in found for ids in completions.ids]
+        return [str(each) for each in self._tokenizer.batch_decode(rows, skip_special_tokens=True)]
+
+    def restore(self, batches: Sequence[WrittenBatch], trainer: Any) -> None:
+        """Run again what a killed training had in flight; finished calls are not paid again."""
+        self.ahead.restore(batches)
+        for batch in batches:
+            self._start_rollouts(batch.step, batch.rows, trainer)
+
+    def pending(self, step: int) -> list[WrittenBatch]:
+        """Return the batches, in order, that are written and not learned from after that step."""
+        unlearned = [self.taken] if self.taken is not None and self.taken.step == step else []
+        return [*unlearned, *self.ahead.pending()]
+
+    def _groups(self, trainer: Any, step: int) -> list[tuple[int, int]]:
+        """Episode and round of each of this process's groups of a step."""
+        whole = self._settings.optimiser.questions
+        mine = whole // int(trainer.accelerator.num_processes)
+        first = step * whole + mine * int(trainer.accelerator.process_index)
+        return list(self._schedule[first : first + mine])
+
+    def _write_ahead(self, step: int, version: int) -> WrittenBatch:
+        """The batch of a step, written now and run from now on."""
+        trainer, about = self._trainer, self._groups(self._trainer, step)
+        rows = self._write(about, trainer, step)
+        numbers = [number for number, _ in about for _ in range(self._settings.optimiser.group)]
+        rows["episode"] = numbers
+        self._start_rollouts(step, rows, trainer)
+        o = self._settings.optimiser
+        scored = None
+        if o.scores_drafts:
+            pad = int(self._tokenizer.pad_token_id)
+            scored = score_rows(trainer, rows, pad=pad, micro_batch=o.micro_batch)
+        return WrittenBatch(step=step, version=version, rows=rows, logprobs=scored)
+
+    def _write(
+        self, about: Sequence[tuple[int, int]], trainer: Any, step: int
+    ) -> dict[str, list[Any] | Any]:
+        """Completions for the groups of a step."""
+        group = self._settings.optimiser.group
+        firsts = [episode for episode, turn in about if turn == 0]
+        texts = [self._prompt(episode) for episode in firsts]
+        chance = self._sampling_seed(trainer, step, 0)
+        found = self._sample(texts, trainer, seed=chance, group=group)
+        written = dict(zip(firsts, found, strict=True))
+        seconds = [episode for episode, turn in about if turn == 1]
+        roots = self._run_first_drafts(seconds, written, about, trainer, step=step)
+        later = [
+            self._prompt(e, root) for e, mine in zip(seconds, roots, strict=True) for root in mine
+        ]
+        # a process without a second round takes part in the sampling all the same: some engines
+        # collect the prompts of all processes, and wait for as many from each
+        spare = self._most_second_rows(trainer) - len(later)
+        chance = self._sampling_seed(trainer, step, 1)
+        each = self._sample([*later, *texts[:1] * spare], trainer, seed=chance, group=1)
+        again = {e: each[at * group : (at + 1) * group] for at, e in enumerate(seconds)}
+        return self._gather_rows(
+            about,
+            {e: [found] for e, found in written.items()},
+            again,
+            roots=dict(zip(seconds, roots, strict=True)),
+        )
+
+    def _most_second_rows(self, trainer: Any) -> int:
+        """Rows of second rounds of the process that has most; the first ones have theirs first."""
+        o, processes = self._settings.optimiser, int(trainer.accelerator.num_processes)
+        if o.sampler == "own" or processes == 1:
+            return 0
+        again = self._settings.recursion.count_second_rounds(o.questions)
+        return min(again, o.questions // processes // 2) * o.group
+
+    def _run_first_drafts(
+        self,
+        seconds: Sequence[int],
+        written: Mapping[int, PromptCompletions],
+        about: Sequence[tuple[int, int]],
+        trainer: Any,
+        *,
+        step: int,
+    ) -> list[list[FirstRound | None]]:
+        """For each row of each second round the first one that it continues.
+
+        None: no draft of its question was valid.
+        """
+        group = self._settings.optimiser.group
+        chosen: list[tuple[Episode, PolicyDraft, int]] = []
+        for number in seconds:
+            prompt = written[number].prompt
+            for at, ids in enumerate(written[number].ids):
+                text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
+                row = about.index((number, 0)) * group + at
+                draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
+                chosen.append((self._episodes[number], draft, row))
+        roots = self._run_first_rounds(chosen, trainer, step) if chosen else []
+        return [share_roots(roots[at * group : (at + 1) * group]) for at in range(len(seconds))]
+
+    def _prompt(self, number: int, root: FirstRound | None = None) -> str:
+        previous = () if root is None else root.rounds
+        request = self._episodes[number].request(self._rendering, previous)
+        return render_chat_prompt(self._tokenizer, request)
+
+    def _sample(
+        self, texts: Sequence[str], trainer: Any, *, seed: int, group: int, greedy: bool = False
+    ) -> list[PromptCompletions]:
+        """`group` completions for each text; with `greedy` of the likeliest tokens."""
+        if not texts:
+            return []
+        o = self._settings.optimiser
+        prompts: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)[
+            "input_ids"
+        ]
+        if o.sampler == "own":
+            tokenizer = self._tokenizer
+            model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
+            sampler = self._sampler or Sampler.for_workflows(model, tokenizer)
+            self._sampler = sampler
+            chance, told = torch.Generator().manual_seed(seed), None
+            with bf16_autocast(self._settings):
+                rows = sampler.sample(
+                    prompts,
+                    group,
+                    max_tokens=o.completion,
+                    temperature=0.0 if greedy else o.temperature,
+                    generator=chance,
+                )
+        else:
+            repeated = [prompt for prompt in prompts for _ in range(group)]
+            with take_likeliest(trainer) if greedy else nullcontext():
+                rows, told = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
+        parts = [slice(at * group, (at + 1) * group) for at in range(len(prompts))]
+        return [
+            PromptCompletions(prompt, rows[part], told and told[part])
+            for prompt, part in zip(prompts, parts, strict=True)
+        ]
+
+    def _sampling_seed(self, trainer: Any, step: int, turn: int) -> int:
+        """A seed that depends on the training, the step, the round and the process alone."""
+        rank = int(trainer.accelerator.process_index)
+        return ((self._settings.seed * 1_000_003 + step) * 2 + turn) * 1009 + rank
+
+    def _gather_rows(
+        self,
+        about: Sequence[tuple[int, int]],
+        written: Mapping[int, Sequence[PromptCompletions]],
+        again: Mapping[int, Sequence[PromptCompletions]],
+        *,
+        roots: Mapping[int, Sequence[FirstRound | None]],
+    ) -> dict[str, Any]:
+        """The rows in TRL's form, and what the reward needs to know of each."""
+        rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
+        logprobs: list[list[float]] = []
+        for number, turn in about:
+            for completions in (again if turn else written)[number]:
+                logprobs += completions.logprobs or []
+                for ids in completions.ids:
+                    rows["prompt_ids"].append(completions.prompt)
+                    rows["completion_ids"].append(ids)
+            rows["root"] += roots[number] if turn else [None] * self._settings.optimiser.group
+        lengths = [len(ids) for ids in rows["prompt_ids"]]
+        return {**rows, "logprobs": logprobs or None, "prompt_tokens": lengths}
+
+
+@contextmanager
+def take_likeliest(trainer: Any) -> Iterator[None]:
+    """Let TRL's generation, or vLLM's, write the likeliest tokens within the block."""
+    if trainer.use_vllm:
+        engine, before = trainer.vllm_generation, trainer.vllm_generation.temperature
+        engine.temperature = 0.0
+        try:
+            yield
+        finally:
+            engine.temperature = before
+        return
+    before = trainer.generation_config
+    trainer.generation_config = copy(before)
+    trainer.generation_config.update(do_sample=False, temperature=1.0, top_k=50, top_p=1.0)
+    try:
+        yield
+    finally:
+        trainer.generation_config = before
+
+
+def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
+    """Each row's own first round, or in turn one of those that can be continued; all None: none."""
+    able = [root for root in roots if root is not None]
+    if not able:
+        return [None] * len(roots)
+    return [able[at % len(able)] if root is None else root for at, root in enumerate(roots)]

@@ -1,0 +1,63 @@
+"""Upload of the trained policy to the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.train.settings import HubSettings
+
+
+def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return what keeps a policy from being uploaded, in a sentence; None if nothing is known."""
+    if not hub.repo:
+        return None
+    try:
+        validate_repo_id(hub.repo)
+        named = hub.repo.count("/") == 1
+    except HFValidationError:
+        named = False
+    if not named:
+        return f"hub.repo = {hub.repo!r} is no name of a model: write OWNER/NAME"
+    if not (environ.get("HF_TOKEN") or get_token()):
+        return f"hub.repo = {hub.repo} needs a token: set HF_TOKEN, or run `hf auth login`"
+    return None
+
+
+def require_hub(hub: HubSettings) -> None:
+    """Pass if the policy can be uploaded, as far as is known before it is trained.
+
+    Raises:
+        ConfigError: the name is none, or there is no token.
+    """
+    if problem := hub_problem(hub):
+        raise ConfigError(problem)
+
+
+def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Upload the policy's folder, its card included; the model's address.
+
+    HF_ENDPOINT names another hub than the public one.
+
+    Raises:
+        SourceError: the hub refused it or cannot be reached; the folder stays as it is.
+    """
+    api = HfApi(endpoint=environ.get("HF_ENDPOINT") or None, token=environ.get("HF_TOKEN") or None)
+    try:
+        api.create_repo(hub.repo, private=hub.private, exist_ok=True)
+        api.upload_folder(
+            repo_id=hub.repo, folder_path=policy, commit_message="The policy after training"
+        )
+    except Exception as error:  # noqa: BLE001 - whichever HTTP library is below raises its own
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise SourceError(
+            f"{policy} is trained, but could not be uploaded to {hub.repo}: {reason}; try again "
+            f"with `hf upload {hub.repo} {policy}`"
+        ) from None
+    return f"{api.endpoint}/{hub.repo}"

@@ -1,0 +1,240 @@
+"""A training as people see it on a terminal, while it runs and after."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from batuta.core.formatting import format_short
+from batuta.errors import ConfigError
+from batuta.lab.train.run_folder import METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE, read_jsonl
+
+REFRESH_SECONDS = 1.0
+"""Seconds between two looks at the folder."""
+STALL_SECONDS = 120.0
+"""Seconds without a new line, beyond a few steps' time, after which a run counts as stopped."""
+RECENT_STEPS = 10
+"""Steps whose time is split."""
+BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
+WIDTH = 48
+"""Characters of a curve at most."""
+MAX_ANSWER_CHARACTERS = 80
+"""Characters of an answer that are shown."""
+CURVES = (
+    ("reward", "reward"),
+    ("right", "right"),
+    ("valid", "valid"),
+    ("steps", "steps a workflow"),
+    ("steps_easy", "on easy questions"),
+    ("steps_hard", "on hard questions"),
+    ("worker_tokens", "worker tokens"),
+    ("entropy", "entropy, nats a token"),
+    ("no_spread", "groups without spread"),
+    ("outages", "left out for outages"),
+    ("limited", "ended by a limit"),
+    ("skipped", "steps left out"),
+    ("second/right", "second rounds: right"),
+    ("second/stands", "second rounds: let stand"),
+)
+"""What is shown of each step, and its name for people."""
+TROUBLES = ("outages", "limited", "skipped")
+"""Shown where there was any."""
+
+
+class TrainingState(StrEnum):
+    """What a run folder tells of its run."""
+
+    EMPTY = "nothing has been trained here yet"
+    WARM = "an SFT warm-up is here; training has not begun"
+    RUNNING = "running"
+    STOPPED = "stopped; --resume goes on with it"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingView:
+    """What a run folder holds at one moment."""
+
+    folder: Path
+    state: TrainingState
+    lines: tuple[Mapping[str, Any], ...]
+    """The figures of each step."""
+    samples: tuple[Mapping[str, Any], ...]
+    """The workflows sampled last, of one step."""
+    steps: int | None
+    """Of the whole training; None: not written down."""
+
+
+def read_view(folder: Path, now: float) -> TrainingView:
+    """The folder as it is.
+
+    Args:
+        folder: of the run.
+        now: seconds since the epoch.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no run folder {folder}; a training makes it with --out {folder}"
+        )
+    lines = tuple(read_jsonl(folder / METRICS_FILE))
+    samples = read_jsonl(folder / SAMPLES_FILE)
+    latest = tuple(each for each in samples if each["step"] == samples[-1]["step"])
+    steps = _planned_steps(folder)
+    return TrainingView(
+        folder=folder,
+        state=_find_state(folder, lines, steps, now),
+        lines=lines,
+        samples=latest,
+        steps=steps,
+    )
+
+
+def _planned_steps(folder: Path) -> int | None:
+    try:
+        return int(json.loads((folder / SETTINGS_FILE).read_text("utf-8"))["optimiser"]["steps"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _find_state(
+    folder: Path, lines: Sequence[Mapping[str, Any]], steps: int | None, now: float
+) -> TrainingState:
+    if not lines:
+        begun = (folder / SETTINGS_FILE).is_file()
+        if begun and now - (folder / SETTINGS_FILE).stat().st_mtime < STALL_SECONDS:
+            return TrainingState.RUNNING
+        return TrainingState.WARM if (folder / "warmup").is_dir() else TrainingState.EMPTY
+    if steps is not None and lines[-1]["step"] >= steps and (folder / "policy").is_dir():
+        return TrainingState.FINISHED
+    quiet = now - (folder / METRICS_FILE).stat().st_mtime
+    usual = max(float(line.get("step_time") or 0.0) for line in lines[-RECENT_STEPS:])
+    return TrainingState.RUNNING if quiet < STALL_SECONDS + 3 * usual else TrainingState.STOPPED
+
+
+def render_view(view: TrainingView) -> RenderableType:
+    """The view as it is drawn."""
+    done = view.lines[-1]["step"] if view.lines else 0
+    of = "" if view.steps is None else f" of {view.steps}"
+    at = f"step {done}{of} · " if view.lines else ""
+    head = Text.assemble((str(view.folder), "bold"), f" · {at}{view.state}")
+    if not view.lines:
+        return head
+    return Group(
+        head, _curve_table(view.lines), Text(describe_time(view.lines), "dim"), *_sample_texts(view)
+    )
+
+
+def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    for name in ("first", "last", "lowest", "highest"):
+        table.add_column(name, justify="right")
+    table.add_column("over the steps", no_wrap=True)
+    for key, name in CURVES:
+        values: list[float | None] = [line.get(key) for line in lines]
+        known = [value for value in values if value is not None]
+        if known and (key not in TROUBLES or any(known)):
+            shown = (known[0], known[-1], min(known), max(known))
+            table.add_row(name, *map(format_short, shown), draw_sparkline(values))
+    return table
+
+
+def draw_sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:
+    """The values as bars from their lowest to their highest; means where there are too many.
+
+    Where there is no value there is a gap.
+    """
+    columns = min(width, len(values))
+    edges = [round(at * len(values) / columns) for at in range(columns + 1)]
+    means = [_known_mean(values[start:end]) for start, end in pairwise(edges)]
+    known = [each for each in means if each is not None]
+    low, spread = min(known), max(known) - min(known)
+    top = len(BAR_CHARACTERS) - 1
+
+    def bar(mean: float | None) -> str:
+        if mean is None:
+            return " "
+        return BAR_CHARACTERS[round((mean - low) / spread * top) if spread else 0]
+
+    return "".join(map(bar, means))
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Where the time of the last steps went, in words."""
+    recent = [line for line in lines[-RECENT_STEPS:] if line.get("step_time")]
+    if not recent:
+        return "no step was timed"
+    whole = sum(float(line["step_time"]) for line in recent)
+    named = {"sampling": "time/sampling", "running": "time/playing"}
+    parts = {
+        name: sum(float(line[key]) for line in recent)
+        for name, key in named.items()
+        if all(key in line for line in recent)
+    }
+    rest = "updating" if len(parts) == len(named) else "the rest"
+    parts[rest] = max(0.0, whole - sum(parts.values()))
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in parts.items())
+    return f"{whole / len(recent):.2f} s a step: {shares}"
+
+
+def _sample_texts(view: TrainingView) -> list[RenderableType]:
+    """The workflows sampled last."""
+    if not view.samples:
+        return []
+    parts: list[RenderableType] = [Text(f"\nsampled at step {view.samples[0]['step']}", "bold")]
+    for each in view.samples:
+        told = {None: "not judged", 0.0: "wrong", 1.0: "right"}.get(each["score"], each["score"])
+        paid = "left out" if each["reward"] is None else f"reward {each['reward']:.2f}"
+        parts.append(Text(each["question"], "italic"))
+        parts.append(Text(each["draft"].strip()))
+        about = f"→ {_last_line(each['answer'])} ({told}; wanted {each['target']}; {paid})"
+        parts.append(Text(f"{about}\n", "dim"))
+    return parts
+
+
+def _last_line(answer: str | None) -> str:
+    """The last line of an answer, clipped."""
+    lines = (answer or "").strip().splitlines() or ["no answer"]
+    return lines[-1][-MAX_ANSWER_CHARACTERS:]
+
+
+def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
+    """Draw the folder, and again at every change until its run ends or the reader leaves.
+
+    Args:
+        folder: of the run.
+        console: to draw on; one that is no terminal is drawn on once.
+        once: draw and return.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    view = read_view(folder, time.time())
+    if once or not console.is_terminal:
+        console.print(render_view(view))
+        return
+    with Live(render_view(view), console=console, auto_refresh=False) as live:
+        while view.state is not TrainingState.FINISHED:
+            time.sleep(REFRESH_SECONDS)
+            view = read_view(folder, time.time())
+            live.update(render_view(view), refresh=True)

@@ -1,0 +1,401 @@
+"""Estimates what a training needs of the machine before anything is loaded.
+
+Weights, gradients and Adam's two moments are exact. Activations are an estimate: the tensors that
+a decoder layer of the Qwen2 kind keeps for its backward pass, counted once for each token.
+"""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import requires, version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
+
+from batuta.distribution import package_hint
+from batuta.environment import host_memory
+from batuta.lab.task_sources import REHEARSAL
+from batuta.lab.train.adapters import add_adapters, find_adapters
+from batuta.lab.train.device import linear_weights
+from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
+
+FP32, BF16 = 4, 2
+"""Bytes of a number."""
+GIB = 2**30
+_EXTRAS = {"vllm": "'trl[vllm]'"}
+"""Packages that an extra of another package installs, in the versions that it supports."""
+KNOWN_ARCHITECTURES = {
+    "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        max_position_embeddings=32_768,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+    )
+}
+"""Architectures that are known without a download."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What the training runs on."""
+
+    processes: int = 1
+    """One for each device."""
+    local_processes: int = 1
+    """Of these, on this machine."""
+    sharded: bool = False
+    """Weights, gradients and moments are divided among the processes."""
+    offloaded: bool = False
+    """Weights, gradients and moments stay in the host's memory."""
+
+    @property
+    def nodes(self) -> int:
+        """Machines that train."""
+        return -(-self.processes // max(1, self.local_processes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Bytes on one device, and the numbers that are learned."""
+
+    parameters: int
+    trainable: int
+    """Of `parameters`, and of the adapters', those that change."""
+    weights: int
+    gradients: int
+    moments: int
+    """Adam's two, in fp32."""
+    working_copy: int
+    """The weights once more, in the precision that is computed in."""
+    activations: int
+    generation: int
+    """What completions take while they are written; of a colocated vLLM, its share."""
+    generation_stays: bool
+    """Whether that is held while the policy learns, as a colocated vLLM's share is."""
+    host: int
+    """In the host's memory instead, on each device's behalf."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device at the same time, at most."""
+        held = self.weights + self.moments + self.working_copy
+        learning = self.gradients + self.activations
+        if self.generation_stays:
+            return held + learning + self.generation
+        return held + max(learning, self.generation)
+
+
+def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
+    """Return the architecture behind a folder or hub id, without the network; None if unknown.
+
+    Adapters have their model's.
+
+    Raises:
+        ConfigError: adapters do not say which model they stand on.
+    """
+    if saved := find_adapters(start, revision, local_only=True):
+        start, revision = saved.base, saved.config.revision
+    try:
+        found: Any = AutoConfig.from_pretrained(start, revision=revision, local_files_only=True)
+    except (OSError, ValueError, StrictDataclassError):
+        return KNOWN_ARCHITECTURES.get(start)
+    return found
+
+
+def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
+    """The architecture that a SFT warm-up makes."""
+    return Qwen2Config(
+        vocab_size=network.vocabulary,
+        hidden_size=network.hidden,
+        intermediate_size=network.inner,
+        num_hidden_layers=network.layers,
+        num_attention_heads=network.heads,
+        num_key_value_heads=network.kv_heads,
+        max_position_embeddings=network.positions,
+        tie_word_embeddings=True,
+    )
+
+
+def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
+    """Whether the matrices beside the adapters lie in bf16; a shard's are all of one kind."""
+    policy = settings.policy
+    return policy.bf16 and policy.lora is not None and not devices.sharded
+
+
+class ParameterCount(NamedTuple):
+    """Numbers of a network, adapters included."""
+
+    total: int
+    trained: int
+    frozen: int
+    """In linear layers that are not trained."""
+
+
+def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> ParameterCount:
+    """Count the numbers that the network has, and those of them that are trained.
+
+    Raises:
+        ConfigError: the network has no such targets of adapters.
+    """
+    with torch.device("meta"):
+        bare: Any = AutoModelForCausalLM.from_config(config)
+        model: torch.nn.Module = add_adapters(bare, lora) if lora else bare
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    trained = sum(size for size, learns in sizes if learns)
+    frozen = sum(w.numel() for w in linear_weights(model) if not w.requires_grad)
+    return ParameterCount(sum(size for size, _ in sizes), trained, frozen)
+
+
+def estimate_memory(
+    settings: TrainSettings,
+    config: PreTrainedConfig,
+    prompt_tokens: int,
+    devices: Devices,
+    *,
+    device_bytes: int | None = None,
+) -> MemoryEstimate:
+    """The memory of a training step with prompts of `prompt` tokens and the longest completions.
+
+    Args:
+        settings: of the training.
+        config: of the policy.
+        prompt_tokens: tokens.
+        devices: how the step is divided.
+        device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
+    """
+    numbers = count_parameters(config, settings.policy.lora)
+    shards = devices.processes if devices.sharded else 1
+    learned = FP32 * numbers.trained // shards
+    held = [FP32 * numbers.total // shards, learned, 2 * learned]
+    if keeps_frozen_narrow(settings, devices):
+        held[0] -= (FP32 - BF16) * numbers.frozen
+    weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
+    return MemoryEstimate(
+        parameters=numbers.total,
+        trainable=numbers.trained,
+        weights=weights,
+        gradients=gradients,
+        moments=moments,
+        working_copy=_working_copy_bytes(
+            settings,
+            numbers,
+            layers=int(_config_value(config, "num_hidden_layers")),
+            devices=devices,
+        ),
+        activations=_activation_bytes(settings, config, prompt_tokens, devices),
+        generation=_generation_bytes(
+            settings,
+            config,
+            prompt_tokens=prompt_tokens,
+            processes=devices.processes,
+            device_bytes=device_bytes,
+        ),
+        generation_stays=settings.optimiser.sampler == "vllm-colocate",
+        host=sum(held) if devices.offloaded else 0,
+    )
+
+
+def _working_copy_bytes(
+    settings: TrainSettings, numbers: ParameterCount, *, layers: int, devices: Devices
+) -> int:
+    """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
+
+    A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
+    whole pass; what is frozen beside adapters lies in bf16 itself.
+    """
+    if not settings.policy.bf16:
+        return 0
+    if devices.sharded:
+        return 2 * BF16 * numbers.total // layers
+    return BF16 * (numbers.total if settings.policy.lora is None else numbers.trained)
+
+
+def _activation_bytes(
+    settings: TrainSettings, config: PreTrainedConfig, prompt_tokens: int, devices: Devices
+) -> int:
+    """What the forward pass of one micro-batch keeps for its backward pass."""
+    o = settings.optimiser
+    hidden, layers = (
+        int(_config_value(config, "hidden_size")),
+        int(_config_value(config, "num_hidden_layers")),
+    )
+    shared = o.shares_prompts
+    groups = max(1, o.micro_batch // o.group)
+    tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
+    wide = BF16 if settings.policy.bf16 else FP32
+    inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
+    layer = 8 * FP32 * hidden + wide * inside
+    if o.gradient_checkpointing:
+        stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
+        return tokens * (layers * stream * hidden + layer)
+    if not shared:
+        return tokens * layers * layer
+    logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
+    # a prompt that was read once is attended to by each completion on its own
+    spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
+    return tokens * layers * layer + logits + spread
+
+
+def _generation_bytes(
+    settings: TrainSettings,
+    config: PreTrainedConfig,
+    prompt_tokens: int,
+    processes: int,
+    *,
+    device_bytes: int | None,
+) -> int:
+    """Keys and values of all completions of a step, and what reading their prompts takes once."""
+    o = settings.optimiser
+    if o.sampler == "vllm-server":
+        return 0
+    if o.sampler == "vllm-colocate":
+        return int(o.vllm_memory * (device_bytes or 0))
+    questions = o.questions / processes
+    prompts = questions if o.sampler == "own" else questions * o.group
+    tokens = prompts * prompt_tokens + questions * o.group * o.completion
+    layers = int(_config_value(config, "num_hidden_layers"))
+    wide = BF16 if settings.policy.bf16 else FP32
+    reading = 3 * wide * int(_config_value(config, "intermediate_size")) * prompts * prompt_tokens
+    return int(2 * FP32 * layers * kv_width(config) * tokens + reading)
+
+
+def kv_width(config: PreTrainedConfig) -> int:
+    """Numbers of one token's keys in one layer; its values have as many."""
+    heads = int(_config_value(config, "num_attention_heads"))
+    kept = int(getattr(config, "num_key_value_heads", None) or heads)
+    width = int(
+        getattr(config, "head_dim", None) or int(_config_value(config, "hidden_size")) // heads
+    )
+    return kept * width
+
+
+def _config_value(config: PreTrainedConfig, name: str) -> Any:
+    text: Any = config.get_text_config()
+    return getattr(text, name)
+
+
+def read_devices(environ: Mapping[str, str]) -> Devices:
+    """Return how `accelerate launch` divides the training, from the variables of its processes."""
+    sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
+    offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
+    processes = int(environ.get("WORLD_SIZE", "1"))
+    here = int(environ.get("LOCAL_WORLD_SIZE", str(processes)))
+    return Devices(processes=processes, local_processes=here, sharded=sharded, offloaded=offloaded)
+
+
+def needs_gpu(settings: TrainSettings) -> bool:
+    """Return True if the settings make sense on a GPU only; some processors compute bf16 too."""
+    return settings.optimiser.sampler.startswith("vllm")
+
+
+def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
+    """Bytes of memory that one device has, and which device; None: it is not here."""
+    if torch.cuda.is_available():
+        about: Any = torch.cuda.get_device_properties(0)
+        return int(about.total_memory), f"of one {about.name}"
+    if needs_gpu(settings):
+        return None, "there is no GPU here"
+    return host_memory(), "of this machine"
+
+
+def missing_extras(settings: TrainSettings) -> list[str]:
+    """Packages that the settings call for and that are not installed, a sentence each."""
+    wanted = {"peft": settings.policy.lora is not None}
+    wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
+    wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
+    found = [
+        f"{name} is not installed and the settings call for it; "
+        + package_hint(_EXTRAS.get(name, name))
+        for name, needed in wanted.items()
+        if needed and find_spec(name) is None
+    ]
+    if wanted["vllm"] and find_spec("vllm") is not None:
+        found += filter(None, [vllm_problem(version("vllm"))])
+    return found
+
+
+def supported_vllm() -> SpecifierSet:
+    """Return the versions of vLLM that the installed TRL names; any, if it names none."""
+    for line in requires("trl") or ():
+        named = Requirement(line)
+        if named.name == "vllm" and named.marker and named.marker.evaluate({"extra": "vllm"}):
+            return named.specifier
+    return SpecifierSet()
+
+
+def vllm_problem(installed: str) -> str | None:
+    """Return why TRL cannot work with that version of vLLM; None: it says that it can."""
+    wanted = supported_vllm()
+    if wanted.contains(Version(installed).base_version, prereleases=True):
+        return None
+    hint = package_hint(_EXTRAS["vllm"])
+    return f"vllm {installed} is installed and TRL {version('trl')} needs vllm{wanted}; {hint}"
+
+
+def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
+    """Sizes that do not go into each other, a sentence each."""
+    o = settings.optimiser
+    again = settings.recursion.count_second_rounds(o.questions)
+    found: list[str] = []
+    if o.questions % processes or (again and (o.questions // processes) % 2):
+        pairs = " in pairs of a first and a second round" if again else ""
+        found.append(
+            f"optimiser.questions = {o.questions} cannot be divided among {processes} "
+            f"processes{pairs}"
+        )
+    if (o.questions * o.group) % (o.micro_batch * processes):
+        found.append(
+            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
+            f"into micro-batches of {o.micro_batch} on {processes} processes"
+        )
+    return found
+
+
+def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
+    """Return what this machine lacks, and settings that exclude each other, a sentence each."""
+    o, found = settings.optimiser, list[str]()
+    cuda = torch.cuda.device_count()
+    if needs_gpu(settings) and cuda < devices.local_processes:
+        why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
+        have = f"only {cuda}" if cuda else "none"
+        found.append(f"{why} needs a GPU for each process, and this machine has {have}")
+    if settings.recursion.share and not settings.pool.journal:
+        found.append("recursion runs first rounds again from the journal; set pool.journal = true")
+    return found + node_problems(settings, devices)
+
+
+def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
+    """Return what keeps several machines from training together, a sentence each."""
+    found = list[str]()
+    if devices.nodes == 1:
+        return found
+    o, pool = settings.optimiser, settings.pool
+    host = urlsplit(o.vllm_server).hostname or ""
+    if o.sampler == "vllm-server" and (host == "localhost" or host.startswith("127.")):
+        found.append(
+            f"optimiser.vllm_server = {o.vllm_server} is another machine on each of the "
+            f"{devices.nodes} nodes; name the vLLM node's address"
+        )
+    if pool.journal is True and pool.source.partition(":")[0] != REHEARSAL:
+        found.append(
+            f"pool.journal = true keeps calls in a file, which {devices.nodes} nodes cannot share: "
+            "set it to postgresql://…"
+        )
+    return found

@@ -1,0 +1,408 @@
+"""The policy: a small Qwen2 from nothing or a pretrained model, loaded and kept in folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
+from peft import PeftModel
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from batuta.embedded.adapters import is_adapter
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import ConductorCard, is_policy
+from batuta.environment import available_memory
+from batuta.errors import ConfigError, StoreError
+from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
+from batuta.lab.train.device import choose_attention, place_model, without_adapters
+from batuta.lab.train.machine import (
+    FP32,
+    GIB,
+    count_parameters,
+    read_architecture,
+)
+from batuta.lab.train.sampler import own_sampler_problem, stop_training
+from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
+from batuta.lab.train.shared_prompt import completion_logprobs
+
+LOGPROB_TOLERANCE = 1e-2
+"""The most nats by which a token's log-probability may differ from transformers' own."""
+_GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Names of the tokenizer that is nothing but its file, of this transformers and of older ones."""
+
+
+def make_model(
+    tokenizer: Any,
+    *,
+    hidden: int = 128,
+    layers: int = 3,
+    heads: int = 4,
+    kv_heads: int = 2,
+    inner: int = 256,
+    positions: int = 1024,
+) -> Qwen2ForCausalLM:
+    """A Qwen2 of random weights with tied embeddings, in fp32.
+
+    Args:
+        tokenizer: gives the vocabulary and the special tokens.
+        hidden: width of the residual stream.
+        layers: how many.
+        heads: of attention.
+        kv_heads: keys and values are shared among the heads.
+        inner: width inside the feed-forward part.
+        positions: tokens of prompt and completion at most.
+    """
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=inner,
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        use_cache=True,
+        initializer_range=0.02,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
+    """A network of that size, made from nothing, where a stage of one process computes."""
+    model = make_model(
+        tokenizer,
+        hidden=network.hidden,
+        layers=network.layers,
+        heads=network.heads,
+        kv_heads=network.kv_heads,
+        inner=network.inner,
+        positions=network.positions,
+    )
+    return place_model(model)
+
+
+def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
+    """Model, with fp32 weights, and tokenizer of a folder or hub id; adapters are merged into it.
+
+    Raises:
+        ConfigError: they cannot be loaded, weights are missing, the tokenizer is of another model
+            or has no chat template, or the weights do not fit in memory.
+    """
+    model, tokenizer = _load_checked(start, revision, None)
+    return (merge_adapters(model) if isinstance(model, PeftModel) else model), tokenizer
+
+
+def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
+    """Load a policy as `load_policy` does, but keep its adapters apart, to be trained further.
+
+    Raises:
+        ConfigError: as there, or the adapters are of another kind than `lora` asks for.
+    """
+    return _load_checked(start, revision, lora)
+
+
+def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
+    """Load model and tokenizer, with the adapters of `start`, and check that they fit together."""
+    _check_room(start, revision)
+    model, tokenizer = _read_policy(start, revision, lora)
+    if len(tokenizer) > model.config.vocab_size:
+        raise ConfigError(
+            f"the tokenizer in {start} has {len(tokenizer)} pieces and the model knows "
+            f"{model.config.vocab_size}: copy all files of the tokenizer that it was trained with"
+        )
+    _check_chat_template(tokenizer, start)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
+    """Read model and tokenizer as they lie there, with adapters in place where there are some.
+
+    Raises:
+        ConfigError: they cannot be loaded, or weights are missing.
+    """
+    saved = find_adapters(start, revision)
+    base, version = (saved.base, saved.config.revision) if saved else (start, revision)
+    try:
+        tokenizer = read_tokenizer(start, revision)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            base, dtype=torch.float32, revision=version, output_loading_info=True
+        )
+        model, report = loaded
+        require_all_weights(report, base)
+        return (attach_adapters(model, saved, lora) if saved else model), tokenizer
+    except (OSError, ValueError):
+        stands = f", adapters of {base!r}" if saved else ""
+        raise ConfigError(
+            f"no policy can be loaded from {start!r}{stands}; name a folder with a model and its "
+            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+        ) from None
+    except DAMAGE as error:
+        raise ConfigError(
+            f"the policy in {start} is damaged, or its files are not of one model "
+            f"({first_line(error)}); fetch or write it again"
+        ) from None
+
+
+DAMAGE = (SafetensorError, StrictDataclassError, RuntimeError, KeyError, IndexError, TypeError)
+"""What the libraries raise on files that are spoilt or do not belong together."""
+
+
+def first_line(error: Exception) -> str:
+    """What the error says first, in at most 120 characters."""
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+
+
+def require_all_weights(report: Mapping[str, Any], source: object) -> None:
+    """Whether every weight was read: transformers fills what is missing with random numbers.
+
+    Raises:
+        ConfigError: some are missing.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"{source} lacks {len(missing)} of its model's weights, {missing[0]} among them; fetch "
+            "or write it again"
+        )
+
+
+def _check_chat_template(tokenizer: Any, start: str) -> None:
+    """Whether a prompt can be put to the model.
+
+    Raises:
+        ConfigError: there is no template, or it is none that can be rendered.
+    """
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"the tokenizer in {start} has no chat template, so a prompt cannot be put to that "
+            "model; take its instruction-tuned sibling, or add chat_template.jinja to the folder"
+        )
+    asked = [{"role": "user", "content": "?"}]
+    try:
+        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise ConfigError(
+            f"the chat template in {start} cannot be rendered ({first_line(error)}); mend "
+            "chat_template.jinja in that folder"
+        ) from None
+
+
+def _check_room(start: str, revision: str | None) -> None:
+    """Whether the weights fit in this machine's free memory.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    config = read_architecture(start, revision)
+    if config is None:
+        return
+    needed = FP32 * count_parameters(config, None).total
+    if needed > (free := available_memory()):
+        raise ConfigError(
+            f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "
+            "of memory are free; take a smaller model or another machine"
+        )
+
+
+def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
+    """Let only the uppermost layers and the last norm learn; None: everything."""
+    if upper_layers is None:
+        return
+    decoder: Any = without_adapters(model).get_decoder()
+    model.requires_grad_(requires_grad=False)
+    for part in (*decoder.layers[-upper_layers:], decoder.norm):
+        part.requires_grad_(requires_grad=True)
+
+
+def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
+    """A policy to train on and its tokenizer: what is to be learned of it is chosen.
+
+    It lies on the GPU where there is one.
+
+    Args:
+        start: a folder of a policy, or the name of a model.
+        settings: adapters (LoRA), or how many of the upper layers are trained.
+
+    Raises:
+        ConfigError: there is no such policy, it is damaged, or memory does not suffice.
+    """
+    model, tokenizer = load_policy(start, settings.policy.revision)
+    check_shared_prompts(model, start)
+    choose_attention(model, settings)
+    place_model(model)
+    if settings.policy.lora:
+        return add_adapters(model, settings.policy.lora), tokenizer
+    freeze_lower_layers(model, settings.policy.upper_layers)
+    return model, tokenizer
+
+
+def check_own_sampler(model: Any, start: str) -> None:
+    """Whether our own sampler can read that model.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if problem := own_sampler_problem(model):
+        raise ConfigError(
+            f"our own sampler cannot be used, as {start} is {problem}; write sampler = "
+            '"transformers" in [optimiser]'
+        )
+
+
+def check_shared_prompts(model: Any, start: str) -> None:
+    """Check that the stages before reinforcement learning compute the model's loss.
+
+    They read a prompt once for its drafts and take the last state times the last matrix for the
+    logits; some models do more with these, or keep something else than keys and values.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    bare = without_adapters(model)
+    ids = (torch.arange(20, device=bare.device) * 7919 + 3).view(2, 10) % bare.config.vocab_size
+    ids[1, :6] = ids[0, :6]
+    with torch.inference_mode(), stop_training(bare):
+        theirs = torch.log_softmax(bare(ids, use_cache=False).logits.float(), -1)[:, 5:-1]
+        wanted = theirs.gather(-1, ids[:, 6:, None]).squeeze(-1)
+        try:
+            found, _ = completion_logprobs(bare, ids, torch.ones_like(ids), 4)
+            same = bool((found - wanted).abs().max() < LOGPROB_TOLERANCE)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            same = False
+    if not same:
+        raise ConfigError(
+            f"{start} is a {type(bare).__name__}, whose loss the stages before reinforcement "
+            "learning do not compute; train it with `batuta train conductor` and sampler = "
+            '"transformers" alone, or take another model'
+        )
+
+
+def read_tokenizer(start: str, revision: str | None = None) -> Any:
+    """Read the tokenizer of a folder or hub id as it was saved; adapters may have their model's.
+
+    `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
+    whatever its tokenizer.json says, and a small policy was not trained on those.
+
+    Raises:
+        ConfigError: what the folder says of it is no JSON object.
+        OSError, ValueError: there is none.
+    """
+    kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
+    try:
+        return kind.from_pretrained(start, padding_side="left", revision=revision)
+    except (OSError, ValueError):
+        if (saved := find_adapters(start, revision)) is None:
+            raise
+    return read_tokenizer(saved.base, saved.config.revision)
+
+
+def _is_generic_tokenizer(folder: Path) -> bool:
+    """Whether the folder's tokenizer says that it is nothing but its tokenizer.json."""
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and read_json(path).get("tokenizer_class") in _GENERIC_TOKENIZERS
+
+
+STAGES = ("warmup", "distilled", "rejection", "conductor")
+"""The stages of a training, in order; each but the last leaves a folder of its name."""
+
+
+def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str | None:
+    """The folder or hub id that a stage starts from: what the last stage before it has left.
+
+    Args:
+        settings: which name it, or the folder in which an earlier stage left it.
+        stage: one of `STAGES`.
+
+    Returns:
+        None: nothing is named and no earlier stage was done.
+    """
+    for name in reversed(STAGES[: STAGES.index(stage)]):
+        if name == "rejection" and not settings.rejection.rounds:
+            continue
+        if (settings.output / name / "config.json").is_file():
+            return str(settings.output / name)
+    return settings.policy.start or None
+
+
+def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> str:
+    """As `find_policy_start`.
+
+    Raises:
+        ConfigError: there is nothing to start from.
+    """
+    start = find_policy_start(settings, stage)
+    if start is None:
+        raise ConfigError(
+            "there is no policy to start from: name one as policy.start, or make "
+            f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
+        )
+    return start
+
+
+def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
+    """Write the policy that a stage before reinforcement learning ended with.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    folder = settings.output / stage
+    if isinstance(model, PeftModel):  # the next stage begins with adapters of its own
+        model = merge_adapters(model)
+    try:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        rendering, most = settings.prompt.rendering(), settings.optimiser.completion
+        rounds = settings.recursion.rounds
+        ConductorCard(
+            name=f"{settings.name}-{stage}",
+            rendering=rendering,
+            temperature=1.0,
+            max_tokens=most,
+            rounds=rounds,
+        ).write(folder)
+    except OSError as error:
+        raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
+    return folder
+
+
+def merge_policy(adapters: Path, out: Path) -> Path:
+    """Write a policy that is adapters as one whole model in fp32, with its card where it has one.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ConfigError: no adapters lie there, or they or their model cannot be loaded.
+        StoreError: the folder cannot be written.
+    """
+    if not is_adapter(adapters):
+        raise ConfigError(f"{adapters} holds no adapters of PEFT: name the folder of a policy.lora")
+    if out.resolve() == adapters.resolve():
+        raise ConfigError("--out is the folder of the adapters themselves: name another one")
+    model, tokenizer = load_policy(str(adapters), None)
+    try:
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    except OSError as error:
+        raise StoreError(f"the policy cannot be written to {out}: {error.strerror}") from None
+    if is_policy(adapters):
+        ConductorCard.read(adapters).write(out)
+    return out

@@ -1,0 +1,184 @@
+"""Curves of a training, or of several seeds of one, as PNG files.
+
+A thin line is what was measured at each step, a thick one its running mean. With several runs the
+thick line is the mean of their running means and the band reaches from the lowest to the highest.
+"""
+
+# matplotlib's own stubs leave keyword arguments untyped:
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from batuta.errors import ConfigError
+from batuta.lab.evals.charts import LINES, draw_legend
+from batuta.lab.evals.plots import Axes, make_panels, save_figure, style_axes
+from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
+
+SMOOTHING_SHARE = 0.04
+"""Share of a run that the running mean looks back on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """What is drawn in one figure."""
+
+    file: str
+    title: str
+    unit: str
+    curves: tuple[tuple[str, str], ...]
+    """Name in the metrics, name for people; a curve that no run has is left out."""
+    share: bool = False
+    """The axis reaches from 0 to 1 at least."""
+
+
+PANELS = (
+    Panel(
+        file="reward",
+        title="Reward",
+        unit="mean of a step",
+        curves=(("reward", "reward"), ("right", "right")),
+        share=True,
+    ),
+    Panel(
+        file="valid",
+        title="Validity",
+        unit="share of drafts",
+        curves=(("valid", "well-formed"),),
+        share=True,
+    ),
+    Panel(
+        file="steps",
+        title="Steps of a workflow",
+        unit="steps",
+        curves=(
+            ("steps", "all"),
+            ("steps_easy", "easy questions"),
+            ("steps_hard", "hard questions"),
+        ),
+    ),
+    Panel(
+        file="entropy",
+        title="Entropy of the policy",
+        unit="nats a token",
+        curves=(("entropy", "entropy"),),
+    ),
+    Panel(
+        file="spread",
+        title="Groups without spread",
+        unit="share of groups",
+        curves=(("no_spread", "all completions earn the same"),),
+        share=True,
+    ),
+    Panel(
+        file="tokens",
+        title="Tokens of a workflow",
+        unit="tokens",
+        curves=(("worker_tokens", "of its workers"),),
+    ),
+    Panel(
+        file="rounds",
+        title="Second rounds",
+        unit="share",
+        curves=(("second/right", "right in the end"), ("second/stands", "first answer let stand")),
+        share=True,
+    ),
+    Panel(
+        file="seconds",
+        title="Time of a step",
+        unit="seconds",
+        curves=(("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "running")),
+    ),
+)
+
+Point = tuple[float, float]
+"""Step and value."""
+
+
+def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
+    """Write the figures that the runs have data for; the files.
+
+    Args:
+        folders: of runs; several are taken for seeds of one training.
+        out: where the files go.
+
+    Raises:
+        ConfigError: a folder has no metrics.
+        StoreError: the files cannot be written.
+    """
+    runs = [_read_metrics(folder) for folder in folders]
+    return tuple(
+        _save_panel(panel, runs, out / f"{panel.file}.png")
+        for panel in PANELS
+        if any(key in line for key, _ in panel.curves for run in runs for line in run)
+    )
+
+
+def _read_metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = read_jsonl(folder / METRICS_FILE)
+    if not lines:
+        raise ConfigError(f"{folder} has no {METRICS_FILE} with a step in it; train there first")
+    return lines
+
+
+def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> Path:
+    figure, (axes,) = make_panels(1, 1, (8.0, 4.4))
+    for number, (key, name) in enumerate(panel.curves):
+        series = [points for run in runs if (points := metric_points(run, key))]
+        if series:
+            wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible
+            _draw_curve(axes, series, name=name, colour=LINES[number], width=wide)
+    many = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
+    axes.set_title(f"{panel.title}{many}", loc="left", fontsize=11)
+    axes.set_xlabel("step")
+    axes.set_ylabel(panel.unit)
+    low, high = axes.get_ylim()
+    axes.set_ylim((min(low, -0.02), max(high, 1.02)) if panel.share else (min(low, 0.0), high))
+    axes.locator_params(axis="x", integer=True)
+    style_axes(axes)
+    if len(panel.curves) > 1:
+        draw_legend(axes)
+    save_figure(figure, path)
+    return path
+
+
+def _draw_curve(
+    axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, *, width: float
+) -> None:
+    """One curve of all runs."""
+    means = [running_mean(points) for points in series]
+    if len(series) == 1:
+        axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)
+        axes.plot(*zip(*means[0], strict=True), color=colour, linewidth=width, label=name)
+        return
+    steps, lowest, middle, highest = zip(*spread_band(means), strict=True)
+    axes.fill_between(steps, lowest, highest, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(steps, middle, color=colour, linewidth=width, label=name)
+
+
+def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
+    """Steps and values of the figure of that name, where it was measured."""
+    return [(float(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
+
+
+def running_mean(points: Sequence[Point]) -> list[Point]:
+    """Each value with those shortly before it; fewer of them at the beginning."""
+    back = max(1, round(len(points) * SMOOTHING_SHARE))
+    return [
+        (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
+        for at, (step, _) in enumerate(points)
+    ]
+
+
+def spread_band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
+    """Step, lowest, mean and highest of the runs, as far as the shortest of them goes."""
+    known = [dict(points) for points in runs]
+    end = min(max(points) for points in known)
+    steps = sorted({step for points in known for step in points if step <= end})
+    there = [(step, [points[step] for points in known if step in points]) for step in steps]
+    return [(step, min(values), fmean(values), max(values)) for step, values in there]

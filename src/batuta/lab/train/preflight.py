@@ -1,0 +1,402 @@
+"""`batuta train conductor --check`: what a training takes and what it lacks, before it spends.
+
+Loads no weights, writes nothing, and opens no connection unless the pool is to be discovered.
+"""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import torch
+from transformers import AutoTokenizer, PreTrainedConfig
+
+from batuta.clients import HttpTransport, find_provider, provider_key
+from batuta.clients.providers import has_url_override
+from batuta.config.load import DISCOVER_POOL, LoadedConfig, load_config
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings
+from batuta.config.worker_settings import WorkerSetting
+from batuta.core import Pool, Task, TaskId
+from batuta.core.token_estimate import estimate_tokens
+from batuta.environment import host_memory
+from batuta.errors import BatutaError, ConfigError
+from batuta.lab.task_sources import REHEARSAL, WORLD2
+from batuta.lab.train.adapters import check_continuation, find_adapters
+from batuta.lab.train.bill import (
+    CostEstimate,
+    add_spending,
+    correct_by_calls,
+    estimate_cost,
+    estimate_step_time,
+    read_earlier_metrics,
+)
+from batuta.lab.train.budget import budget_problem
+from batuta.lab.train.episodes import Episode, make_episodes
+from batuta.lab.train.forecast import Preflight
+from batuta.lab.train.hub import hub_problem
+from batuta.lab.train.machine import (
+    BF16,
+    GIB,
+    Devices,
+    MemoryEstimate,
+    device_memory,
+    divisibility_problems,
+    estimate_memory,
+    hardware_problems,
+    keeps_frozen_narrow,
+    missing_extras,
+    needs_gpu,
+    new_architecture,
+    read_architecture,
+    read_devices,
+)
+from batuta.lab.train.model import find_policy_start, read_tokenizer
+from batuta.lab.train.questions import draw_questions
+from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
+from batuta.lab.train.sampler import architecture_problem
+from batuta.lab.train.settings import TrainSettings
+
+MAX_PROMPTS = 500
+"""Prompts that are measured."""
+PLACEHOLDER_KEY = "not-set"
+"""Stands for a key that is missing, so that the rest of the pool can be read."""
+PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
+"""A question of 100 words, in the place of those that are missing."""
+CALLS_PER_WORKER = 32
+"""Calls at the same time of a worker that the environment's keys give."""
+
+
+def check_training(
+    settings: TrainSettings, environ: Mapping[str, str] = os.environ, calls: int = 0
+) -> Preflight:
+    """Report what the training takes and lacks; settings that cannot be carried out never raise.
+
+    Args:
+        settings: of the training.
+        environ: where keys are looked up.
+        calls: real calls of workers from which the bill is foretold; 0: nothing is spent.
+    """
+    found = Preflight()
+    loaded, places = _check_pool(settings, environ, found)
+    asked = _plan_episodes(settings, loaded, found)
+    config = _check_policy(settings, environ, found)
+    prompt = _check_prompts(settings, asked, config, found)
+    devices = read_devices(environ)
+    found.missing += [
+        *missing_extras(settings),
+        *divisibility_problems(settings, devices.processes),
+        *hardware_problems(settings, devices),
+        *filter(None, [budget_problem(settings), hub_problem(settings.hub, environ)]),
+    ]
+    if devices.nodes > 1:
+        each = f"{devices.local_processes} processes each"
+        found.add("nodes", devices.nodes, "count", each)
+        found.notes.append(
+            f"{settings.output} must be the same folder on all {devices.nodes} nodes: the first "
+            "one writes checkpoints there and all resume from them"
+        )
+    memory = _check_memory(settings, config, prompt, devices, found=found)
+    if asked and loaded:
+        lines = read_earlier_metrics(settings)
+        spent = estimate_cost(settings, asked, lines)
+        if calls:
+            spent = _correct_by_calls(settings, spent, asked, calls, found=found)
+        elif not loaded.simulated and spent.depth is not None:
+            found.notes.append(
+                "the bill is assumed, not measured: --calls 24 makes 24 real calls and foretells "
+                "it from them"
+            )
+        add_spending(settings, spent, loaded, prompt, episodes=asked, found=found)
+        if memory:
+            seconds, why = estimate_step_time(
+                settings,
+                spent,
+                lines,
+                parameters=memory.parameters,
+                prompt_tokens=prompt,
+                device="cuda" if torch.cuda.is_available() or needs_gpu(settings) else "cpu",
+                processes=devices.processes,
+                call_slots=places,
+                simulated=loaded.simulated,
+            )
+            steps = settings.optimiser.steps
+            found.add("a step", round(seconds, 3), "seconds", why)
+            found.add("wall time", round(seconds * steps, 1), "seconds", f"{steps} steps")
+    if done := len(read_jsonl(settings.output / METRICS_FILE)):
+        found.notes.append(
+            f"{settings.output} holds a run of {done} steps; --resume goes on with it, without "
+            "--resume it is written over"
+        )
+    return found
+
+
+def _correct_by_calls(
+    settings: TrainSettings,
+    assumed: CostEstimate,
+    episodes: Sequence[Episode],
+    calls: int,
+    *,
+    found: Preflight,
+) -> CostEstimate:
+    """Correct the estimate by some real calls; where none are made, leave it and note why."""
+    if assumed.depth is None:
+        found.notes.append("the run in this folder tells more than calls would: none was made")
+        return assumed
+    if found.missing:
+        found.notes.append("no call was made, because something is missing")
+        return assumed
+    try:
+        corrected, failures = anyio.run(correct_by_calls, settings, assumed, episodes, calls)
+    except BatutaError as error:
+        found.missing.append(str(error))
+        return assumed
+    for failure in dict.fromkeys(failures):
+        found.notes.append(f"a call failed and is not in the figures: {failure}")
+    if corrected is assumed:
+        found.notes.append("no workflow ended, so the bill is assumed and not measured")
+    return corrected
+
+
+# -- the pool -----------------------------------------------------------------------------
+
+
+def _check_pool(
+    settings: TrainSettings, environ: Mapping[str, str], found: Preflight
+) -> tuple[LoadedConfig | None, int]:
+    """The workers, even if their keys are missing, and how many calls they take at once."""
+    path = Path(settings.pool.source)
+    try:
+        kind = settings.pool.source.partition(":")[0]
+        named = kind not in {REHEARSAL, WORLD2, DISCOVER_POOL}
+        workers = read_settings(path, Settings).workers if named else ()
+        lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
+        found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
+        loaded = anyio.run(
+            _load_pool, settings, {**environ, **dict.fromkeys(lacking, PLACEHOLDER_KEY)}
+        )
+    except BatutaError as error:
+        found.missing.append(str(error))
+        return None, CALLS_PER_WORKER
+    unpriced = [str(worker.id) for worker in loaded.pool if worker.price is None]
+    if unpriced:
+        found.notes.append(
+            f"the price of {', '.join(unpriced)} is unknown: what they cost is not in the dollars; "
+            f"write it as `price` in {path}"
+        )
+    places = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
+    return loaded, places
+
+
+async def _load_pool(settings: TrainSettings, environ: Mapping[str, str]) -> LoadedConfig:
+    async with HttpTransport() as http:
+        source = settings.pool.source
+        return await load_config(
+            http, pool=source, conductor="best", environ=environ, time_scale=0.0
+        )
+
+
+def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) -> list[str]:
+    """The variables that workers need and that are not set."""
+    names: list[str] = []
+    for worker in workers:
+        provider = find_provider(worker.provider)
+        reached = provider.local or worker.base_url or has_url_override(provider, environ)
+        if worker.key_env:
+            names += [] if environ.get(worker.key_env) else [worker.key_env]
+        elif provider.key_vars and not reached and not provider_key(provider, environ):
+            names.append(provider.key_vars[0])
+    return names
+
+
+# -- the questions and the policy ---------------------------------------------------------
+
+
+def _plan_episodes(
+    settings: TrainSettings, config: LoadedConfig | None, found: Preflight
+) -> list[Episode]:
+    """The training's questions, each with its pool; stand-ins for those that cannot be had."""
+    pool: Pool | None = config and config.pool
+    try:
+        tasks = draw_questions(settings)
+    except BatutaError as error:
+        found.missing.append(str(error))
+        found.notes.append("the questions are missing: others of 100 words stand for them here")
+        tasks = [PLACEHOLDER_TASK] * MAX_PROMPTS
+    return make_episodes(tasks, pool, settings.pool, settings.seed) if pool else []
+
+
+def _check_policy(
+    settings: TrainSettings, environ: Mapping[str, str], found: Preflight
+) -> PreTrainedConfig | None:
+    """The policy's architecture; says what must be made or fetched first."""
+    start = find_policy_start(settings)
+    if start is None:
+        found.missing.append(
+            f"there is no policy in {settings.output / 'warmup'}: make one with `batuta train "
+            "warmup` and the same settings, or name one as policy.start"
+        )
+        return new_architecture(settings.policy.network)
+    start, revision = _model_behind(settings, start, found)
+    config = read_architecture(start, revision)
+    local = Path(start).is_dir()
+    if config is None and not local:
+        found.missing.append(
+            f"{start} is neither a folder with a model nor a model that is known here; name a "
+            "folder, or download the model first"
+        )
+    elif config is None:
+        found.missing.append(f"the folder {start} has no model that transformers can read")
+    elif settings.optimiser.sampler == "own" and (problem := architecture_problem(config)):
+        found.missing.append(
+            f"our own sampler cannot be used, as {start} is {problem}; write sampler = "
+            '"transformers" in [optimiser]'
+        )
+    elif not local and not _is_downloaded(start, revision):
+        offline = environ.get("HF_HUB_OFFLINE", "0") not in {"", "0"}
+        where = found.missing if offline else found.notes
+        where.append(f"{start} is not downloaded yet; it is fetched from the hub at the start")
+    return config
+
+
+def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
+    """Return the whole model that a start is or stands on; note it if its adapters do not fit."""
+    try:
+        saved = find_adapters(start, settings.policy.revision, local_only=True)
+        if saved and settings.policy.lora:
+            check_continuation(saved, settings.policy.lora)
+    except ConfigError as error:
+        found.missing.append(str(error))
+        return start, settings.policy.revision
+    return (saved.base, saved.config.revision) if saved else (start, settings.policy.revision)
+
+
+def _is_downloaded(start: str, revision: str | None) -> bool:
+    return _local_tokenizer(start, revision) is not None
+
+
+def _local_tokenizer(start: str, revision: str | None) -> Any:
+    """The policy's tokenizer; None if it is not on this machine."""
+    try:
+        if Path(start).is_dir():
+            return read_tokenizer(start, revision)
+        return AutoTokenizer.from_pretrained(start, revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _check_prompts(
+    settings: TrainSettings,
+    episodes: Sequence[Episode],
+    config: PreTrainedConfig | None,
+    found: Preflight,
+) -> int:
+    """Tokens of the longest prompt of a first round; says if it does not fit."""
+    start = find_policy_start(settings)
+    try:
+        tokenizer = start and _local_tokenizer(start, settings.policy.revision)
+    except BatutaError as error:
+        found.missing.append(str(error))
+        tokenizer = None
+    rendering = settings.prompt.rendering()
+    requests = [each.request(rendering) for each in episodes[:MAX_PROMPTS]]
+    texts = [f"{each.messages[0].text}{each.prefill}" for each in requests]
+    if not texts:
+        return 0
+    if not tokenizer:
+        longest, source = max(map(estimate_tokens, texts)), "estimated at 4 characters a token"
+    else:
+        longest = max(map(len, tokenizer(texts)["input_ids"]))
+        source = f"the longest of {len(texts)} prompts"
+    found.add("prompt", longest, "tokens", source)
+    room = getattr(config, "max_position_embeddings", None)
+    if room and longest + settings.optimiser.completion > room:
+        found.missing.append(
+            f"a prompt of {longest:,} tokens and a completion of {settings.optimiser.completion:,} "
+            f"do not fit in the policy's {room:,} positions; lower optimiser.completion or write "
+            "prompt.examples = false"
+        )
+    return longest
+
+
+# -- memory and money ---------------------------------------------------------------------
+
+
+def _check_memory(
+    settings: TrainSettings,
+    config: PreTrainedConfig | None,
+    prompt_tokens: int,
+    devices: Devices,
+    *,
+    found: Preflight,
+) -> MemoryEstimate | None:
+    """Estimate the memory, and note whether it fits."""
+    if config is None:
+        found.add("parameters", None, "count", "the architecture is not known on this machine")
+        return None
+    space, where = device_memory(settings)
+    try:
+        memory = estimate_memory(
+            settings, config, prompt_tokens=prompt_tokens, devices=devices, device_bytes=space
+        )
+    except ConfigError as error:
+        found.missing.append(str(error))
+        return None
+    many = f", 1 of {devices.processes} shards" if devices.sharded else ""
+    many += ", in the host's memory" if devices.offloaded else ""
+    found.add("parameters", memory.parameters, "count", "counted")
+    found.add("trained", memory.trainable, "count", "LoRA" if settings.policy.lora else "all")
+    frozen = ", frozen matrices in bf16" if keeps_frozen_narrow(settings, devices) else ""
+    found.add("weights", memory.weights, "bytes", f"fp32{frozen}{many}")
+    found.add("gradients", memory.gradients, "bytes", f"fp32{many}")
+    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{many}")
+    if memory.working_copy:
+        found.add("working copy", memory.working_copy, "bytes", "weights in bf16")
+    batch = f"estimated: a micro-batch of {settings.optimiser.micro_batch} at its longest"
+    found.add("activations", memory.activations, "bytes", batch)
+    found.add("generation", *_generation_figure(settings, memory, space))
+    outside = settings.optimiser.sampler == "vllm-colocate" and space is None
+    told = "at the same time, on each device" + (", without vLLM's share" if outside else "")
+    found.add("memory", memory.total, "bytes", told)
+    if devices.offloaded:
+        _check_host_memory(memory.host * devices.local_processes, found)
+    found.add("room", space, "bytes", where)
+    if space is not None and memory.total > space:
+        found.missing.append(
+            f"the training needs about {memory.total / GIB:.1f} GiB on a device that has "
+            f"{space / GIB:.1f}; lower optimiser.micro_batch, set gradient_checkpointing, or learn "
+            "adapters with policy.lora"
+        )
+    return memory
+
+
+def _check_host_memory(needed: int, found: Preflight) -> None:
+    """Note it as missing if what is offloaded does not fit in this machine's memory."""
+    has = host_memory()
+    found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
+    if needed > has:
+        found.missing.append(
+            f"the processes of this machine offload {needed / GIB:.1f} GiB and it has "
+            f"{has / GIB:.1f}; divide the training among more machines, or learn adapters with "
+            "policy.lora"
+        )
+
+
+def _generation_figure(
+    settings: TrainSettings, memory: MemoryEstimate, space: int | None
+) -> tuple[float | None, str, str]:
+    o = settings.optimiser
+    if o.sampler == "vllm-server":
+        return None, "bytes", f"on the vLLM server {o.vllm_server}"
+    if o.sampler == "vllm-colocate":
+        needs = f"its bf16 weights take {BF16 * memory.parameters / GIB:.1f} GiB of it"
+        share = f"vLLM's share, {o.vllm_memory:.0%} of a device; {needs}"
+        return (memory.generation if space else None), "bytes", share
+    return memory.generation, "bytes", "while completions are written, at their longest"

@@ -1,0 +1,157 @@
+"""The questions of a whole training, in order: the curriculum's mix, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
+from random import Random
+
+import anyio
+
+from batuta.config.load import store_target
+from batuta.core import Task
+from batuta.errors import ConfigError
+from batuta.lab.evals.judged_runs import read_judged_tasks
+from batuta.lab.evals.task_sets import open_tasks
+from batuta.lab.task_sources import TASK_SOURCES
+from batuta.lab.tasks.question_keys import text_key
+from batuta.lab.train.settings import CurriculumStage, TrainSettings
+
+RUNS_SOURCE = "runs"
+"""Stored runs that were scored; `runs:PATH` names another store."""
+_KEPT_BACK_SEED = 5_000_011
+"""Added to the seed for the questions that are kept back; stages add their first step."""
+_SPARE = 4
+"""The number of questions drawn for each one kept back, as some are drawn twice."""
+_MOST_DRAWS = 16
+"""The most questions drawn to find enough different ones, as a multiple of those wanted."""
+FILE_LIMIT = 1_000_000
+"""Questions read of a file at most."""
+
+
+def draw_kept_back(settings: TrainSettings) -> list[Task]:
+    """Return the questions on which the training is evaluated, each once.
+
+    Raises:
+        ConfigError: a source is unknown or a file cannot be used.
+    """
+    e, mix = settings.evaluation, dict(settings.evaluation.tasks)
+    if not e.every:
+        return []
+    for stage in () if mix else settings.curriculum:
+        for name, weight in stage.tasks.items():
+            mix[name] = mix.get(name, 0.0) + weight
+    seed = settings.seed * 7919 + _KEPT_BACK_SEED
+    found = {text_key(task.question): task for task in draw_mix(mix, _SPARE * e.questions, seed)}
+    return list(found.values())[: e.questions]
+
+
+def kept_back_keys(settings: TrainSettings) -> frozenset[str]:
+    """Return the `text_key` of every question that is kept back.
+
+    Raises:
+        ConfigError: a source is unknown or a file cannot be used.
+    """
+    return frozenset(text_key(task.question) for task in draw_kept_back(settings))
+
+
+def draw_questions(settings: TrainSettings) -> list[Task]:
+    """Draw one task for every question of every step, none of those that are kept back.
+
+    Raises:
+        ConfigError: a source is unknown or a file cannot be used.
+    """
+    wanted = settings.optimiser.steps * settings.optimiser.questions
+    mixed, without = list[Task](), kept_back_keys(settings)
+    for stage, steps in _stage_steps(settings.curriculum, settings.optimiser.steps):
+        count = steps * settings.optimiser.questions
+        mixed += draw_mix(stage.tasks, count, settings.seed * 7919 + stage.step, without)
+    return mixed[:wanted]
+
+
+def draw_mix(
+    mix: Mapping[str, float], count: int, seed: int, without: frozenset[str] = frozenset()
+) -> list[Task]:
+    """Draw `count` training questions of a mix of sources, none whose key is in `without`.
+
+    Raises:
+        ConfigError: a source is unknown or a file cannot be used.
+    """
+    names = list(mix)
+    chosen = Random(f"questions {seed}").choices(names, [mix[name] for name in names], k=count)
+    supply = {name: iter(draw_others(name, chosen.count(name), seed, without)) for name in names}
+    return [next(supply[name]) for name in chosen]
+
+
+def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> list[Task]:
+    """Draw `count` training questions of the source, none whose key is in `without`.
+
+    Raises:
+        ConfigError: there is no such source, or it has no other question.
+    """
+    drawn = draw_from_source(name, count, seed)
+    left = [task for task in drawn if text_key(task.question) not in without]
+    more = count
+    while len(left) < count and more < _MOST_DRAWS * count:
+        more *= 2
+        drawn = draw_from_source(name, more, seed)
+        left = [task for task in drawn if text_key(task.question) not in without]
+    if count and not left:
+        raise ConfigError(
+            f"{name} has no question left to learn from: all are kept back; lower "
+            "evaluation.questions, or name others as evaluation.tasks"
+        )
+    return list(islice(cycle(left), count))
+
+
+def _stage_steps(
+    curriculum: Sequence[CurriculumStage], steps: int
+) -> list[tuple[CurriculumStage, int]]:
+    """Each stage and how many steps it lasts."""
+    ordered = sorted(curriculum, key=lambda stage: stage.step)
+    ends = [*(stage.step for stage in ordered[1:]), steps]
+    return [
+        (stage, max(0, min(end, steps) - (stage.step if number else 0)))
+        for number, (stage, end) in enumerate(zip(ordered, ends, strict=True))
+    ]
+
+
+def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
+    """`count` training questions of that source.
+
+    Raises:
+        ConfigError: there is no such source.
+    """
+    kind, *parts = name.split(":")
+    if kind == RUNS_SOURCE:
+        tasks = anyio.run(read_judged_tasks, ":".join(parts) or store_target())
+        return _repeat_tasks(tasks, count, f"{name} {seed}")
+    if kind in TASK_SOURCES:
+        return TASK_SOURCES[kind]().draw_training(parts, count, seed)
+    tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
+    return _repeat_tasks(tasks, count, f"{name} {seed}")
+
+
+def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:
+    """`count` of the tasks: all of them in a random order, then from the beginning."""
+    Random(seed).shuffle(tasks)
+    return list(islice(cycle(tasks), count))
+
+
+def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
+    """Return the settings with `share` of every stage's questions from served runs.
+
+    Args:
+        settings: whose curriculum keeps its proportions among its own sources.
+        source: `runs` or `runs:TARGET`.
+        share: in (0, 1].
+    """
+    stages: list[CurriculumStage] = []
+    for stage in settings.curriculum:
+        others = {name: weight for name, weight in stage.tasks.items() if name != source}
+        whole = sum(others.values())
+        kept = {name: weight / whole * (1 - share) for name, weight in others.items() if share < 1}
+        stages.append(
+            CurriculumStage(step=stage.step, tasks={**kept, source: share if kept else 1.0})
+        )
+    return settings.model_copy(update={"curriculum": stages})

@@ -1,0 +1,331 @@
+"""Rejection sampling: the policy is fitted to those of its own workflows that earned more.
+
+A stage of its own between the SFT warm-up and reinforcement learning (expert iteration; the weights
+are those of reward-weighted regression). What random workflows happen to succeed depends on the
+question, so that a likelihood, which asks for the whole conditional distribution, teaches the
+policy to read it; a policy gradient from a random start first finds one workflow for everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from batuta.core import Pool, Round, Workflow
+from batuta.errors import ConfigError, WorkflowError
+from batuta.lab.learners.random_workflows import random_workflow
+from batuta.lab.train.allocator import retain_freed_memory
+from batuta.lab.train.budget import TrainingBudget, require_budget
+from batuta.lab.train.conductor_training import load_pool
+from batuta.lab.train.device import bf16_autocast, set_threads, without_adapters
+from batuta.lab.train.episodes import Episode, make_episodes, render_chat_prompt
+from batuta.lab.train.fitting import FitLoss, TrainingExample, fit_examples
+from batuta.lab.train.model import load_trainable, require_policy_start, save_stage
+from batuta.lab.train.questions import draw_mix, kept_back_keys
+from batuta.lab.train.reward import draft_weights
+from batuta.lab.train.reward_function import is_continuable, rollout_metrics
+from batuta.lab.train.rollout_setup import RolloutRunnerFactory
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.lab.train.run_folder import RunFolder
+from batuta.lab.train.sampler import open_sampler
+from batuta.lab.train.settings import RejectionSettings, TrainSettings
+from batuta.language import ACCEPTED, parse_workflow, render_workflow
+
+RejectionListener = Callable[[str, int, int, dict[str, float]], None]
+"""Is told what is going on, how far it is, of how much, and its figures."""
+QUESTIONS_AT_ONCE = 48
+"""Questions whose workflows are sampled together."""
+ACCEPT_EVERY = 4
+"""One of so many drafts after a first round lets its answer stand, whatever the policy writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftGroup:
+    """A question, and the first round that all its drafts continue from, if there is one."""
+
+    episode: Episode
+    seed: int
+    """Of its runs: of each the next one, or of all the first round's."""
+    root: PolicyDraft | None = None
+    rounds: tuple[Round, ...] = ()
+
+    def seed_of(self, row: int) -> int:
+        """Of the run of that draft."""
+        return (self.seed + (0 if self.root else row)) % 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionContext:
+    """What every round needs."""
+
+    settings: TrainSettings
+    model: Any
+    tokenizer: Any
+    on_progress: RejectionListener
+    pool: Pool
+    """All workers, of whom a question may list some."""
+    budget: TrainingBudget | None = None
+
+
+def run_rejection_sampling(
+    settings: TrainSettings,
+    on_progress: RejectionListener,
+) -> Path:
+    """Sample, run, keep what earned more than its question's mean, fit; several rounds.
+
+    Args:
+        settings: the file.
+        on_progress: hears how it goes.
+
+    Returns:
+        The folder of the fitted policy.
+
+    Raises:
+        ConfigError: the settings cannot be carried out.
+        StoreError: the folder cannot be written.
+        BudgetSpentError: `pool.max_usd` does not suffice.
+    """
+    if not settings.rejection.rounds:
+        raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
+    start = require_policy_start(settings, "rejection")
+    retain_freed_memory()
+    torch.manual_seed(settings.seed)
+    set_threads(settings)
+    model, tokenizer = load_trainable(start, settings)
+    pool = asyncio.run(load_pool(settings))
+    context = RejectionContext(
+        settings=settings,
+        model=model,
+        tokenizer=tokenizer,
+        on_progress=on_progress,
+        pool=pool,
+    )
+    asyncio.run(_run_rounds(context, RunFolder(settings.output)))
+    return save_stage(model, tokenizer, settings, "rejection")
+
+
+async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
+    settings, rejection = context.settings, context.settings.rejection
+    mix = rejection.tasks or settings.curriculum[0].tasks
+    seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
+    draw = partial(draw_mix, without=kept_back_keys(settings))
+    asked = [await asyncio.to_thread(draw, mix, rejection.questions, seed) for seed in seeds]
+    opening = RolloutRunnerFactory(settings, folder, [task for tasks in asked for task in tasks])
+    runner = await opening()
+    context = replace(context, budget=opening.budget)
+    try:
+        for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
+            met = make_episodes(
+                tasks,
+                context.pool,
+                settings=settings.pool,
+                seed=seed,
+                word_dropout=settings.prompt.hidden,
+            )
+            kept = await _sample_round(context, runner, met, number)
+            await asyncio.to_thread(_fit_policy, context, kept, number)
+    finally:
+        await opening.close()
+
+
+async def _sample_round(
+    context: RejectionContext, runner: RolloutRunner, met: Sequence[Episode], number: int
+) -> list[TrainingExample]:
+    """Drafts of that round that earned more than the mean of their question, with their weights."""
+    group, seed = context.settings.rejection.group, context.settings.seed
+    kept: list[TrainingExample] = []
+    all_rollouts: list[GradedRollout] = []
+    for at in range(0, len(met), QUESTIONS_AT_ONCE):
+        first = (seed * 31 + number) * 1_000_003 + at * group
+        part = [
+            DraftGroup(episode=e, seed=first + n * group)
+            for n, e in enumerate(met[at : at + QUESTIONS_AT_ONCE])
+        ]
+        part = await _continue_groups(context, runner, part, number)
+        prompts, drafts = await asyncio.to_thread(_sample_drafts, context, part, number)
+        asked = [(one, row) for one in part for row in range(group)]
+        pairs = [(one.episode, draft) for (one, _), draft in zip(asked, drafts, strict=True)]
+        rollouts = await runner.run_drafts(
+            pairs, [one.seed_of(row) for one, row in asked], step=2**31
+        )
+        require_budget(rollouts, context.budget)
+        all_rollouts += rollouts
+        kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
+        figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
+        context.on_progress(f"round {number + 1}: running", at + len(part), len(met), figures)
+    return kept
+
+
+async def _continue_groups(
+    context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
+) -> list[DraftGroup]:
+    """The groups, `recursion.share` of them after a first round that the policy wrote."""
+    settings = context.settings
+    rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
+    chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
+    if not chosen:
+        return list(part)
+    some = [part[at] for at in chosen]
+    prompts = [_group_prompt(context, one) for one in some]
+    drafts = await asyncio.to_thread(_write_drafts, context, some, prompts, 1, number=number)
+    pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
+    rollouts = await runner.run_drafts(pairs, [one.seed_of(0) for one in some], step=2**31)
+    require_budget(rollouts, context.budget)
+    found = list(part)
+    for at, each in zip(chosen, rollouts, strict=True):
+        if is_continuable(each):
+            found[at] = replace(part[at], root=each.draft, rounds=each.run.rounds)
+    return found
+
+
+def keep_right_drafts(
+    prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
+) -> list[TrainingExample]:
+    """The right drafts of each group, with their weights."""
+    kept: list[TrainingExample] = []
+    for number, prompt in enumerate(prompts):
+        mine = [p for p in rollouts[number * group : (number + 1) * group] if p.reward is not None]
+        right = [p for p in mine if p.grade is not None and (p.grade.score or 0.0) >= 1]
+        weights = draft_weights([len(p.run.rounds[-1].steps) for p in right], len(mine), shorter)
+        kept += [
+            TrainingExample(prompt, p.draft.text, weight)
+            for p, weight in zip(right, weights, strict=True)
+            if weight > 0
+        ]
+    return kept
+
+
+def _sample_drafts(
+    context: RejectionContext, part: Sequence[DraftGroup], number: int
+) -> tuple[list[str], list[PolicyDraft]]:
+    """The prompts, and a group of drafts for each."""
+    group = context.settings.rejection.group
+    prompts = [_group_prompt(context, one) for one in part]
+    if number < context.settings.rejection.random:
+        drafts = [draft for one in part for draft in random_drafts(context, one)]
+    else:
+        drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
+    for at, one in enumerate(part):  # what nobody tries is never found to be right
+        if one.root:
+            stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
+            drafts[at * group : at * group + len(stands)] = stands
+    return prompts, drafts
+
+
+def _group_prompt(context: RejectionContext, one: DraftGroup) -> str:
+    rendering = context.settings.prompt.rendering()
+    return render_chat_prompt(context.tokenizer, one.episode.request(rendering, one.rounds))
+
+
+def _write_drafts(
+    context: RejectionContext,
+    part: Sequence[DraftGroup],
+    prompts: Sequence[str],
+    group: int,
+    *,
+    number: int,
+) -> list[PolicyDraft]:
+    """So many drafts of the policy for each."""
+    settings, tokenizer = context.settings, context.tokenizer
+    ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
+    with bf16_autocast(settings):
+        rows = open_sampler(without_adapters(context.model), tokenizer).sample(
+            ids,
+            group,
+            max_tokens=settings.optimiser.completion,
+            temperature=1.0,
+            generator=torch.Generator().manual_seed(chance),
+        )
+    texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    if settings.rejection.stand_ins:
+        rng = Random(f"stand-ins {chance}")
+        texts = [
+            replace_missing_workers(
+                text, part[row // group], context.pool, rng, compact=settings.prompt.compact
+            )
+            for row, text in enumerate(texts)
+        ]
+    return [
+        PolicyDraft(
+            text=text,
+            prompt_tokens=len(ids[row // group]),
+            tokens=len(rows[row]),
+            root=part[row // group].root,
+        )
+        for row, text in enumerate(texts)
+    ]
+
+
+def replace_missing_workers(
+    text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
+) -> str:
+    """The draft with a random listed worker for each that its question does not list.
+
+    The same worker for every step of the one who is absent. A draft that is no workflow of anybody
+    stays as it is.
+    """
+    listed = one.episode.pool
+    try:
+        flow = parse_workflow(text, everyone, revise=one.root is not None)
+    except WorkflowError:
+        return text
+    if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
+        return text
+    found = {w.id: w.id if w.id in listed else rng.choice(listed.workers).id for w in everyone}
+    steps = tuple(replace(step, worker=found[step.worker]) for step in flow.steps)
+    return render_workflow(Workflow(steps), listed, names=compact)
+
+
+def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
+    """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
+    settings, pool = context.settings, one.episode.pool
+    rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
+    again = one.root is not None
+    free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
+    flows = (
+        random_workflow(rng, pool, revise=again, free=free) for _ in range(settings.rejection.group)
+    )
+    return [
+        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=one.root)
+        for flow in flows
+    ]
+
+
+def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
+    """The likelihood of the kept drafts, each as important as its weight says."""
+    rejection = context.settings.rejection
+    steps = rejection.steps
+
+    def heard(step: int, loss: FitLoss) -> None:
+        context.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss.shown})
+
+    if kept:
+        batches = _draw_batches(
+            kept, rejection, Random(f"rejection {context.settings.seed} {number}")
+        )
+        fit_examples(
+            context.model,
+            context.tokenizer,
+            batches=batches,
+            steps=steps,
+            learning_rate=rejection.learning_rate,
+            on_step=heard,
+            autocast=bf16_autocast(context.settings),
+        )
+
+
+def _draw_batches(
+    kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
+) -> Iterator[list[TrainingExample]]:
+    """Batches drawn without end, by weight."""
+    weights = [one.weight for one in kept]
+    while True:
+        yield [one._replace(weight=1.0) for one in rng.choices(kept, weights, k=rejection.batch)]

@@ -1,0 +1,278 @@
+"""TRL's asynchronous reward: every completion of a step is conducted, all at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import Lock
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from batuta.core import MalformedPlan, Outcome
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.grpo import FirstRound
+from batuta.lab.train.reward import mix_rewards
+from batuta.lab.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.lab.train.settings import TrainSettings
+
+RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
+"""Receives every step's executed completions."""
+
+_LEAST_COST = 0.003
+"""Of a call, where it is raised."""
+EASY_LEVEL, HARD_LEVEL = 1, 6
+"""Difficulty of what is counted as easy at most and as hard at least."""
+
+
+class RewardFunction:
+    """Runs, grades, and rewards."""
+
+    __name__ = "conducted"
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        episodes: Sequence[Episode],
+        open_runner: Callable[[], Awaitable[RolloutRunner]],
+        on_rollouts: RolloutListener,
+    ) -> None:
+        """Learns what to run.
+
+        Args:
+            settings: of the training.
+            episodes: what the rows are about.
+            open_runner: opens the workers' clients, in the loop where they will be called.
+            on_rollouts: receives what was run.
+        """
+        self._settings = settings
+        self._episodes = episodes
+        self._open_runner = open_runner
+        self._runner: RolloutRunner | None = None
+        self._on_rollouts = on_rollouts
+        self._running: dict[int, Future[list[GradedRollout]]] = {}
+        self._opening = Lock()
+        self.has_budget = settings.pool.max_usd is not None
+        self.refused = False
+        """True if the training's budget refused a call of the last batch."""
+
+    async def __call__(
+        self,
+        *,
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        episode: Sequence[int],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        root: Sequence[FirstRound | None] | None = None,
+        prompt_tokens: Sequence[int] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """The reward of every completion; None: it leaves its group."""
+        began = time.perf_counter()
+        step = int(trainer_state.global_step)
+        roots = root or [None] * len(completions)
+        running = self._running.pop(step, None)
+        if running is None:
+            texts = [_completion_text(said) for said in completions]
+            read = prompt_tokens or [0] * len(completions)
+            rollouts = await self._run_batch(
+                step, self._drafts(texts, episode, completion_ids, read=read, roots=roots), roots
+            )
+        else:
+            rollouts = await asyncio.wrap_future(running)
+        rewards = [each.reward for each in rollouts]
+        self.refused = any(each.refused for each in rollouts)
+        if self.refused:  # `StalePolicyTrainer` ends the training before it learns from them
+            return rewards
+        groups = [
+            (number, start and start.row) for number, start in zip(episode, roots, strict=True)
+        ]
+        figures = rollout_metrics(rollouts) | {"no_spread": share_without_spread(groups, rewards)}
+        for name, value in figures.items():
+            log_metric(name, value)
+        log_metric("time/playing", time.perf_counter() - began)
+        self._on_rollouts(step, rollouts)
+        return mix_rewards(
+            rewards,
+            [root and root.row for root in roots],
+            self._settings.recursion.discount,
+        )
+
+    def start_rollouts(
+        self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
+    ) -> None:
+        """Begin to run and grade the batch of a later step; that step awaits it.
+
+        Args:
+            step: that learns from it.
+            rows: in TRL's form, with the `episode` of each.
+            texts: the completions.
+            loop: where workers are called, running in another thread.
+        """
+        roots = rows["root"]
+        drafts = self._drafts(
+            texts, rows["episode"], rows["completion_ids"], read=rows["prompt_tokens"], roots=roots
+        )
+        self._running[step] = asyncio.run_coroutine_threadsafe(
+            self._run_batch(step, drafts, roots), loop
+        )
+
+    async def cancel(self) -> None:
+        """End what is being run for later steps, and wait for its end; in that same loop."""
+        running = [asyncio.wrap_future(each) for each in self._running.values()]
+        self._running.clear()
+        for each in running:
+            each.cancel()
+        if running:
+            await asyncio.wait(running)
+
+    def _drafts(
+        self,
+        texts: Sequence[str],
+        numbers: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        *,
+        read: Sequence[int],
+        roots: Sequence[FirstRound | None],
+    ) -> list[tuple[Episode, PolicyDraft]]:
+        """What is to be run for each row."""
+        return [
+            (
+                self._episodes[number],
+                PolicyDraft(
+                    text=text,
+                    prompt_tokens=tokens,
+                    tokens=len(mine),
+                    root=start and start.draft,
+                ),
+            )
+            for number, text, tokens, mine, start in zip(
+                numbers, texts, read, ids, roots, strict=True
+            )
+        ]
+
+    async def _run_batch(
+        self,
+        step: int,
+        drafts: Sequence[tuple[Episode, PolicyDraft]],
+        roots: Sequence[FirstRound | None],
+    ) -> list[GradedRollout]:
+        seeds = [self._seed(step, start.row if start else row) for row, start in enumerate(roots)]
+        runner = await self._open_runner_once()
+        return await runner.run_drafts(drafts, seeds, step)
+
+    def run_first_rounds(
+        self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
+    ) -> list[FirstRound | None]:
+        """First rounds, executed now because a second round's prompt shows them."""
+        seeds = [self._seed(step, row) for _, _, row in chosen]
+        drafts = [(e, draft) for e, draft, _ in chosen]
+        rollouts = self.run_drafts(drafts, seeds, trainer, step=step)
+        return [
+            None if not is_continuable(each) else FirstRound(draft, row, each.run.rounds)
+            for each, (_, draft, row) in zip(rollouts, chosen, strict=True)
+        ]
+
+    def run_drafts(
+        self,
+        drafts: Sequence[tuple[Episode, PolicyDraft]],
+        seeds: Sequence[int],
+        trainer: Any,
+        *,
+        step: int | None = None,
+    ) -> list[GradedRollout]:
+        """Drafts, executed at once; `step` is the one that they count in, None: the present one."""
+        counted = int(trainer.state.global_step) if step is None else step
+
+        async def run_all() -> list[GradedRollout]:
+            runner = await self._open_runner_once()
+            return await runner.run_drafts(drafts, seeds, counted)
+
+        return asyncio.run_coroutine_threadsafe(run_all(), trainer.async_loop).result()
+
+    def raise_cost(self, times: float) -> float:
+        """Charges so many times as much from now on, up to the ceiling; the new coefficient."""
+        if self._runner is None:
+            return self._settings.reward.coefficient
+        before = self._runner.rewards
+        cost = max(before.coefficient, _LEAST_COST) * times
+        changed = {"coefficient": min(cost, before.ceiling), "from_step": 0, "ramp": 1}
+        self._runner = replace(self._runner, rewards=before.model_copy(update=changed))
+        return self._runner.rewards.coefficient
+
+    async def _open_runner_once(self) -> RolloutRunner:
+        async with self._opening:  # batches of several steps begin at the same time
+            if self._runner is None:
+                self._runner = await self._open_runner()
+        return self._runner
+
+    def _seed(self, step: int, row: int) -> int:
+        return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
+
+
+def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
+    """The share of groups in which all completions earn the same, as far as they were judged.
+
+    They teach nothing. TRL's own figure (`frac_reward_zero_std`) counts so only where advantages
+    are divided by their group's spread.
+    """
+    earned: dict[Hashable, set[float | None]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        earned.setdefault(group, set()).add(reward)
+    return sum(len(values - {None}) < 2 for values in earned.values()) / len(earned)  # noqa: PLR2004 - two differ
+
+
+def is_continuable(rollout: GradedRollout) -> bool:
+    """Whether a second round can continue from it: its draft could be read."""
+    rounds = rollout.run.rounds
+    return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
+
+
+def _completion_text(completion: Any) -> str:
+    return completion if isinstance(completion, str) else str(completion[-1]["content"])
+
+
+def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
+    """What a step's rollouts say about the policy."""
+    valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
+    accepted = sum(not isinstance(each.run.rounds[-1].decision, MalformedPlan) for each in rollouts)
+    counted = [each for each in rollouts if each.reward is not None]
+    found = {
+        "valid": accepted / len(rollouts),
+        "outages": (len(rollouts) - len(counted)) / len(rollouts),
+        "limited": sum(one.run.outcome is Outcome.LIMITED for one in rollouts) / len(rollouts),
+        "right": _mean_or_zero(
+            [(each.grade.score or 0.0) if each.grade else 0.0 for each in counted]
+        ),
+        "steps": _mean_or_zero([len(each.run.rounds[-1].steps) for each in valid]),
+        "worker_tokens": _mean_or_zero([each.run.usage.total for each in valid]),
+    }
+    if not any(each.run.cost.unpriced_calls for each in valid):  # unknown is not zero
+        found["usd"] = _mean_or_zero([float(each.run.cost.usd) for each in valid])
+    found |= _second_round_metrics(rollouts)
+    easy = [
+        each for each in valid if (each.episode.task.difficulty or EASY_LEVEL + 1) <= EASY_LEVEL
+    ]
+    hard = [each for each in valid if (each.episode.task.difficulty or 0) >= HARD_LEVEL]
+    for name, some in (("steps_easy", easy), ("steps_hard", hard)):
+        if some:
+            found[name] = _mean_or_zero([len(each.run.rounds[-1].steps) for each in some])
+    return found
+
+
+def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, float]:
+    """How often the second round lets the answer stand, and when that is right."""
+    second = [each for each in rollouts if each.draft.root]
+    if not second:
+        return {}
+    stands = [each for each in second if each.run.rounds[-1].workflow is None]
+    return {
+        "second/stands": len(stands) / len(second),
+        "second/right": _mean_or_zero([float((e.grade and e.grade.score) or 0.0) for e in second]),
+    }
+
+
+def _mean_or_zero(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

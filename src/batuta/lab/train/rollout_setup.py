@@ -1,0 +1,207 @@
+"""How the workers and the judge of rollouts are opened: by names, so that any machine can do it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import anyio
+
+from batuta.clients import CallCache, CallCacheClient, HttpTransport
+from batuta.clients.cache import CallJournal
+from batuta.clients.cache_shared import open_shared_journal
+from batuta.clients.identity import client_identity
+from batuta.config.load import load_config
+from batuta.core import CallListener, Client, Grade, Reply, Request, Task, WorkerId
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import ConfigError
+from batuta.lab.evals.grading import open_answer_grader
+from batuta.lab.evals.pool_record import note_identities
+from batuta.lab.evals.setup import is_shared
+from batuta.lab.executor import LocalExecutor, open_executor
+from batuta.lab.task_sources import find_source_grader
+from batuta.lab.train.budget import TrainingBudget, budget_problem
+from batuta.lab.train.reward import Executions
+from batuta.lab.train.rollouts import DraftOrder, DraftRunner, OpenedDraftRunner, RolloutRunner
+from batuta.lab.train.run_folder import RunFolder
+from batuta.lab.train.settings import TrainSettings
+from batuta.language import PromptOptions
+from batuta.rendering.terminal import write_error
+
+CALLS_FILE = "calls.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSetup:
+    """The job of rollouts for processes that have nothing open yet."""
+
+    pool: str
+    """As `batuta ask --pool`; the files that it means are the same on every machine."""
+    rendering: PromptOptions
+    kinds: tuple[Task, ...]
+    """A task of each grader that is needed; a simulated world grades its own."""
+    journal: str | None
+    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    scope: str
+    """Within which a database's calls are shared: the training's folder."""
+    seconds: float | None
+    """Seconds that a run may take; None: the pool's own limit."""
+    judge: str | None = None
+    """The worker that grades what no rule decides."""
+    processes: int = 1
+    """That open this and call workers at the same time."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
+        """What runs an order; every connection ends with the block.
+
+        Raises:
+            BatutaError: the pool, the journal or the grader cannot be opened here.
+        """
+        async with AsyncExitStack() as stack:
+            yield (await self.open_runner(stack)).run_order
+
+    async def open_runner(
+        self, stack: AsyncExitStack, budget: TrainingBudget | None = None
+    ) -> DraftRunner:
+        """Workers and judge, closed with the stack, whose calls draw on the budget.
+
+        Raises:
+            BatutaError: the pool, the journal or the grader cannot be opened here.
+        """
+        http = await stack.enter_async_context(HttpTransport())
+        ensemble = await load_config(
+            http, pool=self.pool, conductor="best", time_scale=0.0, processes=self.processes
+        )
+        clients = dict(ensemble.clients)
+        if budget is not None:
+            clients |= {w.id: budget.limit_client(clients[w.id], w) for w in ensemble.pool}
+        if self.journal is not None and not ensemble.simulated:
+            self._tell_changes(clients)
+            journal = await self._open_journal(self.journal, stack)
+            clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
+        judging = self._find_judge(clients)
+        grade = await stack.enter_async_context(open_answer_grader(self.kinds, judging))
+
+        async def judge(task: Task, answer: str) -> Grade:
+            """The grade, by the grader of the source that the task came from."""
+            own = find_source_grader(task)
+            return await grade(task, answer) if own is None else own(task, answer)
+
+        limits = ensemble.limits
+        if self.seconds is not None:
+            limits = replace(limits, seconds=self.seconds)
+        return DraftRunner(clients=clients, judge=judge, rendering=self.rendering, limits=limits)
+
+    def _tell_changes(self, clients: Mapping[WorkerId, Client]) -> None:
+        """Say who is another one than when the folder was begun; the journal knows them apart."""
+        folder = Path(self.scope)
+        if not folder.is_dir():  # a folder on another machine
+            return
+        found = {str(w): known for w, one in clients.items() if (known := client_identity(one))}
+        if sentence := note_identities(folder, found).sentence:
+            write_error(f"batuta: {sentence}\n")
+
+    def _find_judge(self, clients: Mapping[WorkerId, Client]) -> Client | None:
+        """The worker that grades what no rule decides; None: none is named."""
+        if self.judge is None:
+            return None
+        if WorkerId(self.judge) not in clients:
+            raise ConfigError(f"reward.judge: there is no worker {self.judge!r} in {self.pool}")
+        return _SeededClient(clients[WorkerId(self.judge)])
+
+    async def _open_journal(self, journal: str, stack: AsyncExitStack) -> CallJournal:
+        if is_shared(journal):
+            return await stack.enter_async_context(open_shared_journal(journal, self.scope))
+        return stack.enter_context(CallCache(Path(journal)))
+
+
+@final
+class _SeededClient:
+    """A client whose requests have a seed, so that the journal keeps their replies too."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return the client's reply to the same request with a seed."""
+        sampling = request.sampling
+        if sampling.seed is None:
+            request = replace(request, sampling=replace(sampling, seed=0))
+        return await self._client.complete(request, listener)
+
+
+@final
+class RolloutRunnerFactory:
+    """Opens what runs rollouts in the loop in which it is called, and closes it there."""
+
+    def __init__(
+        self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            settings: the training's.
+            folder: where finished calls are kept, unless the settings name a database.
+            tasks: what will be asked.
+        """
+        pool = settings.pool
+        others = {task.grader: task for task in tasks if find_source_grader(task) is None}
+        file = str(folder.path / CALLS_FILE) if pool.journal is True else None
+        self._settings = settings
+        self._setup = RolloutSetup(
+            pool=pool.source,
+            rendering=settings.prompt.rendering(),
+            kinds=tuple(others.values()),
+            journal=pool.journal if isinstance(pool.journal, str) else file,
+            scope=str(settings.output),
+            seconds=pool.seconds,
+            judge=settings.reward.judge,
+        )
+        self._folder = folder.path
+        self._stack = AsyncExitStack()
+        self.budget: TrainingBudget | None = None
+        """The budget of the calls, set once a runner is open; None: there is no limit."""
+
+    async def __call__(self) -> RolloutRunner:
+        """What runs and rewards drafts, on the executor that the settings name.
+
+        Raises:
+            ConfigError: there is no such executor, or its machines have no journal in common.
+            BatutaError: the pool, the journal or the grader cannot be opened.
+        """
+        pool = self._settings.pool
+        if problem := budget_problem(self._settings):
+            raise ConfigError(problem)
+        executor = await self._stack.enter_async_context(
+            open_executor(pool.executor, pool.processes)
+        )
+        local = isinstance(executor, LocalExecutor)
+        journal = self._setup.journal
+        if executor.machines > 1 and journal is not None and not is_shared(journal):
+            raise ConfigError(
+                "rollouts on several machines share their finished calls by a database: set "
+                "pool.journal to postgresql://…, or to false"
+            )
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        job = replace(self._setup, processes=ranks * executor.processes)
+        if local:
+            places = anyio.Semaphore(pool.concurrency, fast_acquire=True)
+            if pool.max_usd is not None:
+                self.budget = TrainingBudget(self._settings, self._folder)
+                self._stack.callback(self.budget.close)
+            job = OpenedDraftRunner(await job.open_runner(self._stack, self.budget), places)
+        return RolloutRunner(
+            job=job,
+            rewards=self._settings.reward,
+            concurrency=pool.concurrency,
+            executor=executor,
+        )
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self._stack.aclose()

@@ -1,0 +1,199 @@
+"""Every completion of the policy is run by the engine and graded: hundreds at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from batuta.conductors import LLMConductor, RecursiveConductor
+from batuta.core import (
+    CallListener,
+    Client,
+    Grade,
+    Limits,
+    Pool,
+    Question,
+    Reply,
+    Request,
+    Run,
+    Task,
+    Usage,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.engine import RunSettings, conduct
+from batuta.lab.executor import Executor, ExecutorJob, LocalExecutor
+from batuta.lab.tasks.graders import grade_answer
+from batuta.lab.train.budget import is_refused
+from batuta.lab.train.episodes import Episode
+from batuta.lab.train.reward import Executions, right_shares, run_reward, scheduled_cost_weight
+from batuta.lab.train.settings import RewardSettings
+from batuta.language import PromptOptions
+from batuta.usage import ZERO_COST
+
+AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
+"""Grades an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDraft:
+    """A completion, as the policy wrote it."""
+
+    text: str
+    prompt_tokens: int = 0
+    tokens: int = 0
+    root: PolicyDraft | None = None
+    """The first round's draft, if this one is of a second round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedRollout:
+    """A completion, executed and graded."""
+
+    episode: Episode
+    draft: PolicyDraft
+    run: Run
+    grade: Grade | None
+    reward: float | None
+    """None: a worker's outage; the completion leaves its group."""
+    refused: bool = False
+    """True if the training's budget refused one of its calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftClient:
+    """A client that says what the policy has already written."""
+
+    draft: PolicyDraft
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The draft, with its tokens; the policy's own are free."""
+        usage = Usage(calls=1, input=self.draft.prompt_tokens, output=self.draft.tokens)
+        return Reply(text=self.draft.text, usage=usage, cost=ZERO_COST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftOrder:
+    """A draft that is to be run, here or on another machine."""
+
+    task: Task
+    pool: Pool
+    draft: PolicyDraft
+    seed: int
+    """Of its first run; each further one has the next."""
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRunner:
+    """Who runs drafts and who judges them."""
+
+    clients: Mapping[WorkerId, Client]
+    judge: AnswerGrader
+    rendering: PromptOptions
+    limits: Limits = Limits()
+    """The limits of a run, except for its rounds, which the draft decides."""
+
+    async def run_order(self, order: DraftOrder) -> Executions:
+        """Every run of the draft, one after another."""
+        seeds = range(order.seed, order.seed + order.times)
+        return [await self._run_draft(order, seed) for seed in seeds]
+
+    async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
+        """One run; a second round comes after its first, executed again with the same seed."""
+        draft = order.draft
+        conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
+        first = draft.root and LLMConductor(
+            name="policy", client=DraftClient(draft.root), rendering=self.rendering
+        )
+        run = await conduct(
+            Question.of(order.task.question),
+            RecursiveConductor(first, conductor) if first else conductor,
+            order.pool,
+            self.clients,
+            limits=replace(self.limits, rounds=2 if first else 1),
+            seed=seed,
+            settings=RunSettings(fallback=False, resamples=0),
+        )
+        if run.answer is None:
+            return run, None
+        return run, await grade_answer(self.judge, order.task, run.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedDraftRunner:
+    """The job of a runner that is open in this process already."""
+
+    runner: DraftRunner
+    places: anyio.Semaphore | None = None
+    """For all batches that are run at the same time; None: each has its own limit alone."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
+        """What runs an order; the runner stays open."""
+        yield self._run_in_place if self.places else self.runner.run_order
+
+    async def _run_in_place(self, order: DraftOrder) -> Executions:
+        async with self.places or nullcontext():
+            return await self.runner.run_order(order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRunner:
+    """Runs drafts, here or on other machines, and rewards them."""
+
+    job: ExecutorJob[DraftOrder, Executions]
+    rewards: RewardSettings
+    concurrency: int
+    executor: Executor = field(default_factory=LocalExecutor)
+
+    async def run_drafts(
+        self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
+    ) -> list[GradedRollout]:
+        """Run every draft; the rollouts, in the order of the drafts.
+
+        Args:
+            drafts: completions and what they are for.
+            seeds: of each draft's run.
+            step: of the training, which says how much of the cost is charged.
+        """
+        orders = [
+            DraftOrder(
+                task=episode.task,
+                pool=episode.pool,
+                draft=draft,
+                seed=seed,
+                times=self.rewards.executions,
+            )
+            for (episode, draft), seed in zip(drafts, seeds, strict=True)
+        ]
+        found: dict[int, Executions] = {}
+        await self.executor.run_all(
+            self.job, orders, found.__setitem__, concurrency=self.concurrency
+        )
+        executions = [found[place] for place in range(len(orders))]
+        charge = scheduled_cost_weight(step, self.rewards)
+        groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
+        shares = right_shares(groups, executions, self.rewards)
+        return [
+            self._reward_executions(episode, draft, parts, charge * share**self.rewards.by_ease)
+            for (episode, draft), parts, share in zip(drafts, executions, shares, strict=True)
+        ]
+
+    def _reward_executions(
+        self, episode: Episode, draft: PolicyDraft, parts: Executions, cost_weight: float
+    ) -> GradedRollout:
+        earned = [run_reward(run, grade, self.rewards, cost_weight) for run, grade in parts]
+        known = [value for value in earned if value is not None]
+        run, grade = parts[0]
+        return GradedRollout(
+            episode=episode,
+            draft=draft,
+            run=run,
+            grade=grade,
+            reward=sum(known) / len(known) if known else None,
+            refused=any(is_refused(run, grade) for run, grade in parts),
+        )

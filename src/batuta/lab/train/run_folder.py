@@ -1,0 +1,218 @@
+"""A training run's folder: what was asked for, what came of every step, and what was written."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from batuta.errors import StoreError
+from batuta.lab.train.rollouts import GradedRollout
+from batuta.lab.train.settings import TrainSettings
+
+LIBRARIES = ("batuta", "torch", "transformers", "trl", "accelerate", "peft", "tokenizers", "numpy")
+METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "settings.json"
+EVALUATION_FILE = "evaluation.jsonl"
+WANDB_FILE = "wandb-id.txt"
+
+
+class RunFolder:
+    """Writes `metrics.jsonl`, `samples.jsonl`, `settings.json` and `versions.json`."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the folder.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the run folder {path} cannot be made: {error.strerror}") from None
+
+    @property
+    def policy(self) -> Path:
+        """Where the trained model lies."""
+        return self.path / "policy"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where training can continue from."""
+        return self.path / "checkpoints"
+
+    def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
+        """Write down what is about to happen.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        found = {name: _package_version(name) for name in LIBRARIES}
+        about = {"command": list(command), "python": platform.python_version(), "libraries": found}
+        self._write(SETTINGS_FILE, settings.model_dump_json(indent=2))
+        self._write("versions.json", json.dumps(about, indent=2))
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            (self.path / name).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after that step, checkpoints too: training continues from there.
+
+        Raises:
+            StoreError: the files cannot be written.
+        """
+        begun = step or -1  # a training that starts over evaluates its start again
+        kept_of = ((METRICS_FILE, step), (EVALUATION_FILE, begun), (SAMPLES_FILE, step - 1))
+        for name, last in kept_of:  # samples are counted from 0
+            kept = [line for line in read_jsonl(self.path / name) if int(line["step"]) <= last]
+            self._write_lines(name, kept, "w")
+        for written, path in self.list_checkpoints():
+            if written > step:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def list_checkpoints(self) -> list[tuple[int, Path]]:
+        """Return the step and the folder of each checkpoint, the oldest first.
+
+        A copy that somebody has given another name is none of them.
+        """
+        folders = self.checkpoints.glob("checkpoint-*")
+        numbered = ((each.name.removeprefix("checkpoint-"), each) for each in folders)
+        return sorted((int(step), each) for step, each in numbered if step.isdecimal())
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """A step's figures.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        self._write_lines(METRICS_FILE, [line], "a")
+
+    def add_evaluation(self, line: Mapping[str, Any]) -> None:
+        """Add a policy's figures on the questions that are kept back.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        self._write_lines(EVALUATION_FILE, [line], "a")
+
+    def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
+        """Return the id of the run in Weights & Biases, made anew unless the training goes on.
+
+        Args:
+            wandb_id: as the settings say; empty: the one that is kept, or a new one.
+            resume: whether the training goes on.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        file = self.path / WANDB_FILE
+        known = file.read_text("utf-8").strip() if resume and file.is_file() else ""
+        chosen = wandb_id or known or uuid4().hex[:8]
+        self._write(WANDB_FILE, chosen)
+        return chosen
+
+    def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
+        """Some workflows of a step, as they were drafted, executed and graded.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
+
+    def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
+        """A listener that writes each step, its loss and the seconds so far to a file.
+
+        The file is `STAGE.jsonl`. What an earlier fit wrote of that first step and later ones is
+        forgotten, so a stage that is gone on with has one line a step. Besides the step it hears
+        the loss of its drafts and, where there are some, of its drills. It may raise StoreError:
+        the disk is full.
+        """
+        began, name, heard = monotonic(), f"{stage}.jsonl", False
+
+        def add(step: int, loss: float, drills: float | None) -> None:
+            nonlocal began, heard
+            if not heard:
+                kept = [each for each in read_jsonl(self.path / name) if each["step"] < step]
+                began -= kept[-1]["seconds"] if kept else 0.0
+                self._write_lines(name, kept, "w")
+                heard = True
+            line = {"step": step, "loss": round(loss, 4), "seconds": round(monotonic() - began, 1)}
+            if drills is not None:
+                line["drills"] = round(drills, 4)
+            self._write_lines(name, [line], "a")
+
+        return add
+
+    def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]], mode: str) -> None:
+        try:
+            with (self.path / name).open(mode, encoding="utf-8") as file:
+                file.writelines(_to_json(line) + "\n" for line in lines)
+        except OSError as error:
+            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
+
+
+def _to_json(line: Mapping[str, Any]) -> str:
+    """Write the line as JSON, whose only word for a figure that is not finite is null."""
+    return json.dumps(finite_figures(line), ensure_ascii=False, allow_nan=False)
+
+
+def finite_figures(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line with None in the place of every number that is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
+
+
+def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
+    """A rollout, as it is kept and shown."""
+    task, run = rollout.episode.task, rollout.run
+    return {
+        "step": step,
+        "task": task.id,
+        "tags": list(task.tags),
+        "difficulty": task.difficulty,
+        "question": task.question,
+        "pool": [worker.id for worker in rollout.episode.pool],
+        "draft": rollout.draft.text,
+        "rounds": len(run.rounds),
+        "steps": len(run.steps),
+        "tokens": run.usage.total,
+        "answer": run.answer,
+        "target": task.target,
+        "score": None if rollout.grade is None else rollout.grade.score,
+        "reward": rollout.reward,
+    }
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a JSONL file, none if it is not there; a line cut short is left out.
+
+    Earlier versions wrote NaN, which is read as None.
+    """
+    if not path.is_file():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text("utf-8").split("\n"):
+        try:
+            lines.append(json.loads(text, parse_constant=lambda _: None))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

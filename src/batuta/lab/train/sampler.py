@@ -1,0 +1,465 @@
+"""Completions of a small policy: one prefill a question, shared by its whole group.
+
+Generation dominates training, on a CPU above all. A group's completions continue the same prompt,
+so its keys and values are computed once and never copied: scores against them are one matrix
+product a question, and only the completions' own keys are kept a row. For Qwen2 and Llama, whose
+layers are the same; any other architecture is sampled by transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DynamicCache, GenerationConfig, Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import rotate_half
+
+from batuta.lab.train.device import linear_weights
+from batuta.language.parser import is_complete_draft
+
+OWN_ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+"""Model types in a config whose layers our own sampler computes, and their classes."""
+_LENGTH_DEPENDENT = ("dynamic", "longrope")
+"""Kinds of rotary positions that depend on the length of the whole text."""
+_TOLERANCE, _NARROW_TOLERANCE = 1e-3, 5e-2
+"""The tolerances of logits as a share of the largest; the second one is for bf16."""
+_CLOSING = re.compile(r"[\]}]")
+"""Matches a character that the last token of a draft must contain."""
+_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z", re.IGNORECASE)
+"""Matches the end of a prompt that has opened a thought for the policy."""
+_THOUGHT_TOKENS = 12
+"""The most tokens at a prompt's end that such an opening takes."""
+COMPACT_SHARE = 0.25
+"""Share of rows that have ended above which they are let go."""
+
+
+class ListEndDetector:
+    """Knows when a draft's last list is closed: nothing that comes after it is read.
+
+    Without it an entropy bonus pays for any words behind the lists.
+    """
+
+    def __init__(self, tokenizer: Any, size: int | None = None) -> None:
+        """Reads every token; only one with a closing bracket can end a draft.
+
+        Args:
+            tokenizer: of the policy.
+            size: tokens that the policy can write; a vocabulary is often rounded up to more than
+                its tokenizer has, and those mean nothing. None: as many as the tokenizer has.
+        """
+        texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        texts += [""] * ((size or 0) - len(texts))
+        self._may_end = torch.tensor([bool(_CLOSING.search(text)) for text in texts])
+        self._tokenizer = tokenizer
+
+    def opened_thought(self, prompt: Sequence[int]) -> str:
+        """Return the tag that opens a hidden thought at the prompt's end; empty if none does."""
+        found = _THOUGHT.search(self._tokenizer.decode(list(prompt[-_THOUGHT_TOKENS:])))
+        return found[0] if found else ""
+
+    def is_closed(self, written_BT: Tensor, opened: Sequence[str]) -> Tensor:
+        """Tell of each row whether its last token completes its draft.
+
+        Args:
+            written_BT: the drafts so far.
+            opened: what a row's prompt has opened, before its draft.
+        """
+        closed_B = self._may_end[written_BT[:, -1]]
+        for row in closed_B.nonzero().flatten().tolist():
+            draft = self._tokenizer.decode(written_BT[row].tolist(), skip_special_tokens=True)
+            closed_B[row] = is_complete_draft(opened[row] + draft)
+        return closed_B
+
+
+@contextmanager
+def stop_training(model: torch.nn.Module) -> Iterator[None]:
+    """Within it the model is not training; with gradient checkpointing it keeps keys only so."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Within it the matrices lie in memory as autocast computes with them; afterwards as before.
+
+    Autocast makes them narrow anew for every token that is written, which takes longer than the
+    products themselves. The numbers are the same. A matrix that is also the table of the
+    vocabulary's vectors stays as it is, for those are read wide. Without autocast nothing changes.
+    """
+    device: str = next(model.parameters()).device.type
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    matrices = linear_weights(model)
+    wide = [weight.data for weight in matrices]
+    try:
+        for weight in matrices:
+            weight.data = weight.data.to(torch.get_autocast_dtype(device))
+        yield
+    finally:
+        for weight, data in zip(matrices, wide, strict=True):
+            weight.data = data
+
+
+class Sampler:
+    """Samples completions of a Qwen2 or a Llama, always with its present weights."""
+
+    def __init__(
+        self,
+        model: Qwen2ForCausalLM,
+        *,
+        pad: int,
+        end: int,
+        end_detector: ListEndDetector | None = None,
+    ) -> None:
+        """Learns whose weights to read.
+
+        Args:
+            model: the policy.
+            pad: token that fills up prompts.
+            end: token that ends a completion.
+            end_detector: after which `end` follows by itself.
+        """
+        self._model = model
+        self._pad = pad
+        self._end = end
+        self._closing = end_detector
+
+    @classmethod
+    def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
+        """For drafts of workflows, which end with their lists."""
+        pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        detector = ListEndDetector(tokenizer, int(model.config.vocab_size))
+        return cls(model, pad=pad, end=end, end_detector=detector)
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        *,
+        max_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> list[list[int]]:
+        """`group` completions of every prompt, in the prompts' order.
+
+        Args:
+            prompts: token ids.
+            group: completions of each.
+            max_tokens: tokens of a completion at most, its end included.
+            temperature: 0 takes the likeliest token.
+            generator: of the chance.
+        """
+        with stop_training(self._model), narrow_weights(self._model):
+            decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
+            detector = self._closing
+            each = [detector.opened_thought(one) if detector else "" for one in prompts]
+            opened = [thought for thought in each for _ in range(group)]
+            return self._decode(decoding, opened, max_tokens, temperature, generator=generator)
+
+    def _decode(
+        self,
+        decoding: _Decoding,
+        opened: Sequence[str],
+        max_tokens: int,
+        temperature: float,
+        *,
+        generator: torch.Generator,
+    ) -> list[list[int]]:
+        """Token after token, until every row has ended; what was written is kept by the CPU."""
+        written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
+        rows = torch.arange(len(written))
+        logits = decoding.first
+        over = torch.zeros(len(rows), dtype=torch.bool)
+        for at in range(max_tokens):
+            chosen = _sample_tokens(logits, temperature, generator).cpu()
+            chosen = chosen.masked_fill(over, self._end)
+            written[rows, at] = chosen
+            over |= chosen == self._end
+            if self._closing is not None:
+                begun = [opened[int(row)] for row in rows]
+                over |= self._closing.is_closed(written[rows, : at + 1], begun)
+            if at == max_tokens - 1 or over.all():
+                break
+            if over.float().mean() > COMPACT_SHARE:
+                going = ~over
+                decoding.keep(going)
+                rows, chosen, over = rows[going], chosen[going], over[going]
+            logits = decoding.step(chosen, at)
+        return [_cut_at_end(row, (self._end,)) for row in written.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSampler:
+    """Samples completions of any causal language model by transformers' own `generate`."""
+
+    model: Any
+    tokenizer: Any
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        *,
+        max_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> list[list[int]]:
+        """As `Sampler.sample`; the prompts of a group are read once for each of its completions."""
+        found: list[list[int]] = []
+        ends = end_tokens(self.model, self.tokenizer)
+        asked = GenerationConfig(
+            do_sample=temperature > 0,
+            temperature=temperature if temperature > 0 else None,
+            top_k=0,
+            max_new_tokens=max_tokens,
+            num_return_sequences=group,
+            pad_token_id=int(self.tokenizer.pad_token_id),
+            eos_token_id=sorted(ends),
+        )
+        with stop_training(self.model), plain_generation(self.model):
+            for prompt in prompts:
+                torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+                ids = torch.tensor([list(prompt)], device=self.model.device)
+                rows = self.model.generate(
+                    ids, attention_mask=torch.ones_like(ids), generation_config=asked
+                )
+                found += [_cut_at_end(row, ends) for row in rows[:, len(prompt) :].tolist()]
+        return found
+
+
+def end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Return the tokens that end what the model writes: the tokenizer's and the model's own."""
+    told: Any = model.generation_config.eos_token_id
+    own: list[int] = [] if told is None else told if isinstance(told, list) else [told]
+    return {int(tokenizer.eos_token_id), *own}
+
+
+def drop_generation_settings(model: Any) -> None:
+    """Leave of the model's generation_config only which tokens are special.
+
+    Whatever a caller of `generate` does not set is taken from there: top-p, penalties, tokens that
+    are never written. The loss knows nothing of these.
+    """
+    kept: Any = model.generation_config
+    model.generation_config = GenerationConfig(
+        bos_token_id=kept.bos_token_id,
+        eos_token_id=kept.eos_token_id,
+        pad_token_id=kept.pad_token_id,
+    )
+
+
+@contextmanager
+def plain_generation(model: Any) -> Iterator[None]:
+    """Let the model write as its weights alone say within the block."""
+    kept: Any = model.generation_config
+    drop_generation_settings(model)
+    try:
+        yield
+    finally:
+        model.generation_config = kept
+
+
+def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
+    """Our own sampler where it can compute the model, else that of transformers."""
+    if own_sampler_problem(model) is None:
+        return Sampler.for_workflows(model, tokenizer)
+    return GenerateSampler(model, tokenizer)
+
+
+def architecture_problem(config: Any) -> str | None:
+    """Say why our own sampler cannot compute a model of that config; None if it may be able to."""
+    if config.model_type not in OWN_ARCHITECTURES:
+        return f"a {config.model_type}, and it computes only Qwen2 and Llama"
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ()
+    if any(kind != "full_attention" for kind in kinds) and not (
+        window and window >= config.max_position_embeddings
+    ):
+        return f"a model with a sliding window of {window} tokens, and it computes only whole ones"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in _LENGTH_DEPENDENT:
+        return f"a model with rotary positions of the type {rope}, which depend on a text's length"
+    return None
+
+
+_MATCHED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+"""Models that were tried, and whether our own sampler computes the logits of transformers."""
+
+
+def own_sampler_problem(model: Any) -> str | None:
+    """Say why our own sampler cannot compute the model; None if it can.
+
+    Once for each model its logits are compared with transformers' own: behind a familiar name may
+    be anything.
+    """
+    told = architecture_problem(model.config)
+    if told is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
+        told = f"a {type(model).__name__}, and it computes only Qwen2 and Llama"
+    if told:
+        return told
+    if model not in _MATCHED:
+        _MATCHED[model] = _matches_transformers(model)
+    return None if _MATCHED[model] else "a model whose logits it does not compute"
+
+
+@torch.inference_mode()
+def _matches_transformers(model: Any) -> bool:
+    """Tell whether our own sampler's logits are those of transformers, on two short texts."""
+    ids = (torch.arange(18, device=model.device) * 7919 + 3).view(2, 9) % model.config.vocab_size
+    with stop_training(model):
+        theirs = model(ids, use_cache=False).logits[:, 5:].float()
+        try:
+            decoding = _Decoding(model, ids[:, :6].tolist(), pad=0, group=1, most=3)
+            steps = [decoding.step(ids[:, 6 + at], at) for at in range(3)]
+        except (AttributeError, LookupError, RuntimeError, TypeError):
+            return False
+    ours = torch.stack([decoding.first, *steps], 1).float()
+    narrow = torch.is_autocast_enabled(model.device.type) or theirs.dtype != torch.float32
+    allowed = (_NARROW_TOLERANCE if narrow else _TOLERANCE) * max(1.0, float(theirs.abs().max()))
+    return bool((ours - theirs).abs().max() < allowed)
+
+
+def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """A token a row, by inversion: `torch.multinomial` took half of all sampling time.
+
+    The chance is the processor's, wherever the logits are.
+    """
+    if temperature <= 0:
+        return logits.argmax(-1)
+    heaps = torch.softmax(logits.float() / temperature, -1).cumsum(-1)
+    drawn = torch.rand((len(heaps), 1), generator=generator).to(heaps.device) * heaps[:, -1:]
+    return torch.searchsorted(heaps, drawn).squeeze(1).clamp_(max=heaps.shape[-1] - 1)
+
+
+def _cut_at_end(row: list[int], ends: Collection[int]) -> list[int]:
+    """Return the tokens up to and with the first of `ends`."""
+    first = next((at for at, token in enumerate(row) if token in ends), len(row))
+    return row[: first + 1]
+
+
+def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return the last matrix as autocast computes with it; it may be the table of vectors too."""
+    if type(head) is not torch.nn.Linear or head.bias is not None:
+        return head  # with adapters
+    device = head.weight.device.type
+    narrow = torch.is_autocast_enabled(device)
+    weight = head.weight.to(torch.get_autocast_dtype(device)) if narrow else head.weight
+    return partial(functional.linear, weight=weight)
+
+
+class _Decoding:
+    """The state of one batch: shared keys of the prompts (Q) and own keys of the rows (B)."""
+
+    def __init__(
+        self,
+        model: Qwen2ForCausalLM,
+        prompts: Sequence[Sequence[int]],
+        pad: int,
+        group: int,
+        *,
+        most: int,
+    ) -> None:
+        config: Any = model.config
+        self.model: Any = model
+        self.group = group
+        self.kv_heads: int = config.num_key_value_heads
+        self.shared_heads: int = config.num_attention_heads // self.kv_heads
+        attention: Any = model.model.layers[0].self_attn
+        self.width: int = attention.head_dim
+        self.scaling: float = attention.scaling
+        self.device: torch.device = self.model.device
+        lengths_Q = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        longest = int(lengths_Q.max())
+        padded = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
+        mask_QP = torch.arange(longest, device=self.device)[None] < lengths_Q[:, None]
+        cache: Any = DynamicCache()
+        read_QP = torch.tensor(padded, device=self.device)
+        inner = self.model.model(read_QP, attention_mask=mask_QP.long(), cache=cache)
+        every_Q = torch.arange(len(prompts), device=self.device)
+        last_QD = inner.last_hidden_state[every_Q, lengths_Q - 1]
+        self.head = _head_of(self.model.lm_head)
+        self.first: Tensor = self.head(last_QD).repeat_interleave(group, 0)
+        self.prompt_keys = [layer.keys.transpose(-1, -2).contiguous() for layer in cache.layers]
+        self.prompt_values = [layer.values.contiguous() for layer in cache.layers]
+        self.hidden_QP = torch.zeros(mask_QP.shape, device=self.device)
+        self.hidden_QP.masked_fill_(~mask_QP, float("-inf"))
+        self.lengths_B = lengths_Q.repeat_interleave(group)
+        rows = len(prompts) * group
+        shape = (rows, self.kv_heads, most, self.width)
+        self.own_keys = [torch.empty(shape, device=self.device) for _ in cache.layers]
+        self.own_values = [torch.empty(shape, device=self.device) for _ in cache.layers]
+
+    def keep(self, going_B: Tensor) -> None:
+        """Go on with these rows only; each then has its prompt for itself."""
+        going_B = going_B.to(self.device)
+        rows = torch.arange(len(going_B), device=self.device)
+        which = rows.div(self.group, rounding_mode="floor")[going_B]
+        self.prompt_keys = [keys[which] for keys in self.prompt_keys]
+        self.prompt_values = [values[which] for values in self.prompt_values]
+        self.hidden_QP = self.hidden_QP[which]
+        self.lengths_B = self.lengths_B[going_B]
+        self.own_keys = [keys[going_B] for keys in self.own_keys]
+        self.own_values = [values[going_B] for values in self.own_values]
+        self.group = 1
+
+    def step(self, tokens_B: Tensor, at: int) -> Tensor:
+        """The logits after `tokens_B`, which stand at position `at` of the completions."""
+        core = self.model.model
+        hidden = core.embed_tokens(tokens_B.to(self.device))[:, None]
+        cos, sin = core.rotary_emb(hidden, (self.lengths_B + at)[:, None])
+        for index, layer in enumerate(core.layers):
+            normed = layer.input_layernorm(hidden)
+            hidden = hidden + self._attend(layer.self_attn, index, normed, (cos, sin), at=at)
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return self.head(core.norm(hidden[:, 0]))
+
+    def _attend(
+        self, attention: Any, index: int, hidden: Tensor, turn: tuple[Tensor, Tensor], *, at: int
+    ) -> Tensor:
+        rows = len(hidden)
+        cos, sin = turn
+        query = attention.q_proj(hidden).view(rows, -1, self.width)
+        key = attention.k_proj(hidden).view(rows, -1, self.width)
+        query = query * cos + rotate_half(query) * sin
+        self.own_keys[index][:, :, at] = key * cos + rotate_half(key) * sin
+        self.own_values[index][:, :, at] = attention.v_proj(hidden).view(rows, -1, self.width)
+        mixed = self._mix(index, query * self.scaling, at + 1)
+        return attention.o_proj(mixed.reshape(rows, 1, -1))
+
+    def _mix(self, index: int, query: Tensor, own: int) -> Tensor:
+        """Values weighted over the prompt, which the group shares, and the row's own tokens."""
+        rows, heads, repeats = len(query), self.kv_heads, self.shared_heads
+        questions = rows // self.group
+        own_keys = self.own_keys[index][:, :, :own]
+        own_values = self.own_values[index][:, :, :own]
+        query = query.view(rows, heads, repeats, self.width)
+        grouped = query.view(questions, self.group, heads, repeats, self.width).transpose(1, 2)
+        grouped = grouped.reshape(questions, heads, self.group * repeats, self.width)
+        to_prompt = grouped @ self.prompt_keys[index] + self.hidden_QP[:, None, None]
+        to_prompt = to_prompt.view(questions, heads, self.group, repeats, -1).transpose(1, 2)
+        to_prompt = to_prompt.reshape(rows, heads, repeats, -1)
+        to_own = query @ own_keys.transpose(-1, -2)
+        weights = functional.softmax(torch.cat([to_prompt, to_own], -1), -1)
+        on_prompt, on_own = weights.split([to_prompt.shape[-1], own], -1)
+        on_prompt = on_prompt.view(questions, self.group, heads, repeats, -1).transpose(1, 2)
+        on_prompt = on_prompt.reshape(questions, heads, self.group * repeats, -1)
+        mixed = (on_prompt @ self.prompt_values[index]).view(
+            questions, heads, self.group, repeats, self.width
+        )
+        mixed = mixed.transpose(1, 2).reshape(rows, heads, repeats, self.width)
+        return mixed + on_own @ own_values

@@ -1,0 +1,108 @@
+"""`batuta train selector`: from outcomes to a folder, with what it earns on held-out questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from batuta.conductors.selector import save_selector
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.baselines import fit_cascade, save_cascade
+from batuta.lab.learners.history import History, history_from_record, read_history
+from batuta.lab.learners.selector_training import FOLDS, SelectorRecipe, fit_selector, random_folds
+from batuta.lab.tasks.recorded import load_recorded
+
+RECORDED_PREFIX = "recorded:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorTraining:
+    """What a training gave; shares are of the held-out questions, in [0, 1]."""
+
+    folder: Path
+    name: str
+    workers: int
+    training_questions: int
+    """Training questions."""
+    held_out_questions: int
+    """Questions at random that it never saw."""
+    credit: float
+    """Mean credit of the workers it picked."""
+    best_single: float
+    """Mean credit of the worker that is the best on the training questions."""
+    oracle: float
+    """Mean credit of the best worker of each question."""
+    cascade: tuple[float, float] | None
+    """Mean credit of the cascade, and its calls a question; None: there were no answers."""
+
+
+def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
+    """The history that a command line names.
+
+    Args:
+        history: a file of outcomes.
+        tasks: `recorded:` and the name of a recorded set.
+        data: the data folder of recorded sets; None: the usual one.
+
+    Raises:
+        ConfigError: not exactly one of both is given, or `tasks` is no recorded set.
+        SourceError: the file or the set cannot be read.
+    """
+    if (history is None) == (tasks is None):
+        raise ConfigError(
+            "a selector learns from outcomes: give --history FILE or --tasks recorded:NAME"
+        )
+    if history is not None:
+        return read_history(history)
+    if tasks is None or not tasks.startswith(RECORDED_PREFIX):
+        raise ConfigError(f"{tasks} has no recorded outcomes; name a set as recorded:NAME")
+    return history_from_record(
+        load_recorded(tasks.removeprefix(RECORDED_PREFIX), folder=data, with_texts=False)
+    )
+
+
+def train_selector(
+    history: History,
+    out: Path,
+    recipe: SelectorRecipe | None = None,
+    *,
+    seed: int = 0,
+) -> SelectorTraining:
+    """Fit on four fifths of the questions, measure on the last fifth, write the folder.
+
+    Where the history has the answers of each run, the cascade too.
+
+    Raises:
+        SourceError: the history has too few questions, or lacks the costs that the recipe needs.
+        StoreError: the folder cannot be written.
+    """
+    known = history.drop_unscored()
+    if len(known.questions) < 2 * FOLDS:
+        raise SourceError(
+            f"{len(known.questions)} questions have a score; a selector needs far more"
+        )
+    fold_n = random_folds(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
+    taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
+    selector = fit_selector(taught, recipe, seed=seed)
+    save_selector(selector, out)
+    earned: tuple[float, float] | None = None
+    if taught.samples is not None:
+        cascade = fit_cascade(taught, recipe, seed=seed, selector=selector)
+        save_cascade(cascade, out)
+        credit_n, calls_n = cascade.replay_history(held)
+        earned = float(credit_n.mean()), float(calls_n.mean())
+    picked = np.asarray(selector.choose_indices(held.questions))
+    best = taught.workers.index(taught.best_worker())
+    return SelectorTraining(
+        folder=out,
+        name=selector.name,
+        workers=len(history.workers),
+        training_questions=len(taught.questions),
+        held_out_questions=len(held.questions),
+        credit=float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
+        best_single=float(np.nanmean(held.scores_qm[:, best])),
+        oracle=float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
+        cascade=earned,
+    )

@@ -1,0 +1,185 @@
+"""Calibration: every worker alone on the same questions of every group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from batuta.conductors.workflow_selector.reader import Floats, Places
+from batuta.core import Pool, Skill, Task, Worker, WorkerId
+from batuta.core.intervals import wilson_interval
+from batuta.errors import ConfigError
+from batuta.lab.tune.candidate_runner import CandidateResult, CandidateRunner
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.grouping import Grouping
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.stages import TuneStage
+
+_CALIBRATED = 30
+"""Questions of each group on which every worker is measured at most."""
+_FAILED = 0.8
+"""Share of calls without a score from which on a worker is left out."""
+_PRIOR = 6.0
+"""Questions that the mean over all groups counts for in a group's share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredShare:
+    """How often a worker is right."""
+
+    questions: int
+    share: float | None
+    """As counted; None: nothing was scored."""
+    low: float | None
+    high: float | None
+    """95% interval of it, by Wilson's method."""
+    shrunk: float | None
+    """Drawn towards the worker's mean where data are few: the best guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCard:
+    """What calibration found out about a worker."""
+
+    worker: WorkerId
+    overall: MeasuredShare
+    by_group: tuple[MeasuredShare, ...]
+    usd: float | None
+    """Dollars a question; None: its price is unknown."""
+    seconds: float | None
+    failed: int
+    """Calls that gave no answer, or whose answer nobody could grade."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether anything it said was scored."""
+        return self.overall.questions > 0
+
+
+def measure_workers(
+    runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
+) -> tuple[WorkerCard, ...]:
+    """The cards of all workers, from what they did alone on these questions."""
+    return tuple(
+        _card_of(runner, worker.id, tasks=tasks, group_n=group_n, groups=groups)
+        for worker in runner.pool
+    )
+
+
+def _card_of(
+    runner: CandidateRunner,
+    worker: WorkerId,
+    tasks: Sequence[Task],
+    group_n: Places,
+    *,
+    groups: int,
+) -> WorkerCard:
+    found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
+    result = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
+    scored = [(one.score, group) for one, group in result if one.score is not None]
+    mean = float(np.mean([score for score, _ in scored])) if scored else None
+    answered = [one for one, _ in result if one.score is not None]
+    return WorkerCard(
+        worker=worker,
+        overall=share_of([score for score, _ in scored], mean),
+        by_group=tuple(
+            share_of([score for score, at in scored if at == group], mean)
+            for group in range(groups)
+        ),
+        usd=_usd_of(runner, worker, answered),
+        seconds=float(np.median([one.seconds for one in answered])) if answered else None,
+        failed=len(result) - len(scored),
+    )
+
+
+def _usd_of(
+    runner: CandidateRunner, worker: WorkerId, answered: Sequence[CandidateResult]
+) -> float | None:
+    if runner.pool[worker].price is None or not answered:
+        return None
+    return float(sum(one.usd for one in answered)) / len(answered)
+
+
+def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
+    """The share of these scores, drawn towards the worker's mean over all groups."""
+    count = len(scores)
+    if not count or mean is None:
+        return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)
+    total = float(sum(scores))
+    low, high = wilson_interval(round(total), count)
+    shrunk = (total + _PRIOR * mean) / (count + _PRIOR)
+    return MeasuredShare(questions=count, share=total / count, low=low, high=high, shrunk=shrunk)
+
+
+def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str]) -> Pool:
+    """The pool with what was measured in the place of what was believed."""
+    known = {card.worker: card for card in cards}
+    workers: list[Worker] = []
+    for worker in pool:
+        card = known[worker.id]
+        skills = tuple(
+            Skill(family=name, share=round(one.shrunk, 3), questions=one.questions)
+            for name, one in zip(names, card.by_group, strict=True)
+            if one.questions and one.shrunk is not None
+        )
+        strength = card.overall.share
+        workers.append(replace(worker, strength=strength, skills=skills, seconds=card.seconds))
+    return Pool(tuple(workers))
+
+
+def mean_scores(
+    runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
+) -> Floats:
+    """The workers' mean score on each question: how easy it proved."""
+    rows: list[float] = []
+    for task in tasks:
+        found = [runner.find_result(task, Candidate.single(worker)) for worker in workers]
+        scores = [one.score for one in found if one is not None and one.score is not None]
+        rows.append(float(np.mean(scores)) if scores else 0.5)
+    return np.asarray(rows, np.float32)
+
+
+async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
+    """Every worker alone on the first questions of every group, while there is money."""
+    group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
+    by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
+    chosen: list[int] = []
+    singles = [Candidate.single(worker.id) for worker in context.runner.pool]
+    has_money = context.has_money(context.ends[TuneStage.CALIBRATE])
+    for turn in range(_CALIBRATED):
+        now = [int(places[turn]) for places in by_group if turn < len(places)]
+        if not now or (turn and not has_money(len(now) * len(singles))):
+            break
+        asked = [context.parts.search[place] for place in now]
+        if not await context.runner.run_all((t, one) for t in asked for one in singles):
+            break
+        chosen += now
+    if not chosen:
+        raise ConfigError(
+            "the budget does not suffice to ask every worker one question of every group: "
+            f"that takes {len(by_group) * len(singles)} calls"
+        )
+    context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
+    return [context.parts.search[place] for place in chosen], group_n[chosen]
+
+
+def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
+    """Who goes on, and who is left out because it hardly ever answers.
+
+    Raises:
+        ConfigError: nobody goes on.
+    """
+    failing = [
+        card.worker
+        for card in cards
+        if card.failed >= _FAILED * (card.failed + card.overall.questions)
+    ]
+    usable = tuple(card.worker for card in cards if card.worker not in failing)
+    if not usable:
+        raise ConfigError(
+            "no worker gave answers that could be graded; try batuta pool check, and the "
+            "questions' graders"
+        )
+    return usable, tuple(failing)

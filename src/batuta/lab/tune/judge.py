@@ -1,0 +1,221 @@
+"""Judgement: the nominees against their opponents, on questions that nothing was learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+
+import numpy as np
+
+from batuta.core import Task
+from batuta.lab.evals.stats import (
+    Difference,
+    RunKey,
+    correct_p_values,
+    paired_difference,
+    paired_mean,
+    score_interval,
+)
+from batuta.lab.tune.candidate_runner import CandidateRunner, Entry
+
+MARGIN = 0.02
+"""Share right by which a cheaper system may be worse and still count as not worse."""
+ALPHA = 0.05
+"""The claimed rate of wrong verdicts, for all comparisons of a judgement together."""
+_Z_BOTH, _Z_POWER = 1.959963984540054, 0.8416212335729143
+_FEW = 10
+"""Questions below which nothing is compared."""
+
+
+class Verdict(StrEnum):
+    """What the judgement says of a nominee."""
+
+    BETTER = "better"
+    CHEAPER = "not worse, and cheaper"
+    UNDECIDED = "not shown to be better"
+    WORSE = "worse"
+    SAME = "the same system"
+    UNJUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemFigures:
+    """How a system did on the questions of a part."""
+
+    name: str
+    questions: int
+    share: float | None
+    low: float | None
+    high: float | None
+    usd: float
+    """Dollars a question."""
+    calls: float
+    """A question."""
+    seconds: float
+    failed: int
+    """Runs without a score: outages and undecided grades."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A nominee and its opponent, on the same questions."""
+
+    nominee: str
+    opponent: str
+    verdict: Verdict
+    questions: int
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_corrected: float | None
+    """For the comparisons of the judgement, by Holm's method."""
+    detectable: float | None
+    """The smallest gain that so many questions show in 80 of 100 judgements."""
+    usd_saved: float
+    """Dollars a question by which the nominee is cheaper; negative: dearer."""
+
+
+Assignment = Mapping[str, Entry]
+"""A system, as what it runs on each question."""
+
+
+def describe_system(
+    name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
+) -> SystemFigures:
+    """What is known of the system on those questions that it has run."""
+    found = [
+        one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
+    ]
+    scores = [one.score for one in found if one.score is not None]
+    low, high = score_interval([[score] for score in scores]) if scores else (None, None)
+    many = max(len(found), 1)
+    return SystemFigures(
+        name=name,
+        questions=len(scores),
+        share=sum(scores) / len(scores) if scores else None,
+        low=low,
+        high=high,
+        usd=float(sum(one.usd for one in found)) / many,
+        calls=sum(one.calls for one in found) / many,
+        seconds=sum(one.seconds for one in found) / many,
+        failed=len(found) - len(scores),
+    )
+
+
+def scores_of(
+    runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
+) -> dict[str, float]:
+    """The system's score on each question where it has one."""
+    found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
+    return {key: one.score for key, one in found.items() if one and one.score is not None}
+
+
+def compare_nominees(
+    pairs: Sequence[tuple[SystemFigures, SystemFigures]],
+    scores: Mapping[str, Mapping[str, float]],
+    alpha: float = ALPHA,
+) -> tuple[Comparison, ...]:
+    """Compare each nominee with its opponent; p is corrected for the number of pairs.
+
+    Args:
+        pairs: nominee and opponent.
+        scores: of each system by question.
+        alpha: the rate of wrong verdicts of all pairs together; less at an early look.
+    """
+    gaps = {
+        (nominee.name, opponent.name): gap
+        for nominee, opponent in pairs
+        if (gap := _find_gap(scores[nominee.name], scores[opponent.name])) is not None
+    }
+    corrected = correct_p_values({" ".join(pair): gap for pair, gap in gaps.items()})
+    margin_alpha = alpha / 2 / max(len(pairs), 1)  # one-sided, as is usual for non-inferiority
+    return tuple(
+        _compare_systems(
+            nominee,
+            opponent,
+            corrected.get(f"{nominee.name} {opponent.name}"),
+            scores,
+            alphas=(alpha, margin_alpha),
+        )
+        for nominee, opponent in pairs
+    )
+
+
+def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Difference | None:
+    """Test the paired difference; return None where no scores differ or the questions are few."""
+    common = ours.keys() & theirs.keys()
+    if len(common) < _FEW or all(ours[key] == theirs[key] for key in common):
+        return None
+    return paired_difference(_as_runs(ours), _as_runs(theirs))
+
+
+def _as_runs(scores: Mapping[str, float]) -> dict[RunKey, float]:
+    """Each question was asked once."""
+    return {(question, 0): score for question, score in scores.items()}
+
+
+def _compare_systems(
+    nominee: SystemFigures,
+    opponent: SystemFigures,
+    gap: Difference | None,
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    alphas: tuple[float, float],
+) -> Comparison:
+    ours, theirs = scores[nominee.name], scores[opponent.name]
+    common = sorted(ours.keys() & theirs.keys())
+    deltas = np.array([ours[key] - theirs[key] for key in common])
+    saved = opponent.usd - nominee.usd
+    return Comparison(
+        nominee=nominee.name,
+        opponent=opponent.name,
+        verdict=verdict_of(gap, deltas, saved, alphas=alphas),
+        questions=len(common),
+        difference=float(deltas.mean()) if common else None,
+        low=gap.low if gap else None,
+        high=gap.high if gap else None,
+        p=gap.p if gap else None,
+        p_corrected=gap.p_corrected if gap else None,
+        detectable=smallest_gain(deltas) if len(common) >= _FEW else None,
+        usd_saved=saved,
+    )
+
+
+def verdict_of(
+    gap: Difference | None, deltas: np.ndarray, saved: float, *, alphas: tuple[float, float]
+) -> Verdict:
+    """Return what the paired differences of two systems say of the first.
+
+    Args:
+        gap: the test of the difference; None: too few questions, or none tells them apart.
+        deltas: on each question.
+        saved: dollars of a question by which the first is cheaper.
+        alphas: the rates of error of "better" and "worse", for p as it is corrected, and of "not
+            worse by more than the margin", one-sided.
+    """
+    if len(deltas) < _FEW:
+        return Verdict.UNJUDGED
+    if gap is not None and gap.p_corrected < alphas[0]:
+        return Verdict.BETTER if gap.mean > 0 else Verdict.WORSE
+    if saved > 0 and least_difference(deltas, alphas[1]) > -MARGIN:
+        return Verdict.CHEAPER
+    return Verdict.UNDECIDED if gap is not None or saved > 0 else Verdict.SAME
+
+
+def least_difference(deltas: np.ndarray, alpha: float) -> float:
+    """Return the lower bound of the mean difference, one-sided and with an error of `alpha`.
+
+    With alpha = 0.025 it is above -2 points from 97 questions on that do not tell the two apart.
+    """
+    mean, error = paired_mean(deltas.tolist())
+    return mean - NormalDist().inv_cdf(1 - alpha) * error
+
+
+def smallest_gain(deltas: np.ndarray) -> float:
+    """The gain that as many questions, as often in dispute, show with a power of 80 %."""
+    spread = max(float((deltas**2).mean()), 1 / len(deltas))
+    return (_Z_BOTH + _Z_POWER) * math.sqrt(spread / len(deltas))

@@ -1,0 +1,177 @@
+"""Judgement: comparison of nominees with their opponents, on questions not used for learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from batuta.core import Task
+from batuta.lab.baselines import SelfConsistency
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.expected_gain import ExpectedGain, expect_gain
+from batuta.lab.tune.judge import (
+    Assignment,
+    Comparison,
+    SystemFigures,
+    Verdict,
+    compare_nominees,
+    describe_system,
+    scores_of,
+)
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.looks import LEVELS, divide_into_looks
+from batuta.lab.tune.measuring import paired_gains, run_systems
+from batuta.lab.tune.result import TuneResult
+from batuta.lab.tune.stages import (
+    BEST_SINGLE,
+    MINI,
+    SELF_CONSISTENCY,
+    ULTRA,
+    TuneStage,
+    choose_samples,
+)
+
+_PROVEN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.CHEAPER})
+_HOPELESS = 0.02
+"""The probability of being worth more, below which a nominee is not judged any further."""
+_FEWEST, _STEP = 20, 10
+"""The fewest questions on which self-consistency is compared with one sample, and the number added
+at a time while the result is unclear."""
+_UNLIKELY, _LIKELY = 0.3, 0.9
+"""Below and above these probabilities it is clear whether self-consistency is the stronger."""
+_OPPONENT_SHARE = 0.25
+"""The share of the judgement's budget that choosing the opponent may take."""
+Pair = tuple[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Judgement:
+    """A judgement in progress: the compared pairs, and the comparisons that are already decided."""
+
+    context: TuneContext
+    assignments: Mapping[str, Assignment]
+    pairs: Sequence[Pair]
+    leads: Mapping[Pair, float]
+    """Pairs to the gain that the search expects of the first system over the second."""
+    known: Sequence[Task]
+    """Questions of the selection, which count towards the expected gains."""
+    done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
+    """The questions of the judgement that each system has run."""
+    settled: dict[Pair, Comparison] = field(default_factory=dict[Pair, Comparison])
+
+    def figures(self, name: str) -> SystemFigures:
+        """Return the figures of a system on the questions of the judgement that it has run."""
+        tasks = self.done.get(name, [])
+        return describe_system(name, self.context.runner, tasks, self.assignments[name])
+
+    def compare(self, level: float) -> dict[Pair, Comparison]:
+        """Compare every pair on what both have run, those that are settled as they were."""
+        runner = self.context.runner
+        scores = {
+            name: scores_of(runner, self.done.get(name, []), self.assignments[name])
+            for name in self.assignments
+        }
+        figures = {name: self.figures(name) for name in self.assignments}
+        found = compare_nominees([(figures[a], figures[b]) for a, b in self.pairs], scores, level)
+        return dict(zip(self.pairs, found, strict=True)) | self.settled
+
+    def expect(self, pair: Pair) -> ExpectedGain:
+        """Return what the first of a pair is expected to gain, selection and judgement together."""
+        one, other = (self.assignments[name] for name in pair)
+        tasks = [*self.known, *self.done.get(pair[0], [])]
+        return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
+
+    async def run(self, tasks: Sequence[Task]) -> bool:
+        """Run whatever is not settled on these questions; False if there was no money for all."""
+        names = {name for pair in self.pairs if pair not in self.settled for name in pair}
+        unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
+        until = self.context.ends[TuneStage.JUDGE]
+        measured = await run_systems(self.context, tasks, unsettled, until)
+        for name in unsettled:
+            self.done[name] = measured
+        return len(measured) == len(tasks)
+
+    def settle(self, level: float) -> None:
+        """Settle the pairs about which enough is known at this look."""
+        for pair, comparison in self.compare(level).items():
+            hopeless = self.expect(pair).probability < _HOPELESS
+            if comparison.verdict in _PROVEN or hopeless:
+                self.settled[pair] = comparison
+
+    async def judge(self, tasks: Sequence[Task]) -> tuple[Comparison, ...]:
+        """Look four times at most, and no more often than a decision needs."""
+        for until, level in divide_into_looks(len(tasks)):
+            if not await self.run(tasks[:until]):
+                break
+            if level < LEVELS[-1]:
+                self.settle(level)
+            if len(self.settled) == len(self.pairs):
+                break
+        found = self.compare(LEVELS[-1])
+        return tuple(found[pair] for pair in self.pairs)
+
+
+async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult:
+    """Compare the nominees with their opponents, on questions not looked at before."""
+    assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
+    known = (*context.parts.selection, *context.parts.finalists)
+    tasks = (*known, *context.parts.judgement)
+    best = Candidate.single(result.pool.ranked()[0].id)
+    context.runner.rank_by(result.pool)
+    voting = SelfConsistency(choose_samples({one.name: one for one in result.finalists}))
+    assignments: dict[str, Assignment] = {
+        ULTRA: result.nominees[ULTRA].assign(tasks),
+        MINI: result.nominees[MINI].assign(tasks),
+        BEST_SINGLE: dict.fromkeys((task.id for task in tasks), best),
+        voting.name: dict.fromkeys((task.id for task in tasks), voting),
+    }
+    if await _gains_by_voting(context, assignments[BEST_SINGLE], assignments[voting.name]):
+        opponent = voting.name
+    else:
+        opponent = BEST_SINGLE
+        del assignments[voting.name]
+    pairs: list[Pair] = [(ULTRA, opponent), (MINI, BEST_SINGLE)]
+    if assignments[MINI] != assignments[BEST_SINGLE] and assignments[MINI] != assignments[ULTRA]:
+        pairs.append((ULTRA, MINI))
+    expected = {name: one.expected for name, one in result.nominees.items()}
+    expected[BEST_SINGLE] = result.table.expect_single(best)
+    wanted = [(ULTRA, BEST_SINGLE), (MINI, BEST_SINGLE), (ULTRA, MINI)]
+    judgement = _Judgement(
+        context=context,
+        assignments=assignments,
+        pairs=pairs,
+        leads={pair: expected[pair[0]] - expected[pair[1]] for pair in wanted},
+        known=known,
+    )
+    comparisons = await judgement.judge(context.parts.judgement)
+    for one in comparisons:
+        context.report(TuneStage.JUDGE, f"{one.nominee}: {one.verdict} (opponent: {one.opponent})")
+    if opponent != BEST_SINGLE:
+        wanted.append((opponent, BEST_SINGLE))
+    return replace(
+        result,
+        judged=tuple(judgement.figures(name) for name in assignments),
+        comparisons=comparisons,
+        expected={pair: judgement.expect(pair) for pair in wanted},
+    )
+
+
+async def _gains_by_voting(context: TuneContext, single: Assignment, voting: Assignment) -> bool:
+    """Tell whether self-consistency is the stronger opponent, on as few questions as tell.
+
+    Several samples of a worker whose errors repeat gain nothing, and cost as many calls.
+    """
+    begin, end = context.ends[TuneStage.REWRITE], context.ends[TuneStage.JUDGE]
+    until = begin + _OPPONENT_SHARE * (end - begin)
+    rivals = {BEST_SINGLE: single, SELF_CONSISTENCY: voting}
+    tasks, gain = context.parts.finalists, 0.0
+    for many in range(min(_FEWEST, len(tasks)), len(tasks) + 1, _STEP):
+        measured = await run_systems(context, tasks[:many], rivals, until)
+        ours = scores_of(context.runner, measured, voting)
+        theirs = scores_of(context.runner, measured, single)
+        gains = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
+        found = expect_gain(gains, 0.0)
+        gain = found.mean
+        if not (any(gains) and _UNLIKELY < found.probability < _LIKELY and len(measured) == many):
+            break
+    return gain > 0

@@ -1,0 +1,346 @@
+"""The library of workflows: which there are, and which are one change away. Pure.
+
+A candidate says who does what; the workflow follows from it. Preparations (plans, look-ups) come
+first and are read by whoever solves; two who solve apart need one who decides; then come checks,
+each of which reads everything before it. A first solver without preparations is asked the
+question as it stands, so that a longer workflow begins with the very call that a shorter one made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from itertools import combinations
+from typing import Self
+
+from batuta.conductors.fixed_workflows import DECIDE, PLAN, VERIFY
+from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
+
+SOLVERS = 3
+"""Workers that solve apart in one workflow, at most."""
+PREPARATIONS = 2
+CHECKS = 2
+_LOOKED_AT = 2
+"""Answers that are looked at before more is paid for."""
+
+
+class StepRole(StrEnum):
+    """What a step is for, in the order in which the roles come in a workflow."""
+
+    PLAN = "plan"
+    LOOK_UP = "look up"
+    SOLVE = "solve"
+    DECIDE = "decide"
+    CHECK = "check"
+
+
+WORDINGS: dict[StepRole, tuple[str, ...]] = {
+    StepRole.PLAN: (
+        PLAN,
+        "Outline the solution: name every step and what could go wrong in it. Do not solve it.",
+    ),
+    StepRole.LOOK_UP: (
+        "Look up the facts that the task needs and state what you know. Do not solve the task.",
+    ),
+    StepRole.SOLVE: (
+        "Use what stands above to solve the task step by step, and give the final answer.",
+    ),
+    StepRole.DECIDE: (
+        DECIDE,
+        "Compare the solutions, find the mistake where they differ, and give the final answer.",
+    ),
+    StepRole.CHECK: (
+        VERIFY,
+        "Verify the solution step by step, and give the final answer.",
+    ),
+}
+"""The phrasings of each role's subtask; the first is tried first."""
+WRITE_PROGRAM = (
+    "Write a Python program, in one code block, that solves the task and prints the final answer "
+    "alone. Do not solve the task yourself."
+)
+"""The subtask of who writes for a worker that runs programs."""
+_ORDER = {role: place for place, role in enumerate(StepRole)}
+_MARK = "'"
+_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CandidateStep:
+    """One step of a candidate."""
+
+    role: StepRole
+    worker: WorkerId
+    wording: int = 0
+    """Which phrasing of the role's subtask."""
+    _: KW_ONLY
+    text: str = ""
+    """A phrasing of its own, in the place of the library's."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """A workflow of the library."""
+
+    steps: tuple[CandidateStep, ...]
+    stops: bool = False
+    """Whether its first two answers are looked at: where they agree, they stand, and the steps
+    after them are not run."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept, as a search looks a candidate up millions of times; another process has another one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.steps, self.stops)))
+        known = is_candidate(self.steps) and (not self.stops or can_stop(self.steps))
+        if not (known or (self.stops and is_tie_break(self.steps))):
+            raise ValueError(f"no workflow of the library has the steps {self.steps}")
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Candidate], tuple[tuple[CandidateStep, ...], bool]]:
+        return Candidate, (self.steps, self.stops)
+
+    @classmethod
+    def single(cls, worker: WorkerId) -> Self:
+        """That worker alone."""
+        return cls((CandidateStep(StepRole.SOLVE, worker),))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        """`plan piano > solve cello > check viola`.
+
+        A second phrasing is marked `check' viola`, a rewritten one `check*1f2e viola`. What is
+        run only where the first two answers differ stands behind `|`.
+        """
+        if len(self) == 1 and not self.steps[0].text:
+            return self.steps[0].worker
+        said = [f"{_name_role(step)} {step.worker}" for step in self.steps]
+        first = self.first_round
+        parts = (said[:first], said[first:]) if self.stops else (said,)
+        return " | ".join(" > ".join(part) for part in parts)
+
+    @property
+    def first_round(self) -> int:
+        """Steps up to the second answer, if it stops there; else all."""
+        prepared = sum(step.role in _PREPARES for step in self.steps)
+        return prepared + _LOOKED_AT if self.stops else len(self.steps)
+
+    def without_look(self) -> Candidate:
+        """The same in one round; where a third breaks the tie of two, he reads all and decides."""
+        if not (self.stops and is_tie_break(self.steps)):
+            return Candidate(self.steps)
+        decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
+        return Candidate((*self.steps, decides))
+
+    @property
+    def shape(self) -> tuple[StepRole, ...]:
+        """The roles in order."""
+        return tuple(step.role for step in self.steps)
+
+    def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
+        """Its steps of that role."""
+        return tuple(step for step in self.steps if step.role is role)
+
+
+def _name_role(step: CandidateStep) -> str:
+    if not step.text:
+        return f"{step.role}{_MARK * step.wording}"
+    digest = blake2b(step.text.encode("utf-8", "replace"), digest_size=2).hexdigest()
+    return f"{step.role}*{digest}"
+
+
+def subtask_of(candidate: Candidate, place: int) -> str:
+    """What the step in that place is told; empty: it is asked the question as it stands."""
+    step = candidate.steps[place]
+    prepared = any(other.role in _PREPARES for other in candidate.steps)
+    if step.text or (step.role is StepRole.SOLVE and not prepared):
+        return step.text
+    return WORDINGS[step.role][step.wording]
+
+
+def is_candidate(steps: Sequence[CandidateStep]) -> bool:
+    """Whether a workflow of the library has these steps."""
+    places = [_ORDER[step.role] for step in steps]
+    count = [places.count(place) for place in range(len(_ORDER))]
+    prepared = count[0] + count[1]
+    decides = count[3] == (1 if count[2] > 1 else 0)
+    helping = [(step.role, step.worker) for step in steps if step.role is not StepRole.SOLVE]
+    alike = len(set(helping)) == len(helping)
+    few = prepared <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
+    return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
+
+
+def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
+    """Whether two solve apart, and a third where they differ, whose answer then stands."""
+    alone = all(step.role is StepRole.SOLVE for step in steps)
+    return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
+
+
+def can_stop(steps: Sequence[CandidateStep]) -> bool:
+    """Whether something is left to run after two answers whose agreement says something.
+
+    That of two solvers who read one plan says little, for they err together, and so does that of
+    a worker with itself.
+    """
+    prepared = sum(step.role in _PREPARES for step in steps)
+    looked_at, later = steps[prepared : prepared + _LOOKED_AT], steps[prepared + _LOOKED_AT :]
+    apart = all(step.role is StepRole.SOLVE for step in looked_at)
+    alone = len({step.worker for step in looked_at}) < _LOOKED_AT
+    return bool(later) and not (apart and (prepared or alone))
+
+
+def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
+    """The shorter workflows that it runs on its way, and the step whose reply is their answer.
+
+    Each solver with the preparations before him; who decides; each check but the last. Their
+    prompts differ in one sentence at most from those of the shorter workflow executed alone.
+    """
+    steps = candidate.steps
+    prepared = tuple(step for step in steps if step.role in _PREPARES)
+    for index, step in enumerate(steps[: min(candidate.first_round, len(steps) - 1)]):
+        if step.role in _PREPARES:
+            continue
+        alone = step.role is StepRole.SOLVE
+        part = (*prepared, step) if alone else steps[: index + 1]
+        yield Candidate(part), index
+
+
+def write_workflow(candidate: Candidate) -> Workflow:
+    """The workflow of a candidate; of one that stops, what is run before it looks."""
+    steps: list[Step] = []
+    prepared = sum(step.role in _PREPARES for step in candidate.steps)
+    solved = prepared + len(candidate.of_role(StepRole.SOLVE))
+    for index, step in enumerate(candidate.steps[: candidate.first_round]):
+        subtask = subtask_of(candidate, index)
+        if step.role in _PREPARES:
+            access: tuple[int, ...] = ()
+        elif step.role is StepRole.SOLVE:
+            access = tuple(range(prepared))
+        elif step.role is StepRole.DECIDE:
+            access = tuple(range(prepared, solved))
+        else:
+            access = tuple(range(index))
+        steps.append(Step(subtask=subtask, worker=step.worker, access=access))
+    return Workflow(tuple(steps))
+
+
+def write_continuation(candidate: Candidate) -> Workflow | None:
+    """What is run where the first two answers differ; None: it does not look at them."""
+    steps: list[Step] = []
+    for index, step in enumerate(candidate.steps[candidate.first_round :]):
+        if step.role is StepRole.SOLVE:
+            steps.append(Step(subtask=step.text, worker=step.worker))
+        else:
+            steps.append(
+                Step(
+                    subtask=step.text or WORDINGS[step.role][step.wording],
+                    worker=step.worker,
+                    access=tuple(range(index)),
+                    previous=True,
+                )
+            )
+    return Workflow(tuple(steps)) if steps else None
+
+
+def program_pairs(
+    writers: Sequence[WorkerId], programs: Sequence[WorkerId], *, asked: bool
+) -> Iterator[Candidate]:
+    """One writes a program and another runs it.
+
+    Args:
+        writers: who may write.
+        programs: who may run.
+        asked: whether who writes is asked the question as it stands; else it is told to write.
+    """
+    told = "" if asked else WRITE_PROGRAM
+    roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
+    for program in programs:
+        for writer in writers:
+            first = CandidateStep(roles[0], writer, text=told)
+            yield Candidate((first, CandidateStep(roles[1], program)))
+
+
+def neighbouring_candidates(
+    candidate: Candidate, workers: Sequence[WorkerId]
+) -> Iterator[Candidate]:
+    """Every workflow of the library that is one change away, or one paired change."""
+    found = {candidate}
+    for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
+        ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
+        for stops in _ways_to_run(ordered):
+            if (edited := Candidate(ordered, stops)) not in found:
+                found.add(edited)
+                yield edited
+
+
+def _ways_to_run(steps: tuple[CandidateStep, ...]) -> tuple[bool, ...]:
+    """Without and with a look at the first two answers, as far as either is a workflow."""
+    if is_tie_break(steps):
+        return (True,)
+    if not is_candidate(steps):
+        return ()
+    return (False, True) if can_stop(steps) else (False,)
+
+
+def _step_edits(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    yield from _replace_one_step(steps, workers)
+    yield from _remove_one_step(steps)
+    yield from _break_ties(steps, workers)
+    for worker in workers:
+        for role in (StepRole.CHECK, *_PREPARES):
+            yield (*steps, CandidateStep(role, worker))
+        yield from _add_solver(steps, worker, workers)
+
+
+def _replace_one_step(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """Another worker or another phrasing in one place."""
+    for place, step in enumerate(steps):
+        rest = steps[:place], steps[place + 1 :]
+        for worker in workers:
+            other = CandidateStep(step.role, worker, step.wording, text=step.text)
+            yield (*rest[0], other, *rest[1])
+        for wording in range(len(WORDINGS[step.role])):
+            yield (*rest[0], CandidateStep(step.role, step.worker, wording), *rest[1])
+
+
+def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[CandidateStep, ...]]:
+    """One step fewer; with the last but one solver goes the one who decides."""
+    for place in range(len(steps)):
+        left = (*steps[:place], *steps[place + 1 :])
+        yield left
+        yield tuple(step for step in left if step.role is not StepRole.DECIDE)
+
+
+def _break_ties(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """Two others solve before a single worker, who breaks their tie; or another of three does."""
+    if is_tie_break(steps):
+        yield (*steps[1:], steps[0])
+        yield (steps[0], steps[2], steps[1])
+    if len(steps) == 1:
+        for one, other in combinations(workers, _LOOKED_AT):
+            before = (CandidateStep(StepRole.SOLVE, who) for who in (one, other))
+            yield (*before, *steps)
+
+
+def _add_solver(
+    steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """A further solver, and who decides; he takes the checker's place where there is one."""
+    if any(step.role is StepRole.DECIDE for step in steps):
+        yield (*steps, CandidateStep(StepRole.SOLVE, worker))
+        return
+    for other in workers:
+        both = (CandidateStep(StepRole.SOLVE, worker), CandidateStep(StepRole.DECIDE, other))
+        yield (*steps, *both)
+        yield (*(step for step in steps if step.role is not StepRole.CHECK), *both)

@@ -1,0 +1,78 @@
+"""Runs of systems on the same questions while the budget lasts, and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batuta.core import Task
+from batuta.lab.tune.candidate_runner import Entry
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.judge import Assignment, SystemFigures, describe_system
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.stages import count_calls
+
+_AT_ONCE = 10
+"""The number of questions run before the budget is checked again."""
+
+
+async def run_systems(
+    context: TuneContext,
+    tasks: Sequence[Task],
+    assignments: Mapping[str, Assignment],
+    until: float,
+) -> list[Task]:
+    """Run all systems on as many of the questions as there is money for; return those questions."""
+    has_money = context.has_money(until)
+    measured: list[Task] = []
+    for start in range(0, len(tasks), _AT_ONCE):
+        batch = tasks[start : start + _AT_ONCE]
+        planned = [
+            (task, assignment[task.id]) for task in batch for assignment in assignments.values()
+        ]
+        new = {
+            (task.id, _entry_key(entry)): count_calls(entry)
+            for task, entry in planned
+            if context.runner.find_result(task, entry) is None
+        }
+        if new and not (has_money(sum(new.values())) and await context.runner.run_all(planned)):
+            break
+        measured += batch
+    return measured
+
+
+async def measure_systems(
+    context: TuneContext,
+    tasks: Sequence[Task],
+    assignments: Mapping[str, Assignment],
+    until: float,
+) -> tuple[SystemFigures, ...]:
+    """Return the figures of the systems on as many of the questions as there is money for."""
+    measured = await run_systems(context, tasks, assignments, until)
+    return tuple(
+        describe_system(name, context.runner, measured, assignment)
+        for name, assignment in assignments.items()
+    )
+
+
+def _entry_key(entry: Entry) -> Candidate | str:
+    return entry if isinstance(entry, Candidate) else entry.name
+
+
+def paired_gains(
+    context: TuneContext, tasks: Sequence[Task], ours: Assignment, theirs: Assignment
+) -> list[float]:
+    """Return by how much the first is worth more on each question that both ran, calls counted."""
+    found = (_paired_gain(context, task, ours, theirs) for task in tasks)
+    return [gain for gain in found if gain is not None]
+
+
+def _paired_gain(
+    context: TuneContext, task: Task, ours: Assignment, theirs: Assignment
+) -> float | None:
+    one = context.runner.find_result(task, ours[task.id])
+    other = context.runner.find_result(task, theirs[task.id])
+    if one is None or other is None or one.score is None or other.score is None:
+        return None
+    settings = context.settings
+    dollars = float(one.usd - other.usd) / settings.worth if settings.worth else 0.0
+    return one.score - other.score - settings.call_weight * (one.calls - other.calls) - dollars

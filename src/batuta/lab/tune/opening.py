@@ -1,0 +1,322 @@
+"""From a pool, questions and a folder to a tuning that can run, and what it would do."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from batuta.clients.cache import CallCache, CallCacheClient
+from batuta.conductors.workflow_selector.reader import fit_reader
+from batuta.core import Client, Pool, Task, TaskId, WorkerId
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError, SourceError, StoreError
+from batuta.lab.evals.grading import AnswerGrader, open_answer_grader
+from batuta.lab.evals.judged_runs import SERVED, JudgedRuns
+from batuta.lab.evals.task_sets import open_tasks, task_family
+from batuta.lab.executor import LocalExecutor, open_executor
+from batuta.lab.executor.select import LOCAL
+from batuta.lab.task_sources import TASK_SOURCES
+from batuta.lab.tasks import datasets
+from batuta.lab.tasks.datasets import reasoning_gym
+from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
+from batuta.lab.tune.context import TuneSettings
+from batuta.lab.tune.parts import QuestionParts
+from batuta.lab.tune.remote_runs import RemoteRuns, TuneRunJob
+from batuta.lab.tune.spending import BudgetedClient, PaidCalls, TuneBudget, bound_pool_costs
+from batuta.lab.tune.stages import plannable_usd, stage_ends
+
+CALLS, PAID, PLAN = "calls.db", "paid.db", "plan.json"
+GENERAL = (
+    "chain_sum", "basic_arithmetic", "gcd", "number_sequence", "simple_equations",
+    "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
+    "family_relationships", "propositional_logic", "base_conversion",
+)  # fmt: skip
+"""Families of the general questions that are asked where there are none of one's own."""
+_EACH = 50
+_TYPICAL_OUTPUT = 400
+"""Tokens of an answer, for a rough estimate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneQuestions:
+    """What is asked, and what the questions' kinds are called."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    grade: AnswerGrader | None
+    """None: each task names its grader."""
+    family: Callable[[Task], str] = task_family
+
+
+def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
+    """The questions of that name; None: a general mix that `reasoning-gym` makes.
+
+    Raises:
+        SourceError: there are none, or they cannot be used.
+        ConfigError: there is no such family of the rehearsal.
+    """
+    if name is None:
+        if not reasoning_gym.is_installed():
+            raise SourceError(
+                "name your questions with --tasks FILE.jsonl, or install a generator of general "
+                f"ones: {install_hint('reasoning-gym')}"
+            )
+        there = [one for one in GENERAL if one in reasoning_gym.generator_names()]
+        tasks = [task for one in there for task in reasoning_gym.generate_tasks(one, _EACH, seed)]
+        return TuneQuestions(
+            name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
+        )
+    if name.partition(":")[0] in TASK_SOURCES:
+        found = open_tasks(name, 1, limit, seed)
+        return TuneQuestions(name=name, tasks=found.calibration, grade=found.grade)
+    if ".jsonl" in Path(name).suffixes:
+        tasks = datasets.load_tasks(name, seed=seed)[:limit]
+        return TuneQuestions(name=Path(name).name, tasks=tasks, grade=None)
+    found = open_tasks(name, limit, 0, seed)
+    return TuneQuestions(name=name, tasks=found.tasks, grade=None, family=found.family)
+
+
+def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
+    """With the questions of judged runs; those of a simulated world take its own only.
+
+    Args:
+        questions: to which they are added, each text once; None: there are no others.
+        found: what was served and judged.
+    """
+    if questions is None:
+        return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
+    there = {task.question.strip() for task in questions.tasks}
+    added = tuple(
+        task
+        for task in found.tasks
+        if task.question.strip() not in there
+        and (questions.grade is None or task.tags[0] != SERVED)
+    )
+    kinds = _guess_families(questions, added)
+
+    def find_family(task: Task) -> str:
+        return kinds.get(task.id) or questions.family(task)
+
+    return replace(
+        questions,
+        name=f"{questions.name} and {len(added)} served",
+        tasks=(*added, *questions.tasks),
+        family=find_family,
+    )
+
+
+def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
+    """The family of each served question, by its words."""
+    families = sorted({questions.family(task) for task in questions.tasks})
+    code = {family: number for number, family in enumerate(families)}
+    label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
+    if not added:
+        return {}
+    reader = fit_reader([task.question for task in questions.tasks], label_n)
+    group_n, _, _ = reader([task.question for task in added])
+    return {task.id: families[int(at)] for task, at in zip(added, group_n, strict=True)}
+
+
+def _generated_family(task: Task) -> str:
+    return task.tags[1]
+
+
+def is_labelled(questions: TuneQuestions) -> bool:
+    """Whether the questions' families tell kinds of some size apart."""
+    count = Counter(questions.family(task) for task in questions.tasks)
+    return len(count) > 1 and min(count.values()) * len(count) * 4 >= len(questions.tasks)
+
+
+@asynccontextmanager
+async def open_runner(
+    pool: Pool,
+    clients: Mapping[WorkerId, Client],
+    questions: TuneQuestions,
+    settings: TuneSettings,
+    folder: Path,
+    *,
+    judge: WorkerId | None = None,
+    sandbox: str = "auto",
+    concurrency: int = 32,
+    executor: str = LOCAL,
+    processes: int | None = None,
+) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
+    """The runner, within the budget; what was paid in that folder before is not paid again.
+
+    Calls are made and paid in this process, wherever runs are executed.
+
+    Raises:
+        ConfigError: a grader lacks what it needs, or the folder holds another tuning.
+        StoreError: the folder cannot be written.
+        SourceError: a question is private, and would be written down.
+    """
+    if any(task.private for task in questions.tasks):
+        raise SourceError("private questions cannot be tuned on: every call is written down")
+    keep_plan(folder, describe_plan(pool, questions, settings))
+    unknown = settings.allowance.unknown
+    with CallCache(folder / CALLS) as journal, PaidCalls(folder / PAID) as paid:
+        budget = TuneBudget(settings.allowance, paid)
+        wrapped: dict[WorkerId, Client] = {
+            worker.id: CallCacheClient(
+                BudgetedClient(clients[worker.id], worker, budget), journal, worker.id
+            )
+            for worker in pool
+        }
+        meter = CallMeter(unknown)
+        judging = None if judge is None else wrapped[judge]
+        async with (
+            open_answer_grader(questions.tasks, judging, sandbox)
+            if questions.grade is None
+            else _as_is(questions.grade) as grade
+        ):
+            runner = CandidateRunner(
+                pool,
+                wrapped,
+                grade,
+                meter,
+                unknown=unknown,
+                concurrency=concurrency,
+                seed=settings.seed,
+                grades_steps=judge is None,
+            )
+            async with open_executor(executor, processes) as opened:
+                if not isinstance(opened, LocalExecutor):
+                    job = _describe_job(runner, questions, settings, judge, sandbox=sandbox)
+                    runner.elsewhere = RemoteRuns(opened, job, wrapped, meter)
+                yield runner, budget
+
+
+def _describe_job(
+    runner: CandidateRunner,
+    questions: TuneQuestions,
+    settings: TuneSettings,
+    judge: WorkerId | None,
+    *,
+    sandbox: str,
+) -> TuneRunJob:
+    """What other processes need to execute the runner's runs."""
+    kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
+    return TuneRunJob(
+        pool=runner.pool,
+        ranked=runner.ranked,
+        unknown=settings.allowance.unknown,
+        seed=settings.seed,
+        grades_steps=judge is None,
+        kinds=tuple(kinds.values()),
+        grade=questions.grade,
+        judge=judge,
+        sandbox=sandbox,
+    )
+
+
+@asynccontextmanager
+async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
+    yield grade
+
+
+def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
+    """What a tuning in a folder is about; a greater budget may continue with a smaller one's."""
+    asked = blake2b(digest_size=16)
+    for task in questions.tasks:
+        asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
+    return {
+        "questions": asked.hexdigest(),
+        "workers": [[worker.id, worker.model] for worker in pool],
+        "seed": settings.seed,
+    }
+
+
+def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Writes down what the folder is for.
+
+    Raises:
+        ConfigError: it is for something else.
+        StoreError: it cannot be written.
+    """
+    path = folder / PLAN
+    text = orjson.dumps(plan, option=orjson.OPT_INDENT_2)
+    try:
+        if path.exists():
+            if path.read_bytes() != text:
+                raise ConfigError(
+                    f"{folder} holds a tuning of other questions, workers or another seed: choose "
+                    "another folder with --out"
+                )
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(".new")
+        written.write_bytes(text)
+        written.replace(path)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def forecast_tuning(
+    pool: Pool, questions: TuneQuestions, parts: QuestionParts, settings: TuneSettings
+) -> dict[str, Any]:
+    """What the tuning would do and cost, without a call."""
+    unknown = settings.allowance.unknown
+    bounds = bound_pool_costs(pool, questions.tasks, unknown)
+    worst = {str(worker): float(usd) for worker, usd in bounds.items()}
+    typical = sum(_typical_usd(worker.price or unknown, parts.search) for worker in pool) / len(
+        pool
+    )
+    calls = settings.allowance.calls
+    if settings.allowance.usd is not None and typical:
+        usd = plannable_usd(settings.allowance, bounds.values()) or 0
+        affordable = int(float(usd) / typical)
+        calls = affordable if calls is None else min(calls, affordable)
+    groups = len({questions.family(task) for task in parts.search}) if settings.labelled else None
+    groups = settings.groups if groups is None else min(groups, settings.groups)
+    stages: dict[str, Any] = {}
+    before = 0.0
+    judgement = len(parts.judgement)
+    ends = stage_ends(
+        calls or 0, judgement=judgement, rewrites=settings.rewrites, last=settings.last
+    )
+    for stage, until in ends.items():
+        share = until - before
+        stages[str(stage)] = {
+            "calls": None if calls is None else round(share * calls),
+            "usd": None if calls is None else round(share * calls * typical, 4),
+        }
+        before = until
+    return {
+        "budget": {**asdict(settings.allowance), "unknown": None},
+        "questions": {
+            "search": len(parts.search),
+            "selection": len(parts.selection),
+            "finalists": len(parts.finalists),
+            "judgement": len(parts.judgement),
+            "doubles": parts.doubles,
+        },
+        "groups": groups,
+        "labelled": settings.labelled,
+        "call_weight": settings.call_weight,
+        "mean_calls": settings.mean_calls,
+        "stages_at_most": stages,
+        "least_calls": groups * len(pool),
+        "call_at_most_usd": worst,
+        "unpriced": [str(worker.id) for worker in pool if worker.price is None],
+    }
+
+
+def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
+    """A call's rough cost: four characters a token, and an answer of usual length."""
+    tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
+    return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
+
+
+def start_clock() -> Callable[[], float]:
+    """Minutes since now."""
+    began = time.monotonic()
+    return lambda: (time.monotonic() - began) / 60

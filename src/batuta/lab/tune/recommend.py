@@ -1,0 +1,114 @@
+"""The settings file that a tuning recommends: the pool's own, with what was found. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batuta.lab.tune.calibrate import WorkerCard
+
+_TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
+_OWN = frozenset({"mini", "ultra"})
+_ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
+_MEASURED = re.compile(r"^\s*(strength|skills|id)\s*=")
+
+
+def write_settings(
+    original: str,
+    recommendation: Mapping[str, Any],
+    cards: Sequence[WorkerCard],
+    groups: Sequence[str],
+    *,
+    rounds: int = 1,
+) -> str:
+    """The file's text with the recommended systems and what was measured of each worker.
+
+    Args:
+        original: the pool's own file; empty where the pool has none.
+        recommendation: which folder answers as mini and as ultra; None: the best single worker.
+        cards: of the workers.
+        groups: the names of the questions' groups.
+        rounds: that the recommended selector needs.
+    """
+    known = {str(card.worker): card for card in cards}
+    kept = _without_tables(original, _OWN)
+    lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
+    lines += _with_measured(kept, known, groups)
+    for name, fallback in (("mini", "best"), ("ultra", f"single/{recommendation['best']}")):
+        folder = recommendation.get(name)
+        entry = f'selector = "{folder}"' if folder else f'conductor = "{fallback}"'
+        lines += ["", f"[{name}]", entry]
+        rounds = rounds if recommendation.get("ultra") else 1
+    lines = _with_rounds(lines, rounds) if rounds > 1 else lines
+    return "\n".join(lines).strip() + "\n"
+
+
+def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
+    """So many rounds at least: a workflow that looks at its answers goes on in another round."""
+    written: list[str] = []
+    table, said = "", False
+    for line in lines:
+        if found := _TABLE.match(line):
+            table = found[1]
+        known = _ROUNDS.match(line) if table == "limits" else None
+        said = said or known is not None
+        written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
+    if said:
+        return written
+    place = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
+    if place is None:
+        return [*written, "", "[limits]", f"max_rounds = {rounds}"]
+    return [*written[: place + 1], f"max_rounds = {rounds}", *written[place + 1 :]]
+
+
+def _without_tables(text: str, names: frozenset[str]) -> list[str]:
+    """The lines of the file but for those tables."""
+    kept: list[str] = []
+    skips = False
+    for line in text.splitlines():
+        if table := _TABLE.match(line):
+            skips = table[1].split(".")[0] in names
+        if not skips:
+            kept.append(line)
+    return kept
+
+
+def _with_measured(
+    lines: Sequence[str], known: Mapping[str, WorkerCard], groups: Sequence[str]
+) -> list[str]:
+    """Below each worker's id its measured strength and skills, in the place of believed ones."""
+    written: list[str] = []
+    table = ""
+    for line in lines:
+        if found := _TABLE.match(line):
+            table = found[1]
+        named = _MEASURED.match(line) if table == "workers" else None
+        if named is None or named[1] == "id":
+            written.append(line)
+        if named is not None and named[1] == "id":
+            card = known.get(line.partition("=")[2].split("#")[0].strip().strip("\"'"))
+            written += [] if card is None else _measured_lines(card, groups)
+    return written
+
+
+def _measured_lines(card: WorkerCard, groups: Sequence[str]) -> list[str]:
+    if card.overall.share is None:
+        return []
+    skills = ", ".join(
+        f"{_quote_toml(name)} = {{ share = {one.shrunk:.3f}, questions = {one.questions} }}"
+        for name, one in zip(groups, card.by_group, strict=True)
+        if one.questions and one.shrunk is not None
+    )
+    low, high = card.overall.low or 0.0, card.overall.high or 0.0
+    many = f"{card.overall.questions} questions: {low:.3f} to {high:.3f}"
+    strength = f"strength = {card.overall.share:.3f}  # measured on {many}"
+    return [
+        strength,
+        *([f"skills = {{ {skills} }}"] if skills else []),
+    ]
+
+
+def _quote_toml(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'"{escaped}"'

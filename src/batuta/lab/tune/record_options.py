@@ -1,0 +1,342 @@
+"""Ways to use a record's workers, and whether one is shown to gain on families never asked. Pure.
+
+A record knows each worker's answers to whole questions and nothing else. So what can be tuned is
+whom to ask, and whether to ask another one after a look at the answer. The best single worker is
+left only for an option that was ahead of it on whole families that it was not fitted on.
+
+Axes: n questions, m workers, k calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.selector import Selector
+from batuta.lab.baselines.cascade import CALLS, Cascade
+from batuta.lab.baselines.cascade_training import fit_cascade
+from batuta.lab.learners.cached_features import CachedFeatures
+from batuta.lab.learners.history import History
+from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
+
+SINGLE, VOTE, AGAIN, MINI, CASCADE = "best single", "vote", "self-consistency", "mini", "cascade"
+FEWEST_FAMILIES = 5
+"""Families below which nothing is shown of families never asked."""
+_ALONE, _PARTS = 8, 5
+"""Families up to which each is left out alone; the parts in which more of them are left out."""
+_VOTERS = 3
+_FITTED_ON = 1000
+"""Questions on which an option is fitted, at most, to be tried on a part left out."""
+_LEAST_QUESTIONS = 40
+"""Questions that an option is fitted on at least."""
+_FEATURES = CachedFeatures()
+"""Of questions: the parts that are left out in turn have most of them in common."""
+_CONFIDENCE = 0.95
+_NEW_SHARE = 0.25
+"""New families whose mean is foreseen, as a share of those that were left out in turn."""
+_MOST_LOST = 0.003
+"""Credit that may be lost on such new families, at the lower end of what is foreseen."""
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSettings:
+    """What counts."""
+
+    call_weight: float = 0.01
+    """Credit that a further call must gain."""
+    worth: float | None = None
+    """Dollars that a right answer is worth; None: dollars do not count."""
+    only_proven: bool = False
+    """True if a system is recommended only if the questions kept back have proven it."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OptionReplay:
+    """What an option does on the questions of a history."""
+
+    earned_n: Floats
+    calls_n: Indices
+    usd_n: Floats
+    """NaN: the record does not say what a call of it cost."""
+
+    def merit_n(self, settings: RecordSettings) -> Floats:
+        """The credit less what the calls must gain."""
+        dollars = self.usd_n / settings.worth if settings.worth else 0.0
+        return self.earned_n - settings.call_weight * self.calls_n - dollars
+
+
+class FittedOption(Protocol):
+    """An option that has learned what it needs."""
+
+    def __call__(self, history: History) -> OptionReplay:
+        """What it does on these questions."""
+        ...
+
+
+def first_credit(history: History) -> Floats:
+    """What the first answer of each worker earns, (n, m); no answer earns nothing."""
+    if history.samples is None:
+        return np.nan_to_num(history.scores_qm)
+    return np.nan_to_num(history.samples.credit_qms[:, :, 0])
+
+
+def best_place(history: History) -> int:
+    """The place of the worker whose first answers earn most; of equals the first."""
+    return int(first_credit(history).mean(axis=0).argmax())
+
+
+@dataclass(frozen=True, slots=True)
+class AskOne:
+    """One worker answers everything."""
+
+    place: int
+
+    def __call__(self, history: History) -> OptionReplay:
+        """Its first answers."""
+        asked_nk = np.full((len(history.questions), 1), self.place)
+        return _replay_asked(history, first_credit(history)[:, self.place], asked_nk)
+
+
+@dataclass(frozen=True, slots=True)
+class AskSome:
+    """Several answers, and the one that most of them give; of equals the best worker's."""
+
+    places: tuple[int, ...]
+    """Best first; a worker that stands there again answers again."""
+
+    def __call__(self, history: History) -> OptionReplay:
+        """What the answer that leads earns."""
+        samples = history.samples
+        assert samples is not None  # noqa: S101 - see `fit_options`
+        seen: dict[int, int] = {}
+        columns: list[tuple[int, int]] = []
+        for place in self.places:
+            columns.append((place, seen.setdefault(place, 0)))
+            seen[place] += 1
+        who, which = (list(each) for each in zip(*columns, strict=True))
+        codes_nk = samples.answers_qms[:, who, which]
+        credit_nk = np.nan_to_num(samples.credit_qms[:, who, which])
+        same_nkk = (codes_nk[:, :, None] == codes_nk[:, None, :]) & (codes_nk >= 0)[:, :, None]
+        leader_n = same_nkk.sum(axis=2).argmax(axis=1)
+        earned_n = credit_nk[np.arange(len(leader_n)), leader_n]
+        return _replay_asked(history, earned_n, np.tile(np.asarray(who), (len(earned_n), 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskChosen:
+    """The selector's worker for each question."""
+
+    selector: Selector
+
+    def __call__(self, history: History) -> OptionReplay:
+        """Its first answers."""
+        chosen_n = np.asarray(self.selector.choose_indices(history.questions))
+        earned_n = first_credit(history)[np.arange(len(chosen_n)), chosen_n]
+        return _replay_asked(history, earned_n, chosen_n[:, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskOn:
+    """One answer after another, while the next is worth its price."""
+
+    cascade: Cascade
+
+    def __call__(self, history: History) -> OptionReplay:
+        """What the answer that leads earns."""
+        return _replay_asked(history, *self.cascade.replay_draws(history))
+
+
+def _replay_asked(history: History, earned_n: Floats, asked_nk: Indices) -> OptionReplay:
+    rows = np.arange(len(asked_nk))[:, None]
+    usd_nk = np.where(asked_nk >= 0, history.usd_qm[rows, asked_nk], 0.0)
+    return OptionReplay(
+        earned_n=np.asarray(earned_n, np.float64),
+        calls_n=(asked_nk >= 0).sum(axis=1),
+        usd_n=usd_nk.sum(axis=1),
+    )
+
+
+def fit_options(
+    names: Sequence[str], history: History, settings: RecordSettings
+) -> dict[str, FittedOption]:
+    """The options of those names, fitted on the history.
+
+    Raises:
+        SourceError: the history has too few questions, or not the costs that are to count.
+    """
+    best = best_place(history)
+    fitted: dict[str, FittedOption] = {SINGLE: AskOne(best)}
+    if VOTE in names:
+        order = np.argsort(-first_credit(history).mean(axis=0), kind="stable")
+        fitted[VOTE] = AskSome(tuple(int(place) for place in order[:_VOTERS]))
+    if AGAIN in names:
+        fitted[AGAIN] = AskSome((best,) * _VOTERS)
+    if MINI in names or CASCADE in names:
+        dollar = 1 / settings.worth if settings.worth else 0.0
+        recipe = SelectorRecipe(features=_FEATURES, dollar=dollar)
+        selector = fit_selector(history, recipe, seed=settings.seed)
+        fitted[MINI] = AskChosen(selector)
+        if CASCADE in names:
+            price, seed = settings.call_weight, settings.seed
+            fitted[CASCADE] = AskOn(
+                fit_cascade(history, recipe, seed=seed, price=price, calls=CALLS, selector=selector)
+            )
+    return fitted
+
+
+def list_options(history: History) -> tuple[str, ...]:
+    """The options beside the best single worker that this record allows."""
+    names = [MINI]
+    if history.samples is not None:
+        names.append(CASCADE)
+        if len(history.workers) >= _VOTERS:
+            names.append(VOTE)
+        best = best_place(history)
+        if int(history.runs_qm[:, best].min()) >= _VOTERS:
+            names.append(AGAIN)
+    return tuple(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTrial:
+    """How an option did on families that it was not fitted on, beside the best single worker."""
+
+    name: str
+    families: int
+    questions: int
+    gain: float
+    """Credit a question."""
+    merit: float
+    """The same, less what its further calls must gain."""
+    low: float
+    """Lower end of the interval of `merit` over families; the same for all options at once."""
+    foreseen: float
+    """Lower end of what new families are likely to gain, a quarter as many as these."""
+    calls: float
+    """A question."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is ahead, and new families are unlikely to lose by it."""
+        return self.low > 0 and self.foreseen >= -_MOST_LOST
+
+
+def try_options(
+    history: History, family_n: Indices, names: Sequence[str], settings: RecordSettings
+) -> tuple[OptionTrial, ...]:
+    """Each option on whole families left out; nothing with fewer than five of them.
+
+    Args:
+        history: the questions that may be asked.
+        family_n: the number of each question's family, from 0 on.
+        names: options, without the best single worker.
+        settings: what counts.
+
+    Raises:
+        SourceError: a worker's cost is to count and is unknown.
+    """
+    families = int(family_n.max()) + 1
+    part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
+    if families < FEWEST_FAMILIES or _smallest_rest(part_n) < _LEAST_QUESTIONS:
+        return ()
+    replays: Mapping[str, list[tuple[Indices, OptionReplay, OptionReplay]]] = {
+        name: [] for name in names
+    }
+    for part in np.unique(part_n):
+        rest, out = np.flatnonzero(part_n != part), np.flatnonzero(part_n == part)
+        rng = np.random.default_rng([settings.seed, int(part)])
+        some = np.sort(rng.permutation(rest)[:_FITTED_ON])
+        asked, learned = history.select(out), history.select(some)
+        single = AskOne(best_place(history.select(rest)))(asked)
+        fitted = fit_options(names, learned, settings)
+        for name in names:
+            replays[name].append((out, fitted[name](asked), single))
+    return tuple(
+        _judge_trial(name, found, family_n, settings=settings, options=len(names))
+        for name, found in replays.items()
+    )
+
+
+def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
+    """The part of each question: a family alone, or where there are many, several of them."""
+    sizes = np.bincount(family_n)
+    if len(sizes) <= _ALONE:
+        return family_n
+    part_f, filled = np.zeros(len(sizes), np.intp), np.zeros(_PARTS)
+    drawn = rng.permutation(len(sizes))
+    for family in drawn[np.argsort(-sizes[drawn], kind="stable")]:
+        part_f[family] = filled.argmin()
+        filled[part_f[family]] += sizes[family]
+    return part_f[family_n]
+
+
+def _smallest_rest(part_n: Indices) -> int:
+    return len(part_n) - int(np.bincount(part_n).max())
+
+
+def _judge_trial(
+    name: str,
+    found: Sequence[tuple[Indices, OptionReplay, OptionReplay]],
+    family_n: Indices,
+    *,
+    settings: RecordSettings,
+    options: int,
+) -> OptionTrial:
+    total = {key: np.zeros(len(family_n)) for key in ("gain", "merit", "calls")}
+    for rows, one, single in found:
+        total["gain"][rows] = one.earned_n - single.earned_n
+        total["merit"][rows] = one.merit_n(settings) - single.merit_n(settings)
+        total["calls"][rows] = one.calls_n
+    sizes = np.bincount(family_n)
+    gain, gain_error = _mean_over_families(total["gain"], family_n)
+    merit, merit_error = _mean_over_families(total["merit"], family_n)
+    families = len(sizes)
+    new = max(1.0, _NEW_SHARE * families)
+    sure = student_quantile(1 - (1 - _CONFIDENCE) / 2 / options, families - 1)
+    likely = student_quantile(_CONFIDENCE, families - 1)
+    return OptionTrial(
+        name=name,
+        families=families,
+        questions=len(family_n),
+        gain=gain,
+        merit=merit,
+        low=merit - sure * merit_error,
+        foreseen=gain - likely * gain_error * math.sqrt(1 + families / new),
+        calls=float(total["calls"].mean()),
+    )
+
+
+def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, float]:
+    """The mean of a question, and its standard error where whole families are drawn."""
+    sizes, sums = np.bincount(family_n), np.bincount(family_n, value_n)
+    mean = float(sums.sum() / sizes.sum())
+    spread = float(((sums - mean * sizes) ** 2).sum())
+    families = len(sizes)
+    return mean, math.sqrt(families / (families - 1) * spread) / float(sizes.sum())
+
+
+def student_quantile(chance: float, freedom: int) -> float:
+    """Student's quantile, by the expansion of Cornish and Fisher; within 6 % from 4 degrees on."""
+    z, v = NormalDist().inv_cdf(chance), freedom
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
+
+
+def choose_option(
+    trials: Sequence[OptionTrial], is_allowed: Callable[[str], bool] = lambda _: True
+) -> OptionTrial | None:
+    """Of those that are shown to gain the one that surely gains most; None: the best single."""
+    shown = [one for one in trials if one.is_shown and is_allowed(one.name)]
+    return max(shown, key=lambda one: one.low, default=None)

@@ -1,0 +1,391 @@
+"""A tuning on a record: who is nominated, whether that holds on families kept back, the report.
+
+Nobody is called: what would be asked was answered when the record was made, and dollars are those
+that it tells. Axes: q questions, n questions of a part, m workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.conductors.selector import save_selector
+from batuta.core import WorkerId
+from batuta.errors import SourceError
+from batuta.lab.baselines.cascade_folder import save_cascade
+from batuta.lab.evals.report_files import write_files
+from batuta.lab.evals.stats import score_interval
+from batuta.lab.learners.history import History, history_from_record
+from batuta.lab.tasks.recorded import RecordedOutcomes, random_split, unseen_family_split
+from batuta.lab.tune.calibrate import WorkerCard, share_of
+from batuta.lab.tune.decision import PROVEN, SELECTOR, format_probability
+from batuta.lab.tune.expected_gain import SURE_ENOUGH, ExpectedGain, update_gain
+from batuta.lab.tune.grouping import group_questions
+from batuta.lab.tune.judge import Comparison, SystemFigures, compare_nominees
+from batuta.lab.tune.record_options import (
+    CASCADE,
+    FEWEST_FAMILIES,
+    MINI,
+    SINGLE,
+    AskChosen,
+    AskOn,
+    FittedOption,
+    OptionReplay,
+    OptionTrial,
+    RecordSettings,
+    best_place,
+    choose_option,
+    first_credit,
+    fit_options,
+    list_options,
+    try_options,
+)
+from batuta.lab.tune.report import report_files
+from batuta.lab.tune.stages import BEST_SINGLE, ULTRA
+from batuta.lab.tune.stages import MINI as NOMINATED_MINI
+
+Json = dict[str, Any]
+Indices = NDArray[np.signedinteger[Any]]
+
+FEWEST = 24
+"""Questions with which a tuning can begin."""
+_FAMILIES = 3
+"""Families from which on whole ones are kept back for the judgement."""
+_SHOWN = 12
+"""Families that have a column of their own in the report."""
+_GROUPS = 8
+_TRIAL_Z, _LEAST_DEVIATION = 1.645, 0.005
+"""The distance of the lower end of a trial's interval from its mean, in standard deviations, and
+the least standard deviation assumed of its merit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordParts:
+    """The questions that may be asked, and those kept back."""
+
+    known: Indices
+    judged: Indices
+    has_new_families: bool
+    """Whether those kept back are of families that may not be asked."""
+
+    def known_families(self, record: RecordedOutcomes) -> list[str]:
+        """The families that may be asked, in order."""
+        places: list[int] = self.known.tolist()
+        return sorted({record.families[q] for q in places})
+
+    def judged_families(self, record: RecordedOutcomes) -> list[str]:
+        """The families of the questions kept back, in order."""
+        places: list[int] = self.judged.tolist()
+        return sorted({record.families[q] for q in places})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordNominees:
+    """Who is nominated, and what that was learned from."""
+
+    best: WorkerId
+    families: int
+    trials: tuple[OptionTrial, ...]
+    """Empty: with so few families or questions nothing can be shown."""
+    ultra: str
+    """The name of the option."""
+    mini: str
+    fitted: dict[str, FittedOption]
+    """The nominated options and the best single worker, fitted on all that may be asked."""
+
+
+def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
+    """A fifth of the questions is kept back, whole families where there are three.
+
+    Raises:
+        SourceError: there are too few questions.
+    """
+    if len(record.tasks) < FEWEST:
+        raise SourceError(
+            f"the record has {len(record.tasks)} questions that every worker answered, too few "
+            f"for a tuning: it needs at least {FEWEST}, better 300 or more"
+        )
+    whole = len(set(record.families)) >= _FAMILIES
+    division = (unseen_family_split if whole else random_split)(record, seed)
+    known = np.concatenate([division.train, division.calibration])
+    return RecordParts(known=known, judged=division.test, has_new_families=whole)
+
+
+def nominate_options(
+    record: RecordedOutcomes, known: Indices, settings: RecordSettings, *, labelled: bool = True
+) -> RecordNominees:
+    """The option that is shown to gain on families left out, else the best single worker.
+
+    Args:
+        record: whose workers are to be used.
+        known: the questions that may be asked.
+        settings: what counts.
+        labelled: whether the record's families count; else groups of similar texts do.
+
+    Raises:
+        SourceError: a worker's cost is to count and is unknown.
+    """
+    history = history_from_record(record, known)
+    family_n = _number_families(record, known, settings.seed, labelled=labelled)
+    trials = try_options(history, family_n, list_options(history), settings)
+    ultra, mini = choose_option(trials), choose_option(trials, lambda name: name == MINI)
+    names = {one.name for one in (ultra, mini) if one is not None}
+    return RecordNominees(
+        best=WorkerId(record.models[best_place(history)]),
+        families=int(family_n.max()) + 1,
+        trials=trials,
+        ultra=ultra.name if ultra else SINGLE,
+        mini=mini.name if mini else SINGLE,
+        fitted=fit_options(sorted(names), history, settings),
+    )
+
+
+def _number_families(
+    record: RecordedOutcomes, known: Indices, seed: int, *, labelled: bool
+) -> Indices:
+    places: list[int] = known.tolist()
+    if labelled:
+        names = np.asarray([record.families[q] for q in places])
+        return np.unique(names, return_inverse=True)[1]
+    tasks = [record.tasks[q] for q in places]
+    found = group_questions(tasks, lambda _: "", labelled=False, most=_GROUPS, seed=seed)
+    group_n, _, _ = found.reader([task.question for task in tasks])
+    return np.unique(group_n, return_inverse=True)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordJudgement:
+    """The results of the nominees on the questions kept back."""
+
+    figures: tuple[SystemFigures, ...]
+    comparisons: tuple[Comparison, ...]
+    expected: Mapping[str, ExpectedGain]
+    """Nominees to their gains over the best single worker, from the left-out families and the
+    questions kept back together; a nominee that is the best single worker is not in it."""
+
+
+def judge_options(
+    record: RecordedOutcomes, judged: Indices, nominees: RecordNominees, settings: RecordSettings
+) -> RecordJudgement:
+    """Compare the nominees with the best single worker on the questions kept back."""
+    history = history_from_record(record, judged)
+    chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini, BEST_SINGLE: SINGLE}
+    replays = {name: nominees.fitted[option](history) for name, option in chosen.items()}
+    figures = {name: _figures_of(name, one) for name, one in replays.items()}
+    places: list[int] = judged.tolist()
+    ids = [str(record.tasks[q].id) for q in places]
+    scores = {
+        name: {key: float(each) for key, each in zip(ids, one.earned_n, strict=True)}
+        for name, one in replays.items()
+    }
+    pairs = [(figures[name], figures[BEST_SINGLE]) for name in (ULTRA, NOMINATED_MINI)]
+    trials = {one.name: one for one in nominees.trials}
+    single_n = replays[BEST_SINGLE].merit_n(settings)
+    return RecordJudgement(
+        figures=tuple(figures.values()),
+        comparisons=compare_nominees(pairs, scores),
+        expected={
+            name: _expect_option(trials[option], replays[name].merit_n(settings) - single_n)
+            for name, option in chosen.items()
+            if option in trials
+        },
+    )
+
+
+def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
+    """Return what the trial on families left out and the questions kept back say together."""
+    deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
+    return update_gain(trial.merit, deviation, merit_n.tolist())
+
+
+def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
+    low, high = score_interval([[score] for score in replay.earned_n.tolist()])
+    usd = float(np.mean(replay.usd_n))
+    return SystemFigures(
+        name=name,
+        questions=len(replay.earned_n),
+        share=float(replay.earned_n.mean()),
+        low=low,
+        high=high,
+        usd=0.0 if np.isnan(usd) else usd,
+        calls=float(replay.calls_n.mean()),
+        seconds=0.0,
+        failed=0,
+    )
+
+
+def describe_record_tuning(
+    record: RecordedOutcomes, parts: RecordParts, nominees: RecordNominees, settings: RecordSettings
+) -> Json:
+    """What was found, in the form of a tuning's report."""
+    judgement = judge_options(record, parts.judged, nominees, settings)
+    figures, comparisons = judgement.figures, judgement.comparisons
+    priced = _has_dollars(record)
+    families = parts.known_families(record)
+    shown = families if 1 < len(families) <= _SHOWN else []
+    return {
+        "kind": "tuning",
+        "record": record.name,
+        "budget": {"usd": None, "calls": None, "minutes": None},
+        "spent": {"usd": 0.0, "calls": 0},
+        "settings": asdict(settings),
+        "questions": {
+            "search": len(parts.known),
+            "selection": 0,
+            "finalists": 0,
+            "judgement": len(parts.judged),
+            "doubles": 0,
+        },
+        "groups": shown,
+        "workers": [_card_json(one) for one in describe_workers(record, parts.known, shown)],
+        "left_out": [],
+        "tried": len(nominees.trials) + 1,
+        "expected": None,
+        "workflows": [],
+        "rewritten": None,
+        "options": [asdict(one) | {"shown": one.is_shown} for one in nominees.trials],
+        "selection": [],
+        "finalists": [],
+        "judged": [_without_dollars(asdict(one), priced=priced) for one in figures],
+        "comparisons": [_without_dollars(asdict(one), priced=priced) for one in comparisons],
+        "break_even": {one.nominee: None for one in comparisons},
+        "recommendation": _recommend_options(
+            nominees, judgement, parts, only_proven=settings.only_proven
+        ),
+    }
+
+
+def _has_dollars(record: RecordedOutcomes) -> bool:
+    return record.usage is not None and not np.isnan(record.usage.usd_qms).all()
+
+
+def _without_dollars(figures: Json, *, priced: bool) -> Json:
+    """Dollars that nobody recorded are unknown, not 0; seconds are not told."""
+    unknown = {name: None for name in ("usd", "usd_saved") if name in figures and not priced}
+    return figures | unknown | ({"seconds": None} if "seconds" in figures else {})
+
+
+def describe_workers(
+    record: RecordedOutcomes, known: Indices, families: Sequence[str]
+) -> tuple[WorkerCard, ...]:
+    """Each worker alone on the questions that may be asked."""
+    history = history_from_record(record, known)
+    credit_nm = first_credit(history)
+    of_n = np.asarray(history.families)
+    return tuple(
+        _card_of(worker, history, at, credit_nm[:, at], families=[of_n == one for one in families])
+        for at, worker in enumerate(history.workers)
+    )
+
+
+def _card_of(
+    worker: WorkerId,
+    history: History,
+    at: int,
+    credit_n: NDArray[Any],
+    *,
+    families: Sequence[NDArray[np.bool_]],
+) -> WorkerCard:
+    mean, usd_n = float(credit_n.mean()), history.usd_qm[:, at]
+    return WorkerCard(
+        worker=worker,
+        overall=share_of(credit_n.tolist(), mean),
+        by_group=tuple(share_of(credit_n[here].tolist(), mean) for here in families),
+        usd=None if np.isnan(usd_n).any() else float(usd_n.mean()),
+        seconds=None,
+        failed=0,
+    )
+
+
+def _card_json(card: WorkerCard) -> Json:
+    return {name: value for name, value in asdict(card).items() if name != "seconds"}
+
+
+def _recommend_options(
+    nominees: RecordNominees, judgement: RecordJudgement, parts: RecordParts, *, only_proven: bool
+) -> Json:
+    """Which option is recommended for ultra and for mini, and the sentence why."""
+    chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini}
+    found: Json = {}
+    reasons: list[str] = []
+    for one in judgement.comparisons:
+        option, gain = chosen[one.nominee], judgement.expected.get(one.nominee)
+        good = gain is not None and gain.probability >= SURE_ENOUGH
+        good = good and (one.verdict in PROVEN or not only_proven)
+        saved = option in {MINI, CASCADE}
+        found[one.nominee] = (SELECTOR if saved else option) if good else None
+        reasons.append(_explain_option(one, option, nominees, parts=parts, gain=gain, good=good))
+    expected = {
+        f"{name} over {BEST_SINGLE}": {
+            "gain": round(gain.mean, 6),
+            "probability": round(gain.probability, 6),
+            "questions": gain.questions,
+        }
+        for name, gain in judgement.expected.items()
+    }
+    return {**found, "best": nominees.best, "expected": expected, "why": reasons}
+
+
+def _explain_option(
+    one: Comparison, option: str, nominees: RecordNominees, *, parts: RecordParts,
+    gain: ExpectedGain | None, good: bool,
+) -> str:  # fmt: skip
+    single = f"batuta-{one.nominee}: the best single worker, {nominees.best}"
+    if gain is None:
+        return f"{single}; {_explain_nothing(one.nominee, nominees)}."
+    trial = next(each for each in nominees.trials if each.name == option)
+    shown = (
+        f"{100 * trial.gain:+.1f} points with {trial.calls:.2f} calls on {trial.families} families "
+        "left out in turn"
+    )
+    kept = "of families kept back" if parts.has_new_families else "kept back"
+    gained = "nothing" if one.difference is None else f"{100 * one.difference:+.1f} points"
+    judged = f"{gained} on {one.questions} questions {kept} ({one.verdict})"
+    sure = f"{format_probability(gain.probability)} sure that it is worth more, its calls counted"
+    return f"batuta-{one.nominee}: {option}; {sure}: {shown}, {judged}." if good else (
+        f"{single}; {option} had {shown}, but {judged}: {sure}."
+    )  # fmt: skip
+
+
+def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
+    tried = [one for one in nominees.trials if nominee == ULTRA or one.name == MINI]
+    if not tried:
+        return (
+            f"{nominees.families} families, or their questions, are too few to show that anything "
+            f"else gains on families never asked: that takes {FEWEST_FAMILIES}"
+        )
+    first = max(tried, key=lambda each: each.low)
+    return (
+        f"nothing else is shown to gain on families left out: {first.name} "
+        f"{100 * first.merit:+.1f} points, its calls counted, and surely no more than "
+        f"{100 * first.low:+.1f}"
+    )
+
+
+def write_record_results(folder: Path, found: Json, nominees: RecordNominees) -> None:
+    """Write the report, and the selector or cascade that was nominated.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    write_files(folder, report_files(found))
+    option = nominees.fitted.get(nominees.ultra)
+    if isinstance(option, AskOn):
+        save_cascade(option.cascade, folder / SELECTOR)
+    elif isinstance(option, AskChosen):
+        save_selector(option.selector, folder / SELECTOR)
+
+
+def limit_record(record: RecordedOutcomes, limit: int, seed: int) -> RecordedOutcomes:
+    """So many of the questions that every worker answered, at random."""
+    complete = record.drop_incomplete()
+    if len(complete.tasks) <= limit:
+        return complete
+    drawn = np.random.default_rng(seed).permutation(len(complete.tasks))[:limit]
+    left_out = len(record.tasks) - limit
+    return replace(complete.select(np.sort(drawn)), incomplete=left_out)

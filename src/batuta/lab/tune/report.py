@@ -1,0 +1,317 @@
+"""Writes a tuning's result as JSON and as Markdown, of which the page is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from batuta.conductors.workflow_selector import describe_steps, save_workflow_selector
+from batuta.core import Task
+from batuta.core.formatting import format_usd
+from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
+from batuta.lab.evals.markdown_report import format_dollars, format_percent
+from batuta.lab.evals.report_files import write_files
+from batuta.lab.tune.candidate_runner import CallMeter
+from batuta.lab.tune.context import TuneSettings
+from batuta.lab.tune.decision import (
+    SELECTOR,
+    SINGLES_SELECTOR,
+    format_probability,
+    recommend_systems,
+)
+from batuta.lab.tune.judge import Comparison
+from batuta.lab.tune.library import Candidate, write_continuation, write_workflow
+from batuta.lab.tune.parts import QuestionParts
+from batuta.lab.tune.result import TuneResult
+from batuta.lab.tune.stages import MINI, ULTRA
+from batuta.lab.tune.systems import TunedSystem, with_about
+
+Json = dict[str, Any]
+
+
+def describe_tuning(
+    result: TuneResult, parts: QuestionParts, settings: TuneSettings, meter: CallMeter
+) -> Json:
+    """Everything that is known, as JSON values; the same for the same replies."""
+    advice = recommend_systems(result, only_proven=settings.only_proven)
+    return {
+        "kind": "tuning",
+        "budget": {
+            "usd": _usd_number(settings.allowance.usd),
+            "calls": settings.allowance.calls,
+            "minutes": settings.allowance.minutes,
+        },
+        "spent": {"usd": round(float(meter.usd), 6), "calls": meter.calls},
+        "settings": {
+            "labelled": settings.labelled,
+            "call_weight": settings.call_weight,
+            "mean_calls": settings.mean_calls,
+            "worth": settings.worth,
+            "seed": settings.seed,
+        },
+        "questions": {
+            "search": len(parts.search),
+            "selection": len(parts.selection),
+            "finalists": len(parts.finalists),
+            "judgement": len(parts.judgement),
+            "doubles": parts.doubles,
+        },
+        "groups": list(result.grouping.names),
+        "workers": [_card_json(card) for card in result.cards],
+        "left_out": list(result.left_out),
+        "tried": result.tried,
+        "expected": result.believed,
+        "workflows": _describe_workflows(result),
+        "rewritten": _describe_rewriting(result),
+        "selection": [asdict(one) | {"seconds": None} for one in result.selection],
+        "finalists": [asdict(one) | {"seconds": None} for one in result.finalists],
+        "judged": [asdict(one) | {"seconds": None} for one in result.judged],
+        "comparisons": [asdict(one) for one in result.comparisons],
+        "break_even": break_even(result.comparisons, advice, float(meter.usd)),
+        "recommendation": advice,
+    }
+
+
+def _usd_number(usd: Any) -> float | None:
+    return None if usd is None else float(usd)
+
+
+def _card_json(card: Any) -> Json:
+    return {name: value for name, value in asdict(card).items() if name != "seconds"}
+
+
+def _describe_workflows(result: TuneResult) -> list[Json]:
+    """The workflow of each group, for the system that was nominated; the hardest group first."""
+    system = (result.nominees or {}).get(ULTRA)
+    if system is None:
+        return []
+    rank = system.selector.rank_glw
+    rows: list[Json] = []
+    for group, name in enumerate(result.grouping.names):
+        levels = [system.library[int(place)] for place in rank[group, :, 0]]
+        for level, candidate in enumerate(levels):
+            if level and candidate == levels[level - 1]:
+                rows[-1]["to"] = level + 1
+                continue
+            steps = _all_steps(candidate)
+            rows.append(
+                {"group": name, "from": level + 1, "to": level + 1, "levels": len(levels),
+                 "workflow": str(candidate), "steps": steps,
+                 "questions": _count_runs(result, group, candidate)}
+            )  # fmt: skip
+    return rows
+
+
+def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
+    """Return on how many questions of the group it was run; None if it was reworded since."""
+    table = result.table
+    if table is None or candidate not in table.library:
+        return None
+    return int(table.runs_gw[group, table.library.index(candidate)])
+
+
+def _describe_rewriting(result: TuneResult) -> Json | None:
+    """What became of the subtasks of the workflow that is run most."""
+    one = result.rewritten
+    if one is None:
+        return None
+    return {
+        "workflow": str(one.before),
+        "steps": _all_steps(one.after),
+        "kept": one.kept,
+        "gain": round(one.gain, 6),
+        "questions": one.questions,
+        "reason": one.reason,
+    }
+
+
+def _all_steps(candidate: Candidate) -> list[Json]:
+    """Those after a look too."""
+    later = write_continuation(candidate)
+    return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
+
+
+def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
+    """After how many questions the tuning has paid for itself, where what is recommended saves."""
+    found: Json = {}
+    for one in comparisons:
+        saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
+        found.setdefault(one.nominee, round(spent / one.usd_saved) if saves else None)
+    return found
+
+
+def write_results(
+    folder: Path,
+    found: Json,
+    result: TuneResult,
+    tasks: Sequence[Task],
+    *,
+    settings_text: str | None,
+) -> None:
+    """Write the report, the selector, the settings and what a conductor may learn from.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    system = (result.nominees or {}).get(ULTRA) or (result.systems or (None,))[-1]
+    files = report_files(found)
+    if settings_text is not None:
+        files["batuta.toml"] = settings_text
+    if system is not None:
+        save_workflow_selector(with_about(system, _summary_fields(found)), folder / SELECTOR)
+        files["workflows.jsonl"] = _examples_text(system, tasks)
+    if (single := (result.nominees or {}).get(MINI)) is not None:
+        save_workflow_selector(
+            with_about(single, _summary_fields(found)), folder / SINGLES_SELECTOR
+        )
+    write_files(folder, files)
+
+
+def _summary_fields(found: Json) -> Json:
+    return {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
+
+
+def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
+    """Each question of the search with the workflow that the system runs on it."""
+    assignment = system.assign(tasks)
+    lines: list[str] = []
+    for task in tasks:
+        steps = describe_steps(write_workflow(assignment[task.id].without_look()))
+        lines.append(
+            orjson.dumps({"id": task.id, "question": task.question, "steps": steps}).decode()
+        )
+    return "\n".join(lines) + "\n"
+
+
+# -- for people ----------------------------------------------------------------------------
+
+
+def render_markdown(found: Json) -> str:
+    """Return the report as Markdown."""
+    environment = Environment(
+        loader=PackageLoader("batuta.lab.tune", ""),
+        autoescape=False,  # noqa: S701 - Markdown is no HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.md.jinja").render(**_template_values(found))
+
+
+def report_files(found: Json) -> dict[str, str]:
+    """Return the report as JSON, as Markdown, as a page, and its figure, by the files' names."""
+    text, front = render_markdown(found), draw_front(_compared_systems(found))
+    return {
+        "report.json": orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n",
+        "report.md": text,
+        "report.html": render_page(text, {"front": front}),
+        **({"front.svg": front} if front else {}),
+    }
+
+
+def _compared_systems(found: Json) -> list[Json]:
+    """Return the systems of the last part on which they were compared."""
+    return found["judged"] or found["finalists"] or found["selection"]
+
+
+def _template_values(found: Json) -> Json:
+    judged = _compared_systems(found)
+    return {
+        "found": found,
+        "judged": judged,
+        "percent": format_percent,
+        "count": "{:,}".format,
+        "ease": _describe_ease,
+        "share_of": _describe_share,
+        "probability": format_probability,
+        "dollars": format_dollars,
+        "title": "A tuned pool",
+        "has_front": any(one["share"] is not None for one in judged),
+    }
+
+
+def _describe_ease(row: Mapping[str, Any]) -> str:
+    """Write which levels of ease a workflow is for."""
+    first, last, levels = row["from"], row["to"], row["levels"]
+    if last - first + 1 == levels:
+        return "all"
+    return f"{first} of {levels}" if first == last else f"{first}–{last} of {levels}"
+
+
+def _describe_share(one: Mapping[str, Any]) -> str:
+    """Write a worker's share right in a group, with its interval."""
+    if one["share"] is None:
+        return "–"
+    interval = f"{format_percent(one['low'])}–{format_percent(one['high'])}"
+    return f"{100 * one['share']:.1f} % ({interval}) of {one['questions']}"
+
+
+_WIDTH, _HEIGHT = 620, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
+"""The margins of the drawing, which have room for ticks, names and labels."""
+_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_TICKS = 6
+
+
+def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
+    """Return the share right over the dollars of a question as SVG; over calls if all is free."""
+    known = [one for one in systems if one["share"] is not None]
+    if not known:
+        return ""
+    unit = "usd" if any(one["usd"] for one in known) else "calls"
+    most = max(float(one[unit] or 0) for one in known) * 1.1 or 1.0
+    low = min(float(one["low"]) for one in known)
+    step = next(one for one in _STEPS if (1 - low) / one <= _TICKS)
+    low = min(math.floor(low / step) * step, 1 - step)
+
+    def x_of(cost: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * cost / most
+
+    def y_of(share: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - share) / (1 - low)
+
+    shares = [low + step * n for n in range(round((1 - low) / step) + 1)]
+    costs = [most * n / 4 for n in range(5)]
+    marks = [_draw_tick(_LEFT, y_of(one), f"{100 * one:.0f}", x_end=x_of(most)) for one in shares]
+    marks += [
+        f'<text x="{x_of(one):.1f}" y="{_HEIGHT - 26}" fill="{GREY}" font-size="11" '
+        f'text-anchor="middle">{format_usd(one) if unit == "usd" else f"{one:.2g}"}</text>'
+        for one in costs
+    ]
+    marks += [_draw_system(one, x_of(float(one[unit] or 0)), y_of) for one in known]
+    label = "dollars a question" if unit == "usd" else "calls a question"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
+        f"{''.join(marks)}"
+        f'<text x="{_LEFT}" y="{_TOP - 4}" fill="{GREY}" font-size="11">right, %</text>'
+        f'<text x="{(_LEFT + x_of(most)) / 2:.1f}" y="{_HEIGHT - 8}" fill="{GREY}" '
+        f'font-size="12" text-anchor="middle">{label}</text></svg>'
+    )
+
+
+def _draw_tick(x: float, y: float, text: str, *, x_end: float) -> str:
+    """Draw a line of the grid with its share."""
+    return (
+        f'<line x1="{x:.1f}" x2="{x_end:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
+        f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" fill="{GREY}" font-size="11" '
+        f'text-anchor="end">{text}</text>'
+    )
+
+
+def _draw_system(one: Mapping[str, Any], x: float, y_of: Callable[[float], float]) -> str:
+    """Draw a system's point with its interval and name."""
+    y = y_of(float(one["share"]))
+    return (
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y_of(one["low"]):.1f}" y2="{y_of(one["high"]):.1f}" '
+        f'stroke="{GREY}" stroke-width="2"/>'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{ACCENT}"/>'
+        f'<text x="{x + 9:.1f}" y="{y + 4:.1f}" fill="{INK}" font-size="12">'
+        f"{Markup.escape(one['name'])} {100 * one['share']:.0f} %</text>"
+    )

@@ -1,0 +1,276 @@
+"""Rewriting a workflow's subtasks: `gepa` reflects on runs and proposes other wordings.
+
+GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
+mutates one by reflection on a minibatch, and validates what got better on that. Its loop runs in a
+thread; runs and reflections come back to the tuning's runner, so that they have its budget and its
+journal. Without the package there is no such stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, final
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from batuta.core import Reply, Task, WorkerId
+from batuta.errors import ClientError, LimitReachedError
+from batuta.lab.tasks.question_keys import text_key
+from batuta.lab.tune.candidate_runner import CandidateRunner
+from batuta.lab.tune.library import Candidate, subtask_of
+from batuta.language.material import RESPONSE, TASK, wrap_in_tag
+
+PACKAGE = "gepa"
+MINIBATCH = 8
+"""Questions of a reflection; gepa's own three are too few to tell a better wording from luck."""
+_LONGEST = 1500
+"""Characters of a wording; what is longer is not taken."""
+_COPIED = 8
+"""Words in a row that a wording may not share with a question."""
+_SHOWN = 1200
+"""Characters of a text that the rewriter is shown."""
+_TEMPLATE = """Several language models work on a task one after another. One of them is told:
+```
+<curr_param>
+```
+
+Here is what it was given and what it wrote, with remarks on how it went:
+```
+<side_info>
+```
+
+Write a better instruction for that model. It must hold for every task of this kind: name what to \
+do, what to look out for and how to end, and never repeat a task or an answer from above. At most \
+120 words. Write the new instruction within ``` blocks."""
+
+
+def is_rewriting_installed() -> bool:
+    """Whether the package that rewrites is there."""
+    return find_spec(PACKAGE) is not None
+
+
+def _load_module(name: str) -> Any:
+    """A module of the optional package, loaded where it is used."""
+    return import_module(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """What may be used to rewrite a workflow."""
+
+    runner: CandidateRunner
+    rewriter: WorkerId
+    """Who reflects."""
+    train: Sequence[Task]
+    validation: Sequence[Task]
+    has_money: Callable[[int], bool]
+    """Whether so many more calls may be made."""
+    seed: int = 0
+    rounds: int = 40
+    """Reflections at most."""
+
+
+class _EndedError(Exception):
+    """The money for rewriting is spent, or the rewriter cannot be asked."""
+
+
+async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate:
+    """The workflow with the wordings that did best on the validation questions; itself if none.
+
+    The package must be installed (`is_rewriting_installed`).
+    """
+    places = worded_steps(candidate)
+    if not places or not given.train or not given.validation:
+        return candidate
+    adapter = _WorkflowAdapter(candidate, places, given)
+    await anyio.to_thread.run_sync(adapter.optimize)
+    return adapter.best()
+
+
+def worded_steps(candidate: Candidate) -> tuple[int, ...]:
+    """The places of the steps that are told something."""
+    return tuple(place for place in range(len(candidate)) if subtask_of(candidate, place))
+
+
+def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
+    """Whether the text repeats so much of a question that it may know it by heart."""
+    said = f" {text_key(text)} "
+    for task in tasks:
+        words = text_key(task.question).split()
+        for start in range(max(len(words) - _COPIED, 0) + 1):
+            piece = words[start : start + _COPIED]
+            if piece and f" {' '.join(piece)} " in said:
+                return True
+    return False
+
+
+@final
+class _WorkflowAdapter:
+    """A workflow as gepa sees it: named texts, runs of a batch, and what to reflect on."""
+
+    propose_new_texts = None
+
+    def __init__(self, candidate: Candidate, places: Sequence[int], given: Rewriting) -> None:
+        self._candidate = candidate
+        self._given = given
+        self._place = {f"step {place + 1}": place for place in places}
+        self._validated: dict[Candidate, float] = {}
+        self._ended = False
+
+    # -- in gepa's thread ------------------------------------------------------------------
+
+    def optimize(self) -> None:
+        """Runs gepa until the money for it is spent."""
+        gepa = _load_module(PACKAGE)
+
+        first = {name: subtask_of(self._candidate, at) for name, at in self._place.items()}
+        try:
+            gepa.optimize(
+                seed_candidate=first,
+                trainset=list(self._given.train),
+                valset=list(self._given.validation),
+                adapter=self,
+                custom_candidate_proposer=self._propose,
+                reflection_minibatch_size=MINIBATCH,
+                stop_callbacks=self._should_stop,
+                logger=_Silence(),
+                cache_evaluation=False,  # it takes a training question for a validation one
+                seed=self._given.seed,
+            )
+        except _EndedError:
+            return
+
+    def evaluate(
+        self,
+        batch: list[Task],
+        candidate: dict[str, str],
+        capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
+    ) -> Any:
+        """Runs the batch; a question without a score counts as wrong."""
+        adapter = _load_module(f"{PACKAGE}.core.adapter")
+        entry = self._worded(candidate)
+        if not anyio.from_thread.run(self._run_batch, batch, entry):
+            self._ended = True
+            raise _EndedError
+        scores = [self._score(task, entry) for task in batch]
+        if batch == list(self._given.validation):
+            self._validated[entry] = sum(scores) / len(scores)
+        traces = None
+        if capture_traces:
+            traces = anyio.from_thread.run(self._trace, batch, entry)
+        return adapter.EvaluationBatch(outputs=scores, scores=scores, trajectories=traces)
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What each step was given, what it wrote and how the workflow ended."""
+        return {
+            name: [self._record(trace, self._place[name]) for trace in eval_batch.trajectories]
+            for name in components_to_update
+        }
+
+    def _record(self, trace: tuple[Task, list[str], float], place: int) -> dict[str, Any]:
+        task, texts, score = trace
+        target = f" The right answer is {task.target}." if task.target else ""
+        ended = "The final answer was right." if score >= 1 else "The final answer was wrong."
+        return {
+            "Inputs": {
+                "task": wrap_in_tag(TASK, task.question[:_SHOWN]),
+                **{
+                    f"message {at + 1}": wrap_in_tag(RESPONSE, text)
+                    for at, text in enumerate(texts[:place])
+                },
+            },
+            "Generated Outputs": wrap_in_tag(RESPONSE, texts[place])
+            if place < len(texts)
+            else "(it was not asked)",
+            "Feedback": ended + (target if score < 1 else ""),
+        }
+
+    def _propose(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> dict[str, str]:
+        """New wordings; where the rewriter's is no use the old one."""
+        proposal = _load_module(f"{PACKAGE}.strategies.instruction_proposal")
+        written: dict[str, str] = {}
+        for name in components_to_update:
+            asked: dict[str, Any] = {
+                "current_instruction_doc": candidate[name],
+                "dataset_with_feedback": reflective_dataset[name],
+                "prompt_template": _TEMPLATE,
+            }
+            found = proposal.InstructionProposalSignature.run(self._ask, asked)
+            text = str(found["new_instruction"]).strip()
+            fits = text and len(text) <= _LONGEST
+            copied = copies_a_question(text, [*self._given.train, *self._given.validation])
+            written[name] = text if fits and not copied else candidate[name]
+        return written
+
+    def _ask(self, prompt: Any) -> str:
+        try:
+            return anyio.from_thread.run(self._given.runner.ask, self._given.rewriter, str(prompt))
+        except (ClientError, LimitReachedError):
+            self._ended = True
+            raise _EndedError from None
+
+    def _should_stop(self, state: Any) -> bool:
+        calls = 2 * MINIBATCH * len(self._candidate) + 1
+        rounds = int(getattr(state, "i", 0)) >= self._given.rounds
+        return self._ended or rounds or not self._given.has_money(calls)
+
+    # -- in the tuning's loop --------------------------------------------------------------
+
+    async def _run_batch(self, batch: Sequence[Task], entry: Candidate) -> bool:
+        runner = self._given.runner
+        new = [task for task in batch if runner.find_result(task, entry) is None]
+        if not self._given.has_money(len(new) * len(entry)):
+            return False
+        return await runner.run_all((task, entry) for task in batch)
+
+    async def _trace(
+        self, batch: Sequence[Task], entry: Candidate
+    ) -> list[tuple[Task, list[str], float]]:
+        """Every question with what was written in each step: the calls were made before."""
+        found: list[tuple[Task, list[str], float]] = []
+        for task in batch:
+            run = await self._given.runner.conduct_candidate(task, entry)
+            texts = [
+                step.result.text[:_SHOWN] if isinstance(step.result, Reply) else "(no answer)"
+                for step in run.steps
+            ]
+            found.append((task, texts, self._score(task, entry)))
+        return found
+
+    # -- both ------------------------------------------------------------------------------
+
+    def best(self) -> Candidate:
+        """The best on the validation questions; the one that was given unless one is better."""
+        least = self._validated.get(self._candidate, 0.0)
+        better = {one: score for one, score in self._validated.items() if score > least}
+        return max(better, key=lambda one: better[one], default=self._candidate)
+
+    def _worded(self, texts: Mapping[str, str]) -> Candidate:
+        steps = list(self._candidate.steps)
+        for name, at in self._place.items():
+            if texts[name] != subtask_of(self._candidate, at):
+                steps[at] = replace(steps[at], text=texts[name])
+        return replace(self._candidate, steps=tuple(steps))
+
+    def _score(self, task: Task, entry: Candidate) -> float:
+        result = self._given.runner.find_result(task, entry)
+        return 0.0 if result is None or result.score is None else result.score
+
+
+class _Silence:
+    """A logger that says nothing."""
+
+    def log(self, message: str) -> None:
+        """Nothing."""

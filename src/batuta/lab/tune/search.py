@@ -1,0 +1,458 @@
+"""The search: workflows race on the same questions, grown one change at a time.
+
+Each group of questions begins with its single workers. In every round, in every cell, workflows
+are drawn by Thompson sampling from the posterior of `transitions`: those that were tried and those
+one change away from the best; they run the next questions of the cell, always in the same order,
+so that every comparison is paired and workflows share the calls that they have in common.
+No workflow is dropped for good, but one that is unlikely to be best is no longer drawn. The last
+part of the search tries no new workflows: it runs the best few of each group on more of its
+questions, as only a workflow that was run on enough of them can be deployed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from batuta.core import Task, WorkerId
+from batuta.lab.tune.call_limit import find_call_weight
+from batuta.lab.tune.candidate_runner import CandidateRunner
+from batuta.lab.tune.library import (
+    SOLVERS,
+    Candidate,
+    CandidateStep,
+    StepRole,
+    neighbouring_candidates,
+    program_pairs,
+)
+from batuta.lab.tune.logistic_regression import SAMPLES
+from batuta.lab.tune.search_settings import Arena, SearchSettings
+from batuta.lab.tune.seen_residuals import SeenResiduals, SeenShares
+from batuta.lab.tune.sparse_design import Matrix
+from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
+
+ENOUGH_RUNS, FEWEST_RUNS = 20, 8
+"""Questions of a group on which a workflow must have been run to be deployed there: a quarter of
+the group's questions, but no more than the first and no fewer than the second."""
+
+
+@final
+class Search:
+    """A search that goes on for as long as there is money."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        runner: CandidateRunner,
+        workers: Sequence[WorkerId],
+        settings: SearchSettings,
+        max_steps: int,
+        *,
+        usd: Mapping[WorkerId, float],
+        has_money: Callable[[int], bool] = lambda _: True,
+        programs: Sequence[WorkerId] = (),
+    ) -> None:
+        """Begins with nothing known.
+
+        Args:
+            arena: the questions.
+            runner: who runs.
+            workers: who may be in a workflow.
+            settings: how to go about it.
+            max_steps: of a workflow.
+            usd: what a call of each worker costs, in dollars.
+            has_money: whether so many calls may be made.
+            programs: workers that only run what another one wrote; `workers` has none of them.
+        """
+        self.arena = arena
+        self.seen = Observations()
+        self.settings = settings
+        self._runner = runner
+        self._workers = tuple(workers)
+        self._programs = tuple(programs)
+        self._max_steps = max_steps
+        self._usd = usd
+        self._has_money = has_money
+        self._rng = np.random.default_rng(settings.seed)
+        self._round = 0
+        self.call_weight = settings.call_weight
+        """Share right that a further call must gain, so that the mean calls are kept."""
+        self._turns = dict.fromkeys(arena.groups, 0)
+        self._run_counts: dict[tuple[Candidate, Cell], int] = {}
+        self.model = TransitionModel(self.seen, arena.of, arena.levels)
+        self._for_all: Candidate | None = None
+        self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
+
+    def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
+        """Counts what was run before the questions had cells."""
+        for task in tasks:
+            for candidate in candidates:
+                self._note(task, candidate)
+        for cell, there in self.arena.cells.items():
+            for candidate in candidates:
+                known = (self._runner.find_result(task, candidate) is not None for task in there)
+                self._run_counts[candidate, cell] = sum(known)
+
+    async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
+        """Every worker in every role beside each group's best single workers, if there is money.
+
+        Who decides is tried on the answers of the best three: those of two say little of a vote.
+        The best also breaks the tie of the next two.
+        """
+        self._fit()
+        wanted: dict[tuple[Candidate, Cell], int] = {}
+        for group in self.arena.groups:
+            alone = [one for one in self.tried_in(group) if len(one) == 1]
+            best, *others = (one.steps[0] for one in self.rank(alone, group)[:SOLVERS])
+            found = [Candidate((*others, best), stops=True)] if len(others) > 1 else []
+            for worker in self._workers:
+                for role in (StepRole.CHECK, StepRole.PLAN, StepRole.LOOK_UP):
+                    step = CandidateStep(role, worker)
+                    pair = (best, step) if role is StepRole.CHECK else (step, best)
+                    found.append(Candidate(pair))
+                if others:
+                    decides = CandidateStep(StepRole.DECIDE, worker)
+                    found.append(Candidate((best, *others, decides)))
+            for one in found:
+                if len(one) <= self._max_steps:
+                    wanted |= self._spread_runs(one, group, each)
+        return await self._run_batch(wanted, has_money)
+
+    async def screen_programs(
+        self, each: int, has_money: Callable[[int], bool], *, asked: bool
+    ) -> bool:
+        """Every pair of one who writes programs and one who runs them, if there is money.
+
+        Neither is right alone, so no change of one step leads from what is known to the two.
+        """
+        pairs = program_pairs(self._workers, self._programs, asked=asked)
+        wanted: dict[tuple[Candidate, Cell], int] = {}
+        for pair in pairs:
+            for group in self.arena.groups if len(pair) <= self._max_steps else ():
+                wanted |= self._spread_runs(pair, group, each)
+        return await self._run_batch(wanted, has_money)
+
+    async def run_round(self) -> bool:
+        """One round in every cell of some groups; False if there is nothing to run or no money."""
+        self._fit()
+        if self._round % self.settings.tune_every == 0:
+            self.weigh_calls()
+        self._round += 1
+        drawn: list[tuple[Candidate, Cell]] = []
+        turns = 0
+        for group in self._next_groups():
+            self._turns[group] += 1
+            found = self._draw(group)
+            drawn += found
+            turns += bool(found)
+            if turns == self.settings.groups_at_once:
+                break
+        batch = self.settings.batch
+        wanted = {one: self._run_counts.get(one, 0) + batch for one in drawn}
+        if not self.settings.untried:
+            wanted |= self._promote_best()
+        return bool(wanted) and await self._run_batch(wanted)
+
+    def _promote_best(self) -> dict[tuple[Candidate, Cell], int]:
+        """Return the runs that make each group's best workflow deployable, where it lacks them.
+
+        It may have been tried in other groups only. The same of the workflow that was best over all
+        groups when the exploring ended, which questions of new kinds get.
+        """
+        tried = self.tried_anywhere()
+        if self._for_all is None:
+            self._for_all = self._best_overall(tried)
+        wanted: dict[tuple[Candidate, Cell], int] = {}
+        for group in self.arena.groups:
+            for best in (self.rank(tried, group)[0], self._for_all):
+                if not self.is_deployable(best, group):
+                    wanted |= self._spread_runs(best, group, self._enough_runs(group))
+        return wanted
+
+    def _spread_runs(
+        self, candidate: Candidate, group: int, many: int
+    ) -> dict[tuple[Candidate, Cell], int]:
+        """Return its runs on so many questions of the group, as many at each level."""
+        cells = [(group, level) for level in self._levels_of(group)]
+        each = spread_evenly(many, [len(self.arena.cells[cell]) for cell in cells])
+        return {(candidate, cell): each for cell in cells}
+
+    def _best_overall(self, tried: Sequence[Candidate]) -> Candidate:
+        """Return what is expected to be worth most over all groups, wherever it was tried."""
+        weights = self.arena.weights
+        merits = (weights[g] * self.merits(tried, g).mean(axis=1) for g in self.arena.groups)
+        return tried[int(sum(merits, np.zeros(len(tried))).argmax())]
+
+    def _next_groups(self) -> list[int]:
+        """The groups, those first that have had fewest turns for their share of questions."""
+        weights = self.arena.weights
+        return sorted(self._turns, key=lambda group: (self._turns[group] / weights[group], group))
+
+    def stop_exploring(self) -> None:
+        """Try nothing new from now on: run the best of each group, to be surer of them."""
+        self.settings = replace(self.settings, untried=0)
+
+    def weigh_calls(self) -> None:
+        """Weighs calls so that the best workflows keep the limit of mean calls."""
+        most = self.settings.mean_calls
+        if most is None:
+            return
+        rows: list[tuple[Matrix, Matrix, float]] = []
+        everywhere = self.tried_anywhere()
+        for group in self.arena.groups:
+            worth_cl = self.worths(everywhere, group)
+            calls_cl = self.count_calls(everywhere, group)
+            for level in self._levels_of(group):
+                count = len(self.arena.cells[group, level])
+                rows.append((worth_cl[:, level], calls_cl[:, level], count))
+        worths, calls, counts = zip(*rows, strict=True)
+        self.call_weight = find_call_weight(
+            np.stack(worths), np.stack(calls), np.array(counts, np.float64),
+            most=most, least=self.settings.call_weight,
+        )  # fmt: skip
+
+    def _fit(self) -> None:
+        tunes = self._round % self.settings.tune_every == 0
+        seed = self.settings.seed * 10_007 + self._round
+        self.model.fit(seed=seed, tunes=tunes)
+        self._residuals.forget()
+
+    async def _run_batch(
+        self,
+        wanted: Mapping[tuple[Candidate, Cell], int],
+        has_money: Callable[[int], bool] | None = None,
+    ) -> bool:
+        """Runs each workflow on that many questions of its cell, counted from the first."""
+        planned = [
+            (task, candidate, cell)
+            for (candidate, cell), until in wanted.items()
+            for task in self.arena.cells.get(cell, [])[:until]
+        ]
+        new = {(t.id, c): len(c) for t, c, _ in planned if self._runner.find_result(t, c) is None}
+        if not (has_money or self._has_money)(sum(new.values())):
+            return False
+        if not await self._runner.run_all((task, candidate) for task, candidate, _ in planned):
+            return False
+        for task, candidate, _ in planned:
+            self._note(task, candidate)
+        for (candidate, cell), until in wanted.items():
+            self._run_counts[candidate, cell] = min(until, len(self.arena.cells.get(cell, [])))
+        return True
+
+    def _note(self, task: Task, candidate: Candidate) -> None:
+        """What the workflow did on the question, and the shorter ones that it ran on its way."""
+        result = self._runner.find_result(task, candidate)
+        if result is None:
+            return
+        if result.score is not None:
+            self.seen.add(task.id, candidate, result.score)
+            self.seen.follow(task.id, candidate, result.trail, agreed=result.agreed)
+        for part, score in result.parts:
+            self.seen.add(task.id, part, score, on_the_way=True)
+
+    def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
+        """Whom to try in each cell of the group."""
+        candidates = self._eligible(group)
+        shares = self._shares_of(candidates, group)
+        merit_scl = shares.draw(self._rng) - self.costs(candidates, group)
+        leader_l = merit_scl.mean(axis=0).argmax(axis=0)
+        found: dict[tuple[Candidate, Cell], None] = {}
+        for draw in range(self.settings.draws):
+            merit_cl = merit_scl[int(self._rng.integers(SAMPLES))].copy()
+            for level in self._levels_of(group):
+                if draw % 2:  # top-two: the best of the others
+                    merit_cl[leader_l[level], level] = -np.inf
+                cell = group, level
+                for place in np.argsort(-merit_cl[:, level], kind="stable"):
+                    one = candidates[int(place)]
+                    if self._run_counts.get((one, cell), 0) < len(self.arena.cells[cell]):
+                        found[one, cell] = None
+                        break
+        return list(found)
+
+    def _levels_of(self, group: int) -> list[int]:
+        """The levels of the group that have questions."""
+        return [level for level in range(self.arena.levels) if (group, level) in self.arena.cells]
+
+    def _shares_of(self, candidates: Sequence[Candidate], group: int) -> SeenShares:
+        """Return the share right of each candidate: the model's, corrected by its own runs."""
+        return self._residuals.correct(candidates, group, self._draw_shares(candidates, group))
+
+    def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """Draw each candidate's share right at each level from the model's posterior: (s, c, l)."""
+        return self._fill_levels(self.model.draw_shares(candidates, group), group)
+
+    def _model_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """Return what the model alone expects of each candidate at each level: (c, l)."""
+        return self._draw_shares(candidates, group).mean(axis=0)
+
+    def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
+        """A level without questions counts as the mean of the others."""
+        there = self._levels_of(group)
+        if len(there) in {0, self.arena.levels}:
+            return at_levels
+        filled = np.repeat(
+            at_levels[..., there].mean(axis=-1, keepdims=True), self.arena.levels, -1
+        )
+        filled[..., there] = at_levels[..., there]
+        return filled
+
+    def count_calls(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """How many calls each one is expected to make at each level: (c, l)."""
+        return self._add_up_steps(candidates, group, dict.fromkeys(self._usd, 1.0))
+
+    def _dollar_costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """What each one's dollars must gain to be worth spending, at each level: (c, l)."""
+        weight = self.settings.usd_weight
+        if not weight:
+            return np.zeros((len(candidates), self.arena.levels))
+        each = {worker: weight * usd for worker, usd in self._usd.items()}
+        return self._add_up_steps(candidates, group, each)
+
+    def costs(
+        self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
+    ) -> Matrix:
+        """What each one's calls must gain to be worth making, at each level: (c, l)."""
+        weight = self.call_weight if call_weight is None else call_weight
+        calls = self.count_calls(candidates, group)
+        return weight * calls + self._dollar_costs(candidates, group)
+
+    def _add_up_steps(
+        self, candidates: Sequence[Candidate], group: int, each: Mapping[WorkerId, float]
+    ) -> Matrix:
+        """The sum of what their steps count, those after a look as often as they are run."""
+        rows: list[Matrix] = []
+        for one in candidates:
+            parts = [each[step.worker] for step in one.steps]
+            first = one.first_round
+            later = 1 - self.model.agreement(one, group) if one.stops else np.zeros(1)
+            total = sum(parts[:first]) + later * sum(parts[first:])
+            rows.append(total + np.zeros(self.arena.levels))
+        return self._fill_levels(np.stack(rows), group)
+
+    def tried_in(self, group: int) -> list[Candidate]:
+        """Every workflow that was run in the group."""
+        return sorted({one for one, (where, _) in self._run_counts if where == group})
+
+    def _eligible(self, group: int) -> list[Candidate]:
+        """The likeliest of the workflows tried in the group, and of some near the best."""
+        tried, settings = self.tried_in(group), self.settings
+        merit = self.merits(tried, group)
+        if not settings.untried:
+            return self._finalists(tried, merit, group)
+        best = _order_places(merit.mean(axis=1), settings.parents)
+        leaders = [tried[place] for place in dict.fromkeys((*best, *_winning_places(merit)))]
+        known = [tried[place] for place in _order_places(merit.max(axis=1), settings.tried)]
+        near = {
+            other
+            for one in leaders
+            for other in neighbouring_candidates(one, self._workers)
+            if len(other) <= self._max_steps
+        }
+        new = sorted(near - set(tried))
+        some = self._rng.permutation(len(new))[: settings.looked_at]
+        found = self._likeliest([new[place] for place in sorted(some)], group, settings.untried)
+        return list(dict.fromkeys([*leaders, *known, *found]))
+
+    def _finalists(
+        self, tried: Sequence[Candidate], merit_cl: Matrix, group: int
+    ) -> list[Candidate]:
+        """Return the best few of the group, and whoever is clearly better than they at one level.
+
+        They are few because the money that is left can make surer of four, and not of a dozen. In
+        each other workers do something: which of two phrasings is better cannot be told so either.
+        """
+        first: dict[tuple[object, ...], int] = {}
+        for place in _order_places(merit_cl.mean(axis=1), len(tried)):
+            one = tried[place]
+            first.setdefault((one.stops, *((s.role, s.worker) for s in one.steps)), place)
+        places = list(first.values())[: self.settings.finalists]
+        deviation_cl = self._shares_of(tried, group).deviation_cl
+        for level, place in enumerate(_winning_places(merit_cl)):
+            lead = merit_cl[place, level] - merit_cl[places, level].max()
+            if lead > deviation_cl[place, level]:
+                places.append(place)
+        return [tried[place] for place in dict.fromkeys(places)]
+
+    def _likeliest(self, candidates: list[Candidate], group: int, most: int) -> list[Candidate]:
+        """Those that may be best somewhere in the group."""
+        if len(candidates) <= most:
+            return candidates
+        shares = self._shares_of(candidates, group)
+        high_cl = shares.mean_cl + self.settings.optimism * shares.deviation_cl
+        merit = (high_cl - self.costs(candidates, group)).max(axis=1)
+        return [candidates[place] for place in np.argsort(-merit, kind="stable")[:most]]
+
+    def rank(self, candidates: Sequence[Candidate], group: int) -> list[Candidate]:
+        """Best first, over the whole group, its calls counted."""
+        merit = self.merits(candidates, group).mean(axis=1)
+        return [candidates[place] for place in np.argsort(-merit, kind="stable")]
+
+    def merits(
+        self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
+    ) -> Matrix:
+        """The share right expected of each candidate at each level, less what its calls cost."""
+        sure_cl = self._sure_shares(candidates, group)
+        return sure_cl - self.costs(candidates, group, call_weight)
+
+    def worths(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """The same, calls not counted, only dollars."""
+        return self._sure_shares(candidates, group) - self._dollar_costs(candidates, group)
+
+    def _sure_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        shares = self._shares_of(candidates, group)
+        return shares.mean_cl - self.settings.caution * shares.deviation_cl
+
+    def count_runs(self, candidate: Candidate, group: int) -> int:
+        """Return on how many questions of the group the workflow itself was run."""
+        return sum(
+            self._run_counts.get((candidate, (group, level)), 0) for level in self._levels_of(group)
+        )
+
+    def is_deployable(self, candidate: Candidate, group: int) -> bool:
+        """Tell whether the workflow was run on enough questions of the group to be deployed there.
+
+        A single worker is what there is without a search, so it always is.
+        """
+        enough = self._enough_runs(group)
+        return len(candidate) == 1 or self.count_runs(candidate, group) >= enough
+
+    def _enough_runs(self, group: int) -> int:
+        there = sum(len(self.arena.cells[group, level]) for level in self._levels_of(group))
+        return min(ENOUGH_RUNS, max(there // 4, FEWEST_RUNS), there)
+
+    def tried_anywhere(self) -> list[Candidate]:
+        """Every workflow that was run in the search."""
+        return sorted({one for one, _ in self._run_counts})
+
+    def winners(self, group: int) -> list[tuple[Candidate, float]]:
+        """For each level of the group its best workflow and the share right expected of it."""
+        candidates = self.tried_in(group)
+        share, merit = self.shares(candidates, group), self.merits(candidates, group)
+        best = merit.argmax(axis=0)
+        return [(candidates[place], float(share[place, at])) for at, place in enumerate(best)]
+
+    def shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """The share right expected of each candidate at each level: (c, l)."""
+        return self._shares_of(candidates, group).mean_cl
+
+
+def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
+    """Return how many questions of each cell make so many together, small cells being used up."""
+    each = 0
+    while sum(min(each, size) for size in sizes) < min(wanted, sum(sizes)):
+        each += 1
+    return each
+
+
+def _order_places(merit: Matrix, most: int) -> list[int]:
+    """The places of the greatest, the greatest first."""
+    return [int(place) for place in np.argsort(-merit, kind="stable")[:most]]
+
+
+def _winning_places(merit: Matrix) -> list[int]:
+    """For each column the place of its greatest."""
+    return [int(place) for place in np.argmax(merit, axis=0)]

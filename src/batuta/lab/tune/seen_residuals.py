@@ -1,0 +1,116 @@
+"""Corrections of the model by each workflow's own runs, since it extrapolates and may be wrong.
+
+The transition model shares what it learns among workflows. If a workflow does something that the
+model has no feature for, its outcomes differ from the expected ones, in a group or at one of its
+levels. These differences are shrunk and added to the expectation, and the remaining error of the
+model about a workflow that was run counts as uncertainty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.search_settings import Arena
+from batuta.lab.tune.sparse_design import Matrix
+from batuta.lab.tune.transitions import Observations
+
+_TRUST = 12.0
+"""The weight, in questions, of the model's expectation beside a workflow's own runs in a group; it
+stands for an error of the model of about 0.14."""
+_LEVEL_TRUST = 30.0
+"""The same weight for a level's difference from its group, beside the runs at that level."""
+ExpectShares = Callable[[Sequence[Candidate], int], Matrix]
+"""The share right that the model expects of each workflow at each level of a group: (c, l)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeenShares:
+    """The share right of workflows at each level of a group, and its uncertainty."""
+
+    draw_scl: Matrix
+    """Corrected draws from the model's posterior."""
+    apart_c: Matrix
+    """The standard deviation of the model's remaining error; 0 for a workflow that was not run."""
+
+    @property
+    def mean_cl(self) -> Matrix:
+        """The expectation."""
+        return np.clip(self.draw_scl.mean(axis=0), 0.0, 1.0)
+
+    def draw(self, rng: np.random.Generator) -> Matrix:
+        """Draws of the shares: (s, c, l)."""
+        noise_sc = rng.standard_normal(self.draw_scl.shape[:2]) * self.apart_c
+        return self.draw_scl + noise_sc[:, :, None]
+
+    @property
+    def deviation_cl(self) -> Matrix:
+        """The standard deviation of it."""
+        return np.sqrt(self.draw_scl.var(axis=0) + self.apart_c[:, None] ** 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SeenGroup:
+    """Sums of the outcomes of workflows above expectation, and numbers of their runs, by level."""
+
+    place: dict[Candidate, int]
+    left_cl: Matrix
+    count_cl: Matrix
+
+
+@final
+class SeenResiduals:
+    """The differences between the outcomes of workflows and a model's expectations."""
+
+    def __init__(self, seen: Observations, arena: Arena, expect: ExpectShares) -> None:
+        self._seen = seen
+        self._arena = arena
+        self._expect = expect
+        self._groups: dict[int, _SeenGroup] = {}
+
+    def forget(self) -> None:
+        """Count anew when asked next: there are new outcomes, or the model is another."""
+        self._groups.clear()
+
+    def correct(
+        self, candidates: Sequence[Candidate], group: int, modelled_scl: Matrix
+    ) -> SeenShares:
+        """Return the model's draws, corrected by what was seen of each workflow in the group."""
+        if group not in self._groups:
+            self._groups[group] = self._count(group)
+        seen = self._groups[group]
+        place = np.array([seen.place.get(one, -1) for one in candidates], np.intp)
+        known_c = place >= 0
+        left_cl = np.where(known_c[:, None], seen.left_cl[place], 0.0)
+        count_cl = np.where(known_c[:, None], seen.count_cl[place], 0.0)
+        count_c = count_cl.sum(axis=1)
+        by_group_c = left_cl.sum(axis=1) / (count_c + _TRUST)
+        left_cl = left_cl - count_cl * by_group_c[:, None]
+        by_level_cl = left_cl / (count_cl + _LEVEL_TRUST)
+        share_c = np.clip(modelled_scl.mean(axis=(0, 2)) + by_group_c, 0.05, 0.95)
+        return SeenShares(
+            draw_scl=modelled_scl + by_group_c[:, None] + by_level_cl,
+            apart_c=np.sqrt(share_c * (1 - share_c) / (count_c + _TRUST)) * known_c,
+        )
+
+    def _count(self, group: int) -> _SeenGroup:
+        """Add up what each workflow was better than expected by, and its outcomes."""
+        place: dict[Candidate, int] = {}
+        rows = [
+            (place.setdefault(one, len(place)), level, score)
+            for level in range(self._arena.levels)
+            for task in self._arena.cells.get((group, level), ())
+            for one, score in self._seen.scores.get(task.id, {}).items()
+        ]
+        left_cl, count_cl = np.zeros((2, max(len(place), 1), self._arena.levels))
+        if rows:
+            table = np.array(rows)
+            at_r, level_r = table[:, :2].astype(np.intp).T
+            left_r = table[:, 2] - self._expect(list(place), group)[at_r, level_r]
+            np.add.at(left_cl, (at_r, level_r), left_r)
+            np.add.at(count_cl, (at_r, level_r), 1.0)
+        return _SeenGroup(place, left_cl, count_cl)

@@ -1,0 +1,383 @@
+"""One budget for a whole tuning: no call is made whose worst case does not fit what is left."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, final
+
+from batuta.clients.cache import open_journal_file
+from batuta.clients.identity import Identity, client_identity
+from batuta.clients.replay import request_fingerprint
+from batuta.core import (
+    CallListener,
+    Client,
+    Cost,
+    Delta,
+    Failure,
+    Limits,
+    Pool,
+    Price,
+    Reply,
+    Request,
+    Task,
+    Usage,
+    Worker,
+    WorkerId,
+    user_message,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.cost_bound import bound_call_cost
+from batuta.engine.budget import Budget, Hold
+from batuta.errors import ClientError, LimitReachedError, StoreError
+from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
+
+_TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
+"""`call` is empty once the call has ended: if it is made again, it is paid again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What a tuning may spend; None: as much as it likes of that."""
+
+    usd: Decimal | None = None
+    calls: int | None = None
+    minutes: float | None = None
+    unknown: Price = ASSUMED_PRICE
+    """What a call of unknown price counts as against the dollars."""
+
+    def __post_init__(self) -> None:
+        if self.usd is None and self.calls is None and self.minutes is None:
+            raise ValueError("a tuning needs a budget: dollars, calls or minutes")
+
+
+class PaidCall(NamedTuple):
+    """A row of the list."""
+
+    number: int
+    usd: Decimal
+
+
+def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
+    """What asking each worker the longest of the questions may cost at most, in dollars."""
+    longest = max(tasks, key=lambda task: len(task.question))
+    request = Request(messages=(user_message(longest.question),))
+    return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
+
+
+@final
+class PaidCalls:
+    """What every call has cost, on disk: its worst case before it is made, then what it was.
+
+    A call that was in flight when the process was killed stays there with its worst case until it
+    is made again; then it has the row of the one whose reply nobody received.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file.
+
+        Raises:
+            StoreError: the file cannot be opened or is none of this kind.
+        """
+        self.path = path
+        self._file = open_journal_file(path, _TABLE, "the list of paid calls")
+        columns = self._execute("PRAGMA table_info(paid)")
+        if "call" not in {column[1] for column in columns}:  # of a version before
+            self._execute("ALTER TABLE paid ADD COLUMN call BLOB")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def sum_up(self) -> tuple[int, Decimal]:
+        """How many calls there are and what they cost together.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        rows = self._execute("SELECT usd FROM paid")
+        return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
+
+    def read_calls(self) -> dict[bytes, PaidCall]:
+        """Return the calls that have not ended: those that were in flight at a kill.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        rows = self._execute("SELECT call, id, usd FROM paid WHERE call IS NOT NULL")
+        return {call: PaidCall(number, Decimal(usd)) for call, number, usd in rows}
+
+    def add(self, usd: Decimal, call: bytes) -> int:
+        """A call that is about to be made, and what it costs at most; gives its number.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        added = "INSERT INTO paid (usd, call) VALUES (?, ?) RETURNING id"
+        return int(self._execute(added, str(usd), call)[0][0])
+
+    def settle(self, number: int, usd: Decimal) -> None:
+        """Write down that the call has ended, and what it has cost.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        self._execute("UPDATE paid SET usd = ?, call = NULL WHERE id = ?", str(usd), number)
+
+    def _execute(self, statement: str, *values: str | int | bytes) -> list[Any]:
+        try:
+            return self._file.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the list of paid calls {self.path}: {error}") from None
+
+
+@final
+class TuneBudget:
+    """The budget that every call draws on; what earlier processes have paid counts."""
+
+    def __init__(
+        self,
+        allowance: Allowance,
+        paid: PaidCalls,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        replays: bool = True,
+    ) -> None:
+        """Takes over what earlier processes of the same tuning have spent.
+
+        Args:
+            allowance: what may be spent in all.
+            paid: the calls so far.
+            clock: seconds; minutes count from now on.
+            replays: whether a call that was in flight when an earlier process was killed counts
+                once when it is made again; otherwise both count, since both may be billed.
+
+        Raises:
+            StoreError: the paid calls cannot be read.
+        """
+        usd = None if allowance.usd is None else float(allowance.usd)
+        self.allowance = allowance
+        self._paid = paid
+        self.calls, spent = paid.sum_up()
+        """Calls that were made, those of earlier processes included."""
+        self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
+        self._budget.charge(ZERO_USAGE, Cost(spent))
+        self._clock = clock
+        self._end = None if allowance.minutes is None else clock() + 60 * allowance.minutes
+        self._numbers: dict[Hold, int] = {}
+        """The numbers of the calls in flight."""
+        self._before = paid.read_calls() if replays else {}
+        """Calls in flight when an earlier process was killed, whose replies were not received."""
+        self.refused: LimitReachedError | None = None
+        """The first refusal, if a call was refused."""
+
+    @property
+    def usd(self) -> Decimal:
+        """Dollars that count as spent."""
+        return self._budget.usd
+
+    async def reserve(self, request: Request, worker: Worker) -> Hold:
+        """Sets apart what the call can cost at most; `charge` must follow.
+
+        Raises:
+            LimitReachedError: it does not fit the dollars, calls or minutes that are left.
+        """
+        try:
+            hold = await self._reserve(request, worker)
+        except LimitReachedError as error:
+            self.refused = self.refused or error
+            raise
+        return hold
+
+    async def _reserve(self, request: Request, worker: Worker) -> Hold:
+        call = worker.id.encode() + request_fingerprint(request)
+        lost = self._before.pop(call, None)
+        if lost is None:
+            hold = await self._reserve_new(request, worker)
+            self._numbers[hold] = self._paid.add(hold.usd, call)
+            return hold
+        self._count_lost(-1, -lost.usd)
+        try:
+            hold = await self._reserve_new(request, worker)
+        except BaseException:
+            self._count_lost(1, lost.usd)
+            self._before[call] = lost
+            raise
+        self._numbers[hold] = lost.number
+        return hold
+
+    def _count_lost(self, calls: int, usd: Decimal) -> None:
+        """A call whose reply was lost counts in the place of the one that is made again."""
+        self.calls += calls
+        self._budget.charge(ZERO_USAGE, Cost(usd))
+
+    async def _reserve_new(self, request: Request, worker: Worker) -> Hold:
+        self._check_rest()
+        hold = await self._budget.reserve(request, worker, whole=True)
+        try:
+            self._check_rest()  # others may have called while this one waited
+        except LimitReachedError:
+            self._budget.release(hold)
+            raise
+        self.calls += 1
+        return hold
+
+    def _check_rest(self) -> None:
+        most = self.allowance.calls
+        if most is not None and self.calls >= most:
+            raise LimitReachedError("calls", str(self.calls), str(most))
+        if self._end is not None and self._clock() >= self._end:
+            minutes = f"{self.allowance.minutes:g} minutes"
+            raise LimitReachedError("minutes", minutes, minutes)
+
+    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
+        """Counts what the call consumed, in the place of what was reserved for it.
+
+        Raises:
+            StoreError: it cannot be written down.
+        """
+        before = self._budget.usd
+        self._budget.charge(reply.usage, reply.cost, hold)
+        self._paid.settle(self._numbers.pop(hold), self._budget.usd - before)
+
+
+_CUT = Failure(code="cancelled", message="the call was cut", usage=Usage(calls=1, estimated=1))
+
+
+@final
+class DollarLimit:
+    """A limit in dollars that no call passes: its worst case is set apart before it is made."""
+
+    def __init__(self, usd: Decimal, unknown: Price = ASSUMED_PRICE) -> None:
+        """Nothing is spent yet.
+
+        Args:
+            usd: dollars at most, retries and failed calls included.
+            unknown: what a call of unknown price counts as.
+        """
+        self._budget = Budget(Limits(usd=float(usd), unknown=unknown))
+
+    @property
+    def usd(self) -> Decimal:
+        """Dollars that count as spent."""
+        return self._budget.usd
+
+    async def reserve(self, request: Request, worker: Worker) -> Hold:
+        """Sets apart what the call can cost at most; `charge` must follow.
+
+        Raises:
+            LimitReachedError: it does not fit what is left.
+        """
+        return await self._budget.reserve(request, worker, whole=True)
+
+    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
+        """Counts what the call consumed, in the place of what was reserved for it."""
+        self._budget.charge(reply.usage, reply.cost, hold)
+
+
+class CallBudget(Protocol):
+    """What sets apart the worst case of each call."""
+
+    async def reserve(self, request: Request, worker: Worker) -> Hold:
+        """Sets it apart; `charge` must follow.
+
+        Raises:
+            LimitReachedError: it does not fit what is left.
+        """
+        ...
+
+    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
+        """Counts what the call consumed, in its place."""
+        ...
+
+
+@final
+class BudgetedClient:
+    """A worker's client each of whose attempts is reserved before it is made."""
+
+    def __init__(self, client: Client, worker: Worker, budget: CallBudget) -> None:
+        self._client = client
+        self._worker = worker
+        self._budget = budget
+
+    def __repr__(self) -> str:
+        return f"BudgetedClient({self._client!r})"
+
+    @property
+    def identity(self) -> Identity:
+        """The client's."""
+        return client_identity(self._client)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The reply of the client.
+
+        Raises:
+            LimitReachedError: the call may cost more than is left.
+            ClientError: the call gave no usable reply.
+        """
+        hold = await self._budget.reserve(request, self._worker)
+        attempts = _Attempts(self._worker, self._budget, listener, hold=hold, request=request)
+        try:
+            reply = await self._client.complete(hold.request, attempts)
+        except ClientError as error:
+            attempts.end(Failure.of(error))
+            raise
+        except BaseException:  # cut: it may have cost all that was reserved
+            attempts.end(_CUT)
+            raise
+        attempts.end(reply)
+        return reply
+
+
+class _Attempts:
+    """Hears the client's own retries: charges the failed attempt, reserves the next."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        budget: CallBudget,
+        listener: CallListener,
+        *,
+        hold: Hold,
+        request: Request,
+    ) -> None:
+        self._request = request
+        self._worker = worker
+        self._budget = budget
+        self._listener = listener
+        self._hold: Hold | None = hold
+
+    @property
+    def streaming(self) -> bool:
+        return self._listener.streaming
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        return await self._listener.before_call(request, worker)
+
+    async def on_delta(self, delta: Delta) -> None:
+        await self._listener.on_delta(delta)
+
+    async def on_failure(self, failure: Failure) -> None:
+        held = self._hold is not None
+        self.end(failure)
+        await self._listener.on_failure(failure)
+        if held:
+            self._hold = await self._budget.reserve(self._request, self._worker)
+
+    def end(self, result: Reply | Failure) -> None:
+        """The attempt has ended; charged once."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self._budget.charge(result, hold)

@@ -1,0 +1,149 @@
+"""What the steps of workflows have in common, as features of a regression. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
+from batuta.lab.tune.logistic_regression import Feature
+
+Found = tuple[int, int]
+"""So many of the answers that a step found were right, of so many."""
+
+_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+
+STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
+                   "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,
+                   "own": 0.15}  # fmt: skip
+"""Of the log-odds of a step's outcome, how much may differ by what."""
+SOLVER_VARIANCES = {"all": 4.0, "w": 0.5, "g": 1.0, "wg": 1.0, "l": 2.0, "lg": 1.0, "wl": 0.5,
+                     "wgl": 0.5}  # fmt: skip
+"""The same of a solver's: worker, group, level."""
+SLOPES = frozenset({"level", "worker_level", "l", "lg", "wl", "wgl"})
+"""Features that count with the level of ease."""
+
+
+@lru_cache(maxsize=2**15)
+def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
+    """The shorter workflows whose answers its last step turns into its own; none: it is single."""
+    *before, last = candidate.steps
+    if last.role is StepRole.CHECK:
+        return (Candidate(tuple(before)),)
+    prepared = tuple(step for step in before if step.role in _PREPARES)
+    if last.role is StepRole.DECIDE:
+        return tuple(Candidate((*prepared, step)) for step in candidate.of_role(StepRole.SOLVE))
+    return (Candidate((CandidateStep(StepRole.SOLVE, last.worker),)),) if prepared else ()
+
+
+def usual_log_odds(role: StepRole, found: Found) -> float:
+    """Log-odds of a right answer, before anything is known."""
+    right, many = found
+    if right == many:
+        return 3.0
+    if right == 0:
+        return -3.0 if role is StepRole.DECIDE else -1.5
+    return 1.5 if 2 * right > many else 0.0 if 2 * right == many else -1.0
+
+
+def solver_features(worker: str, group: int, level: float) -> Iterator[tuple[Feature, float]]:
+    """What tells whether a worker alone is right."""
+    yield ("all",), 1.0
+    yield ("w", worker), 1.0
+    yield ("g", group), 1.0
+    yield ("wg", worker, group), 1.0
+    yield ("l",), level
+    yield ("lg", group), level
+    yield ("wl", worker), level
+    yield ("wgl", worker, group), level
+
+
+def step_features(
+    candidate: Candidate, found: Found, group: int, level: float
+) -> Iterator[tuple[Feature, float]]:
+    """What tells how the last step of the candidate turns out."""
+    step = candidate.steps[-1]
+    if step.role is StepRole.SOLVE:
+        yield from _helped_features(candidate, found, group, level)
+    else:
+        yield from _role_features(step, found, group, level)
+        yield from _situation_features(candidate, found)
+    if candidate.stops:
+        yield ("again", "differed", step.role, found), 1.0
+    yield ("own", candidate, found), 1.0
+
+
+def _helped_features(
+    candidate: Candidate, found: Found, group: int, level: float
+) -> Iterator[tuple[Feature, float]]:
+    """What tells what plans and look-ups make of a solver's own answer."""
+    step = candidate.steps[-1]
+    helpers = candidate.steps[:-1]
+    for helper in helpers:
+        yield from _role_features(helper, found, group, level)
+        yield ("pair", helper.role, helper.worker, step.worker, found), 1.0
+    if step.wording:
+        yield ("wording", step.role, step.wording, found), 1.0
+    if len(helpers) > 1:
+        yield ("again", "helper", found), 1.0
+
+
+def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
+    """Whose answers somebody checks or decides on, and what came before."""
+    step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
+    for solver in solvers:
+        yield ("pair", step.role, step.worker, solver.worker, found), 1 / len(solvers)
+        if solver.worker == step.worker:
+            yield ("self", step.role, found), 1 / len(solvers)
+    if len(candidate.of_role(StepRole.CHECK)) > 1:
+        yield ("again", step.role, found), 1.0
+        yield ("again", step.role, step.worker, found), 1.0
+    if step.role is StepRole.CHECK and len(solvers) > 1:
+        yield ("again", "decided", found), 1.0
+    if candidate.steps[0].role in _PREPARES:
+        yield ("again", "helped", step.role, found), 1.0
+
+
+def later_steps(candidate: Candidate) -> list[Candidate]:
+    """The beginnings of a workflow that stops, each with one more of the steps after it looks."""
+    first = candidate.first_round
+    later = [candidate.steps[: at + 1] for at in range(first, len(candidate))]
+    return [Candidate(steps, stops=True) for steps in later if steps[-1].role is not StepRole.SOLVE]
+
+
+def first_answers(candidate: Candidate) -> tuple[CandidateStep, CandidateStep]:
+    """The two steps whose answers it looks at."""
+    one, other = candidate.steps[candidate.first_round - 2 : candidate.first_round]
+    return one, other
+
+
+def agreement_features(candidate: Candidate) -> Iterator[tuple[Feature, float]]:
+    """What tells whether two wrong answers agree."""
+    one, other = first_answers(candidate)
+    yield ("base", "agree", other.role), 1.0
+    yield ("worker", "agree", other.role, other.worker), 1.0
+    yield ("pair", "agree", other.role, one.worker, other.worker), 1.0
+
+
+def _role_features(
+    step: CandidateStep, found: Found, group: int, level: float
+) -> Iterator[tuple[Feature, float]]:
+    role, worker = step.role, step.worker
+    kind = (role, found)
+    yield ("base", *kind), 1.0
+    yield ("worker", *kind, worker), 1.0
+    yield ("group", *kind, group), 1.0
+    yield ("worker_group", *kind, worker, group), 1.0
+    yield ("level", *kind), level
+    yield ("worker_level", *kind, worker), level
+    if step.wording:
+        yield ("wording", *kind, step.wording), 1.0
+        yield ("wording", *kind, step.wording, worker), 1.0
+
+
+def changing_role(candidate: Candidate) -> StepRole:
+    """The role that makes its last answer what it is."""
+    step = candidate.steps[-1]
+    if step.role is not StepRole.SOLVE:
+        return step.role
+    return next(one.role for one in candidate.steps if one.role in _PREPARES)

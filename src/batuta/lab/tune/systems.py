@@ -1,0 +1,320 @@
+"""From what the search believes to systems: which workflow for which question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from batuta.conductors.workflow_selector.model import Ranks, WorkflowSelector
+from batuta.conductors.workflow_selector.reader import Floats
+from batuta.core import Task
+from batuta.lab.tune.call_limit import find_call_weight
+from batuta.lab.tune.grouping import Grouping
+from batuta.lab.tune.library import Candidate, write_continuation, write_workflow
+from batuta.lab.tune.search import Search
+from batuta.lab.tune.sparse_design import Matrix
+
+ONE_FOR_ALL, BY_GROUP, BY_CELL = "one for all", "by group", "by group and ease"
+_MORE_FOR_A_CALL = 0.01, 0.02, 0.04, 0.08, 0.16
+"""What a call counts as besides, to find workflows of fewer calls."""
+_LESS_FOR_A_CALL = 0.0, 0.25, 0.5, 0.75
+"""The shares of what it counted as in the search beyond its least, to find those of more calls."""
+_UNKNOWN = 100.0
+"""Subtracted from the worth of a workflow in a group where it was not run on enough questions, so
+that it is chosen there only if nothing else can be run."""
+_SYSTEMS = ONE_FOR_ALL, BY_GROUP, BY_CELL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedSystem:
+    """A selector, and the candidates that its workflows are."""
+
+    name: str
+    selector: WorkflowSelector
+    library: tuple[Candidate, ...]
+    expected: float = 0.0
+    """The share right that the search expects of it, less what its calls must gain."""
+    call_weight: float = 0.0
+    """What a call counted as, when it was built."""
+
+    def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
+        """What it runs on each question."""
+        orders = self.selector.orders([task.question for task in tasks])
+        return {
+            task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
+        }
+
+    @property
+    def workflows_in_use(self) -> tuple[Candidate, ...]:
+        """The workflows that it runs somewhere."""
+        first = {int(place) for place in self.selector.rank_glw[:, :, 0].ravel()}
+        return tuple(self.library[place] for place in sorted(first))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemTable:
+    """What the search found out, from which systems are built."""
+
+    library: tuple[Candidate, ...]
+    worth_gwl: Matrix
+    """The expected worth of each workflow in each cell without counting its calls; below all
+    others if it was not run on enough questions of the group."""
+    calls_gwl: Matrix
+    """How many it is expected to make there."""
+    runs_gw: Matrix
+    """The number of questions of each group on which each workflow was run."""
+    weight_g: Matrix
+    """Share of the questions that each group has."""
+    call_weight: float
+    """Share right that a further call must gain at least."""
+    grouping: Grouping
+    ease_gl: Floats
+    title: str = "tuned"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the simplest to the finest."""
+        return tuple(_SYSTEMS)
+
+    def build(self, name: str, call_weight: float) -> TunedSystem:
+        """The system of that name, with calls weighed so.
+
+        It has the library's workflows in order of merit, so that where the first cannot be run the
+        next one is.
+        """
+        merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
+        chosen_gwl = self._as_fine_as(name, merit_gwl)
+        least_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
+        return TunedSystem(
+            name=name,
+            library=self.library,
+            expected=_expected_merit(chosen_gwl, least_gwl, self.weight_g),
+            call_weight=call_weight,
+            selector=_selector_of(
+                chosen_gwl,
+                self._over_all(merit_gwl),
+                grouping=self.grouping,
+                ease_gl=self.ease_gl,
+                library=self.library,
+                title=self.title,
+            ),
+        )
+
+    def expect_merit(self, system: TunedSystem) -> float:
+        """Return what the search expects of a system, less what its calls must gain."""
+        merit_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
+        first_gl = system.selector.rank_glw[:, :, 0]
+        place_of = [self.library.index(one) for one in system.library]
+        groups, levels = first_gl.shape
+        merit_gl = np.array(
+            [
+                [merit_gwl[g, place_of[int(first_gl[g, at])], at] for at in range(levels)]
+                for g in range(groups)
+            ]
+        )
+        return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
+
+    def expect_single(self, one: Candidate) -> float:
+        """Return what it expects of one workflow for all questions."""
+        place = self.library.index(one)
+        merit_gl = self.worth_gwl[:, place] - self.call_weight * self.calls_gwl[:, place]
+        return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
+
+    def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
+        """The least weight with which the system of that name keeps a limit of mean calls.
+
+        Args:
+            name: of the system.
+            count_c: questions of each cell, as `count_cells` gives them.
+            most: calls of a question on average, as they are expected.
+            least: the weight is never less.
+        """
+        return find_call_weight(
+            self._by_cell(name, self.worth_gwl),
+            self._by_cell(name, self.calls_gwl),
+            count_c,
+            most=most,
+            least=least,
+        )
+
+    def at_most_calls(self) -> SystemTable:
+        """The same, every workflow with the most calls that it can make."""
+        longest_w = np.array([len(one) for one in self.library], np.float64)
+        calls_gwl = np.broadcast_to(longest_w[None, :, None], self.calls_gwl.shape)
+        return replace(self, calls_gwl=calls_gwl)
+
+    def count_cells(self, tasks: Sequence[Task]) -> Matrix:
+        """How many of the questions are in each cell, and last how many are of a new kind."""
+        groups, _, levels = self.worth_gwl.shape
+        cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
+        place = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
+        return np.bincount(place, minlength=groups * levels + 1).astype(np.float64)
+
+    def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
+        """How many calls the system is expected to make on each of the questions."""
+        over_all = self._over_all(self.calls_gwl)
+        assignment = system.assign(tasks)
+        found: list[float] = []
+        for task, cell in zip(
+            tasks, system.selector.find_cells([task.question for task in tasks]), strict=True
+        ):
+            place = self.library.index(assignment[task.id])
+            at = over_all[place] if cell is None else self.calls_gwl[cell[0], place, cell[1]]
+            found.append(float(at))
+        return np.array(found)
+
+    def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
+        """A row for each cell, and one for questions of a new kind."""
+        fine_gwl = self._as_fine_as(name, of_gwl)
+        rows_cw = fine_gwl.transpose(0, 2, 1).reshape(-1, len(self.library))
+        return np.concatenate([rows_cw, self._over_all(of_gwl)[None]])
+
+    def _over_all(self, of_gwl: Matrix) -> Matrix:
+        return self.weight_g / self.weight_g.sum() @ of_gwl.mean(axis=2)
+
+    def _as_fine_as(self, name: str, of_gwl: Matrix) -> Matrix:
+        if name == ONE_FOR_ALL:
+            return np.broadcast_to(self._over_all(of_gwl)[None, :, None], of_gwl.shape)
+        mean_gwl = of_gwl.mean(axis=2, keepdims=True)
+        return of_gwl if name == BY_CELL else np.broadcast_to(mean_gwl, of_gwl.shape)
+
+
+def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> SystemTable:
+    """What the search believes of the workflows that are worth keeping."""
+    library = _choose_library(search)
+    groups = range(len(grouping.names))
+    runs_gw = np.array([[search.count_runs(one, group) for one in library] for group in groups])
+    known_gw = np.array([[search.is_deployable(one, group) for one in library] for group in groups])
+    worth_gwl = np.stack([search.worths(library, group) for group in groups])
+    return SystemTable(
+        library=library,
+        worth_gwl=worth_gwl - _UNKNOWN * ~known_gw[:, :, None],
+        runs_gw=runs_gw.astype(np.float64),
+        calls_gwl=np.stack([search.count_calls(library, group) for group in groups]),
+        weight_g=np.array([search.arena.weights.get(group, 0.0) for group in groups]),
+        call_weight=search.settings.call_weight,
+        grouping=grouping,
+        ease_gl=ease_gl,
+    )
+
+
+def _expected_merit(chosen_by_gwl: Matrix, merit_gwl: Matrix, weights: Matrix) -> float:
+    """What the search expects of those that the first matrix ranks first."""
+    first = chosen_by_gwl.argmax(axis=1)[:, None, :]
+    by_group = np.take_along_axis(merit_gwl, first, axis=1).mean(axis=(1, 2))
+    return float(np.average(by_group, weights=weights))
+
+
+def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> TunedSystem:
+    """Return the same choosing among single workers only, as batuta-mini does it."""
+    kept = [place for place, one in enumerate(system.library) if len(one) == 1]
+    number = {place: at for at, place in enumerate(kept)}
+    library = tuple(system.library[place] for place in kept)
+
+    def only(order: Ranks) -> list[int]:
+        return [number[int(place)] for place in order if int(place) in number]
+
+    known = system.selector
+    rank = [[only(order) for order in row] for row in known.rank_glw]
+    selector = WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
+        rank_glw=np.asarray(rank, np.intp),
+        safest_w=np.asarray(only(known.safest_w), np.intp),
+        ease_gl=known.ease_gl,
+        about=known.about,
+    )
+    single = TunedSystem(name=name, selector=selector, library=library)
+    return replace(single, expected=table.expect_merit(single))
+
+
+def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -> TunedSystem:
+    """The same choosing, one workflow of it in other words."""
+    library = tuple(after if one == before else one for one in system.library)
+    known = system.selector
+    selector = WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
+        rank_glw=known.rank_glw,
+        safest_w=known.safest_w,
+        ease_gl=known.ease_gl,
+        about=known.about,
+    )
+    return replace(system, selector=selector, library=library)
+
+
+def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
+    """The selector, its card saying that besides."""
+    known = system.selector
+    return WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=known.workflows,
+        continuations=known.continuations,
+        rank_glw=known.rank_glw,
+        safest_w=known.safest_w,
+        ease_gl=known.ease_gl,
+        about=about,
+    )
+
+
+def _choose_library(search: Search) -> tuple[Candidate, ...]:
+    """Choose every cell's winner and every single worker; the others are not worth keeping.
+
+    A workflow wins only where it was run on enough questions, the one for all in every group. Where
+    the mean calls are limited, also those that win where a call counts for more, or for less: what
+    the search weighed it with kept the limit by guesses of its own.
+    """
+    tried = search.tried_anywhere()
+    kept = {one for one in tried if len(one) == 1}
+    weights = [search.call_weight]
+    if search.settings.mean_calls is not None:
+        least = search.settings.call_weight
+        weights += [least + less * (search.call_weight - least) for less in _LESS_FOR_A_CALL]
+        weights += [search.call_weight + more for more in _MORE_FOR_A_CALL]
+    everywhere = [
+        one for one in tried if all(search.is_deployable(one, g) for g in search.arena.groups)
+    ]
+    total_kw = np.zeros((len(weights), len(everywhere)))
+    for group in search.arena.groups:
+        known = [one for one in search.tried_in(group) if search.is_deployable(one, group)]
+        for number, weight in enumerate(weights):
+            merits = search.merits(known, group, weight)
+            kept |= {known[int(place)] for place in merits.argmax(axis=0)}
+            kept.add(known[int(merits.mean(axis=1).argmax())])
+            of_all = search.merits(everywhere, group, weight).mean(axis=1)
+            total_kw[number] += search.arena.weights[group] * of_all
+    kept |= {everywhere[int(place)] for place in total_kw.argmax(axis=1)}
+    return tuple(sorted(kept))
+
+
+def _selector_of(
+    merit_gwl: Matrix,
+    overall: Matrix,
+    grouping: Grouping,
+    ease_gl: Floats,
+    *,
+    library: Sequence[Candidate],
+    title: str,
+) -> WorkflowSelector:
+    order = np.argsort(-merit_gwl, axis=1, kind="stable")
+    return WorkflowSelector(
+        title=title,
+        reader=grouping.reader,
+        groups=grouping.names,
+        workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
+        rank_glw=np.ascontiguousarray(order.transpose(0, 2, 1)).astype(np.intp),
+        safest_w=np.argsort(-overall, kind="stable").astype(np.intp),
+        ease_gl=ease_gl,
+    )

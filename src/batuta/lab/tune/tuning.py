@@ -1,0 +1,68 @@
+"""One tuning from its questions to its recommendation, stage by stage.
+
+All decisions follow from the replies and the settings alone; a tuning that was killed begins
+again, reads from its journal what it has paid for, and comes to the same end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batuta.lab.tune.calibrate import (
+    calibrate_workers,
+    choose_usable,
+    measure_workers,
+    measured_pool,
+)
+from batuta.lab.tune.context import TuneContext
+from batuta.lab.tune.grouping import group_questions
+from batuta.lab.tune.judgement import judge_nominees
+from batuta.lab.tune.result import TuneResult
+from batuta.lab.tune.rewrite_stage import rewrite_workflows
+from batuta.lab.tune.search_stage import search_workflows
+from batuta.lab.tune.selection import select_systems
+from batuta.lab.tune.stages import TuneStage, expected_accuracy
+from batuta.lab.tune.systems import tabulate_systems
+
+
+async def run_tuning(context: TuneContext) -> TuneResult:
+    """All stages up to the last that is wanted.
+
+    Raises:
+        ConfigError: no worker answers, or the budget is too small to begin.
+    """
+    parts, runner, settings = context.parts, context.runner, context.settings
+    grouping = group_questions(
+        parts.search,
+        context.family,
+        labelled=settings.labelled,
+        most=settings.groups,
+        seed=settings.seed,
+    )
+    tasks, group_n = await calibrate_workers(context, grouping)
+    context.plan_stages(context.expected_calls())
+    cards = measure_workers(runner, tasks, group_n, len(grouping.names))
+    usable, left_out = choose_usable(cards)
+    pool = measured_pool(runner.pool, cards, grouping.names)
+    result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool)
+    if settings.last is TuneStage.CALIBRATE:
+        return result
+    search, ease_gl, grouping = await search_workflows(
+        context, grouping, tasks, workers=usable, cards=cards
+    )
+    table = tabulate_systems(search, grouping, ease_gl)
+    result = replace(
+        result,
+        grouping=grouping,
+        table=table,
+        systems=tuple(table.build(name, search.call_weight) for name in table.names),
+        tried=len(search.tried_anywhere()),
+        believed=expected_accuracy(search),
+    )
+    if settings.last is TuneStage.SEARCH:
+        return result
+    result = await select_systems(context, result)
+    if settings.last is TuneStage.SELECT:
+        return result
+    result = await rewrite_workflows(context, result)
+    return result if settings.last is TuneStage.REWRITE else await judge_nominees(context, result)

@@ -1,0 +1,204 @@
+"""A worker of the rehearsal: a Client that reads its prompt and answers in words."""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+import anyio
+import anyio.lowlevel
+
+from batuta.core import CallListener, Delta, Finish, Reply, Request, Usage
+from batuta.core.conductor import NULL_LISTENER
+from batuta.lab.worlds.grammar import read_problem
+from batuta.lab.worlds.problem import format_value, phrase_step
+from batuta.lab.worlds.profiles import WorkerProfile
+from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
+from batuta.lab.worlds.seeded_random import uniform_number
+from batuta.lab.worlds.worker_model import WorkedSolution, WorkerModel
+from batuta.language.instructions import InstructionKind, classify_instruction
+from batuta.usage import usage_cost
+
+OUT_OF_SCOPE_REPLY = (
+    "This is the rehearsal orchestra, which works offline and can only answer its own kinds of "
+    "questions (arithmetic in steps, programs on lists, chains of facts from the chronicle of "
+    "Veldra, edits of a text, dates and units); to ask real models, set OPENAI_API_KEY, "
+    "ANTHROPIC_API_KEY or another provider's key, or write a batuta.toml, and run "
+    "`batuta pool list`."
+)
+"""The whole reply to a question from outside this world."""
+
+_GUESS_NOTICE = "I had to guess a fact."
+_CHARS_PER_TOKEN = 4
+_FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
+
+
+@final
+class RehearsalClient:
+    """One worker; a program that computes, makes errors and writes down what it did."""
+
+    def __init__(self, profile: WorkerProfile, seed: int = 0, time_scale: float = 1.0) -> None:
+        """Learns its part.
+
+        Args:
+            profile: what the worker is good at.
+            seed: of its random errors, where a request brings none.
+            time_scale: 1 sleeps about a tenth of a second a reply, 0 not at all.
+        """
+        self._profile = profile
+        self._seed = seed
+        self._time_scale = time_scale
+
+    def __repr__(self) -> str:
+        return f"RehearsalClient({self._profile.name!r})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The reply; it depends on the request's text and seed and on nothing else."""
+        reply = self.reply(request)
+        pause = self._time_scale * self._profile.pace * (0.5 + reply.usage.total / 1000)
+        if not listener.streaming:
+            await _sleep_for(pause)
+            return reply
+        fragments = split_fragments(reply.text)
+        for fragment in fragments:
+            await _sleep_for(pause / len(fragments))
+            await listener.on_delta(Delta(text=fragment))
+        return reply
+
+    def reply(self, request: Request) -> Reply:
+        """The same without time passing."""
+        heard = parse_prompt(request)
+        problem = read_problem(heard.question)
+        if problem is None:
+            text, finish = OUT_OF_SCOPE_REPLY, Finish.DECLINED
+        else:
+            seed = self._seed if request.sampling.seed is None else request.sampling.seed
+            text, finish = (
+                write_reply(WorkerModel(self._profile, problem, heard, seed)),
+                Finish.STOP,
+            )
+        caps = (request.sampling.max_tokens, request.max_output)
+        most = min((cap for cap in caps if cap is not None), default=None)
+        if most is not None and count_tokens(text) > most:
+            text, finish = text[: most * _CHARS_PER_TOKEN], Finish.LENGTH
+        prompt = sum(count_tokens(message.text) for message in request.messages)
+        usage = Usage(calls=1, input=prompt, output=count_tokens(text))
+        cost = usage_cost(usage, self._profile.price)
+        return Reply(
+            text=text, usage=usage, cost=cost, finish=finish, model=model_name(self._profile)
+        )
+
+
+def model_name(profile: WorkerProfile) -> str:
+    """The model behind a worker, as it names itself."""
+    return f"rehearsal/{profile.name}"
+
+
+def count_tokens(text: str) -> int:
+    """Tokens of a text, at four characters each."""
+    return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+def split_fragments(text: str) -> list[str]:
+    """The text in fragments of about three words."""
+    return [fragment for fragment in _FRAGMENT.findall(text) if fragment]
+
+
+async def _sleep_for(seconds: float) -> None:
+    if seconds > 0:
+        await anyio.sleep(seconds)
+    else:
+        await anyio.lowlevel.checkpoint()
+
+
+def write_reply(worker: WorkerModel) -> str:
+    """The reply of a worker to a question of its world."""
+    heard, profile = worker.prompt, worker.profile
+    verb = (
+        InstructionKind.SOLVE
+        if heard.instruction is None
+        else classify_instruction(heard.instruction)
+    )
+    missed = profile.refuses.get(verb, 0.0) if verb is not InstructionKind.UNKNOWN else 0.7
+    if missed and uniform_number("understands", profile.name, verb, heard.question) < missed:
+        if not profile.helpful or verb is InstructionKind.UNKNOWN:
+            return "I do not understand what I am asked to do here, so I leave it to others."
+        verb = InstructionKind.SOLVE
+    return _REPLY_WRITERS.get(verb, _write_solution)(worker)
+
+
+def _write_plan(worker: WorkerModel) -> str:
+    steps = "\n".join(f"{n}. {phrase_step(op)}" for n, op in enumerate(worker.make_plan(), 1))
+    return f"{worker.profile.opening} The plan, from {format_value(worker.problem.start)}:\n{steps}"
+
+
+def _write_facts(worker: WorkerModel) -> str:
+    found = worker.look_up()
+    if not found:
+        return "I know no facts that help with this."
+    return "What I know of it:\n" + "\n".join(f"- {r} of {s}: {o}" for r, s, o in found)
+
+
+def _write_solution(worker: WorkerModel) -> str:
+    work = worker.solve_in_mode(InstructionKind.SOLVE)
+    guessed = any(line.guess for line in work.lines)
+    return f"{_GUESS_NOTICE if guessed else worker.profile.opening}\n{format_solution(work)}"
+
+
+def _write_check(worker: WorkerModel) -> str:
+    if not _has_working(worker.prompt):
+        return "There is no solution here that I could check."
+    work = worker.solve_in_mode(InstructionKind.VERIFY)
+    if work.corrected_steps or work.value is None:
+        return f"Verdict: wrong; this is how I find it.\n{format_solution(work)}"
+    return (
+        f"Verdict: correct, all {len(work.lines)} steps hold.\nAnswer: {format_value(work.value)}"
+    )
+
+
+def _write_repair(worker: WorkerModel) -> str:
+    if not _has_working(worker.prompt):
+        return "There is no solution here that I could repair."
+    return (
+        f"I went over the working once "
+        f"more.\n{format_solution(worker.solve_in_mode(InstructionKind.REPAIR))}"
+    )
+
+
+def _write_decision(worker: WorkerModel) -> str:
+    if not _has_working(worker.prompt):
+        return "There is nothing here to compare."
+    return (
+        f"I laid the solutions side by "
+        f"side.\n{format_solution(worker.solve_in_mode(InstructionKind.COMPARE))}"
+    )
+
+
+def _write_final_answer(worker: WorkerModel) -> str:
+    answers = [sheet.answer for sheet in worker.prompt.replies if sheet.answer is not None]
+    return f"Answer: {answers[-1]}" if answers else _write_solution(worker)
+
+
+_REPLY_WRITERS = {
+    InstructionKind.PLAN: _write_plan,
+    InstructionKind.LOOK_UP: _write_facts,
+    InstructionKind.VERIFY: _write_check,
+    InstructionKind.REPAIR: _write_repair,
+    InstructionKind.COMPARE: _write_decision,
+    InstructionKind.FORMAT: _write_final_answer,
+}
+
+
+def _has_working(prompt: ParsedPrompt) -> bool:
+    return any(sheet.steps or sheet.answer for sheet in prompt.replies)
+
+
+def format_solution(work: WorkedSolution) -> str:
+    """A piece of work as a worker writes it down: a line a step, and the answer."""
+    lines = [
+        f"Step {n}, {line.what}: {line.before} -> {line.after}{' (a guess)' if line.guess else ''}"
+        for n, line in enumerate(work.lines, 1)
+    ]
+    if work.value is None:
+        return "\n".join([*lines, "I cannot go on from here."])
+    return "\n".join([*lines, f"Answer: {format_value(work.value)}"])

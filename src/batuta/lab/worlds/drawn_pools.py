@@ -1,0 +1,39 @@
+"""Names and cards of pools whose workers a seed draws.
+
+A pool is called `WORLD[:SEED[:COUNT]]`.
+"""
+
+from __future__ import annotations
+
+import random
+
+DEFAULT_SEED, DEFAULT_COUNT = 1, 7
+MOST_WORKERS = 2000
+MOST_DIGITS = 18
+"""Most digits of a seed; Python reads no number of thousands of digits."""
+CARD_QUESTIONS = 30
+"""Questions of each family behind a card's figures."""
+CARD_SEED = 8_500_000
+"""Seed of the cards' questions, which neither training nor tests draw."""
+_ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+def parse_drawn_source(source: str) -> tuple[int, int] | None:
+    """Seed and number of workers, where not said 1 and 7; None: it says something else."""
+    _, *parts = source.split(":")
+    if len(parts) > 2 or not all(part.isdecimal() and part.isascii() for part in parts):  # noqa: PLR2004
+        return None
+    if any(len(part) > MOST_DIGITS for part in parts):
+        return None
+    seed, count, *_ = (*map(int, parts), *(DEFAULT_SEED, DEFAULT_COUNT)[len(parts) :])
+    return (seed, count) if 1 <= count <= MOST_WORKERS else None
+
+
+def draw_name(rng: random.Random) -> str:
+    """Two syllables by chance, which say nothing."""
+    return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
+
+
+def mean_share(outcomes: list[bool] | list[float]) -> float:
+    """The share of what is true, or the mean of shares."""
+    return sum(outcomes) / len(outcomes)

@@ -1,0 +1,106 @@
+"""Task sources of worlds whose questions are drawn from a seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from batuta.core import Task
+from batuta.errors import ConfigError
+
+HELD_OUT = "held-out"
+TEST_SEED = 7_000_000
+"""Added to the seed of test questions, which training never draws."""
+CALIBRATION_SEED = 8_000_000
+"""Added to the seed of calibration questions."""
+OVERDRAW_FACTOR = 2
+"""Times as many questions are drawn as are wanted, for some come twice."""
+_LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
+
+
+class DrawTasks(Protocol):
+    """Fresh questions of a world, the same on every machine."""
+
+    def __call__(
+        self,
+        family: str | None,
+        n: int,
+        seed: int,
+        *,
+        held_out: bool = False,
+        difficulty: int | None = None,
+    ) -> Sequence[Task]:
+        """Questions of a family; None: of those for training in turn."""
+        ...
+
+
+class DrawnTasks:
+    """Fresh questions with computed answers; what a source of tasks must do is in `config`."""
+
+    name: str
+    families: Sequence[str]
+    """Families that can be measured on."""
+    trainable: Sequence[str]
+    """Families that can be trained on."""
+    level_example: str
+    """How a family of some difficulties is written, for the error message."""
+    draw: DrawTasks
+    """The world's own."""
+
+    def _calibration_family(self, family: str | None) -> str | None:
+        """The family of calibration questions, where one is asked for; None: all."""
+        return family
+
+    def draw_test(
+        self, parts: Sequence[str], limit: int, calibration: int, seed: int
+    ) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+        """Questions that training never draws, and others, none of them twice.
+
+        Args:
+            parts: a family, and `held-out` for the wordings kept from training; either may lack.
+            limit: of the first ones, at most.
+            calibration: of the others, at most.
+            seed: other seeds give other questions.
+
+        Raises:
+            ConfigError: there is no such family.
+        """
+        chosen = [part for part in parts if part != HELD_OUT]
+        if len(chosen) > 1 or any(part not in self.families for part in chosen):
+            raise ConfigError(
+                f"there are no tasks {':'.join((self.name, *parts))!r}; write {self.name}, "
+                f"{self.name}:FAMILY or {self.name}:FAMILY:held-out, with FAMILY one of "
+                f"{', '.join(self.families)}"
+            )
+        wanted = chosen[0] if chosen else None
+        drawn = self.draw(
+            wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=HELD_OUT in parts
+        )
+        asked = dict(list({task.id: task for task in drawn}.items())[:limit])
+        family = self._calibration_family(wanted)
+        more = self.draw(family, calibration, CALIBRATION_SEED + seed)
+        others = {task.id: task for task in more if task.id not in asked}
+        return tuple(asked.values()), tuple(others.values())
+
+    def draw_training(self, parts: Sequence[str], count: int, seed: int) -> list[Task]:
+        """Fresh questions of one family or all that are for training, of some difficulties or all.
+
+        Raises:
+            ConfigError: there is no such family or difficulty.
+        """
+        levels = [found for part in parts if (found := _LEVELS_PATTERN.fullmatch(part))]
+        chosen = [part for part in parts if not _LEVELS_PATTERN.fullmatch(part)]
+        if len(levels) > 1 or len(chosen) > 1 or any(p not in self.trainable for p in chosen):
+            raise ConfigError(
+                f"cannot train on {':'.join((self.name, *parts))!r}; write "
+                f"{self.name}[:FAMILY][:FROM-TO], with FAMILY one of "
+                f"{', '.join(self.trainable)} and difficulties 1-6, such as {self.level_example}"
+            )
+        family = chosen[0] if chosen else None
+        if not levels:
+            return list(self.draw(family, count, seed))
+        span = range(int(levels[0][1]), int(levels[0][2]) + 1)
+        each = -(-count // max(1, len(span)))
+        by_level = [self.draw(family, each, seed, difficulty=level) for level in span]
+        return [task for some in zip(*by_level, strict=True) for task in some][:count]

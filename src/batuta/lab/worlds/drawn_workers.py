@@ -1,0 +1,229 @@
+"""Workers of world 1 that a seed draws: its seven workers' traits, each by chance.
+
+design/0017-drawn-workers.md says from what and why. World 1's rules and tables stay as they are:
+these are other workers in it, and each has a card of what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from batuta.core import Client, Pool, Skill, Task, Worker, WorkerId
+from batuta.lab.worlds.client import (
+    RehearsalClient,
+    format_solution,
+    model_name,
+    write_reply,
+)
+from batuta.lab.worlds.drawn_pools import (
+    CARD_QUESTIONS,
+    CARD_SEED,
+    DEFAULT_COUNT,
+    DEFAULT_SEED,
+    draw_name,
+    mean_share,
+)
+from batuta.lab.worlds.fact_chains import FACTS_FAMILY
+from batuta.lab.worlds.grammar import read_problem
+from batuta.lab.worlds.knowledge_base import RELATIONS
+from batuta.lab.worlds.problem import (
+    Problem,
+    StepValue,
+    apply_step,
+    format_value,
+    misread_step,
+    perturb_value,
+    phrase_step,
+    read_value,
+    solve_problem,
+)
+from batuta.lab.worlds.profiles import PROFILES, WorkerProfile
+from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_reply
+from batuta.lab.worlds.seeded_random import seeded_generator, uniform_numbers
+from batuta.lab.worlds.tasks import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks, grade_answer
+from batuta.lab.worlds.worker_model import WorkedSolution, WorkedStep, WorkerModel
+
+_FAMILIES = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
+_REFUSED = tuple(dict.fromkeys(kind for profile in PROFILES for kind in profile.refuses))
+"""The instructions that some worker does not always understand."""
+_Trait = TypeVar("_Trait")
+
+
+@lru_cache(maxsize=16)
+def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
+    """`count` workers drawn by `seed`, with their measured cards."""
+    return Pool(tuple(_measure_worker(profile) for profile in draw_profiles(seed, count)))
+
+
+def drawn_clients(
+    seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT, time_scale: float = 0.0
+) -> Mapping[WorkerId, Client]:
+    """A client for each of them.
+
+    Args:
+        seed: that drew them.
+        count: how many.
+        time_scale: as in `RehearsalClient`.
+    """
+    return {
+        WorkerId(profile.name): RehearsalClient(profile, 0, time_scale)
+        for profile in draw_profiles(seed, count)
+    }
+
+
+@lru_cache(maxsize=64)
+def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
+    """`count` workers; the first ones are the same whatever the count."""
+    rng = seeded_generator("world 1 workers", seed)
+
+    def draw(trait: Callable[[WorkerProfile], _Trait]) -> _Trait:
+        return trait(rng.choice(PROFILES))
+
+    found: list[WorkerProfile] = []
+    names: set[str] = set()
+    while len(found) < count:
+        name = draw_name(rng)
+        refuses = {kind: draw(lambda p, k=kind: p.refuses.get(k, 0.0)) for kind in _REFUSED}
+        drawn = WorkerProfile(
+            name=name,
+            description="",
+            skill={area: draw(lambda p, a=area: p.skill[a]) for area in PROFILES[0].skill},
+            knows=draw(lambda p: p.knows),
+            planning=draw(lambda p: p.planning),
+            checking=draw(lambda p: p.checking),
+            care=draw(lambda p: p.care),
+            span=draw(lambda p: p.span),
+            price=draw(lambda p: p.price),
+            pace=draw(lambda p: p.pace),
+            strength=0.0,
+            refuses={kind: share for kind, share in refuses.items() if share},
+            helpful=draw(lambda p: p.helpful),
+            candid=draw(lambda p: p.candid),
+            invents=draw(lambda p: p.invents),
+            opening=draw(lambda p: p.opening),
+        )
+        if name not in names:
+            names.add(name)
+            found.append(drawn)
+    return tuple(found)
+
+
+def _measure_worker(profile: WorkerProfile) -> Worker:
+    """The worker with its card: shares right of questions that were really asked."""
+    skills = tuple(
+        Skill(
+            family=family,
+            share=mean_share([_answers_rightly(profile, task) for task in _card_tasks(family)]),
+            questions=CARD_QUESTIONS,
+        )
+        for family in _FAMILIES
+    )
+    mixture = [_card_tasks(_FAMILIES[n % len(_FAMILIES)])[n] for n in range(CARD_QUESTIONS)]
+    checks = mean_share([_mends_rightly(profile, task) for task in mixture])
+    plans = mean_share([_plans_rightly(profile, task) for task in mixture])
+    knows = mean_share(
+        [told for task in _card_tasks(FACTS_FAMILY.name) for told in _check_facts(profile, task)]
+    )
+    return Worker(
+        id=WorkerId(profile.name),
+        model=model_name(profile),
+        description=f"Checks {checks:.0%}, plans {plans:.0%}, knows {knows:.0%}.",
+        tags=("rehearsal", "simulated", "local"),
+        context_window=32_768,
+        price=profile.price,
+        strength=mean_share([skill.share for skill in skills]),
+        skills=skills,
+    )
+
+
+@lru_cache(maxsize=16)
+def _card_tasks(family: str) -> tuple[Task, ...]:
+    return draw_tasks(family, CARD_QUESTIONS, CARD_SEED)
+
+
+def _ask_worker(
+    profile: WorkerProfile, task: Task, instruction: str | None = None, working: str = ""
+) -> str:
+    """Return the worker's reply to a question, or to a subtask with somebody's working in sight."""
+    prompt = ParsedPrompt(
+        question=task.question,
+        instruction=instruction,
+        replies=(parse_reply(working),) if working else (),
+        is_last_step=True,
+        read_chars=len(working),
+        text=f"{task.question}\n{working}",
+    )
+    return write_reply(WorkerModel(profile, _read_task(task), prompt, seed=0))
+
+
+def _read_task(task: Task) -> Problem:
+    """The problem that the question states; questions of cards are of this world."""
+    problem = read_problem(task.question)
+    if problem is None:
+        raise ValueError(f"no question of the rehearsal: {task.question}")
+    return problem
+
+
+def _answers_rightly(profile: WorkerProfile, task: Task) -> bool:
+    return grade_answer(task, _ask_worker(profile, task)).score == 1
+
+
+def _plans_rightly(profile: WorkerProfile, task: Task) -> bool:
+    return parse_reply(_ask_worker(profile, task, "Plan the steps.")).plan == _read_task(task).ops
+
+
+def _check_facts(profile: WorkerProfile, task: Task) -> list[bool]:
+    """Return for each fact that the question needs whether the worker states it, and truly."""
+    stated = parse_reply(_ask_worker(profile, task, "Look up the facts.")).facts
+    value: StepValue | None = _read_task(task).start
+    found: list[bool] = []
+    for op in _read_task(task).ops:
+        before, value = str(value), None if value is None else apply_step(op, value)
+        if op.kind in RELATIONS and value is not None:
+            found.append(stated.get((op.kind, before)) == str(value))
+    return found
+
+
+def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
+    """Shown a right or a wrong working by a coin: whether the right answer comes out."""
+    coin, at, pick, *_ = uniform_numbers("world 1 card", task.question)
+    right = coin < 0.5  # noqa: PLR2004 - a coin
+    working = work_out(_read_task(task)) if right else work_out_wrongly(_read_task(task), at, pick)
+    reply = _ask_worker(profile, task, "Repair the solution.", format_solution(working))
+    return grade_answer(task, reply).score == 1
+
+
+def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -> WorkedSolution:
+    """The steps of a problem, one of them misread; its value is None where it cannot go on."""
+    value: StepValue = problem.start
+    lines: list[WorkedStep] = []
+    for index, op in enumerate(problem.ops):
+        after = misread_step(op, value, pick) if index == wrong_at else apply_step(op, value)
+        if after is None:
+            return WorkedSolution(tuple(lines), None, 0)
+        lines.append(
+            WorkedStep(phrase_step(op), format_value(value), format_value(after), guess=False)
+        )
+        value = after
+    return WorkedSolution(tuple(lines), value, 0)
+
+
+def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
+    """A working of which one step is wrong, and with it the answer.
+
+    Args:
+        problem: what is worked out.
+        at: in [0, 1): which step, or the next one where that leads to no wrong answer.
+        pick: in [0, 1): how it goes wrong.
+    """
+    truth = solve_problem(problem)
+    steps = len(problem.ops)
+    for offset in range(steps):
+        work = work_out(problem, (int(at * steps) + offset) % steps, pick)
+        if work.value not in {None, truth}:
+            return work
+    *lines, last = work_out(problem).lines
+    wrong = perturb_value(read_value(last.after), pick)
+    return WorkedSolution((*lines, last._replace(after=format_value(wrong))), wrong, 0)

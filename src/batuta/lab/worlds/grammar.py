@@ -1,0 +1,213 @@
+"""Wordings: a problem to a question and back. Each family has styles, the last two held out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
+from random import Random
+
+from batuta.lab.worlds.knowledge_base import RELATIONS
+from batuta.lab.worlds.problem import (
+    Problem,
+    ProblemStep,
+    StepValue,
+    format_value,
+    is_thing,
+    phrase_step,
+    read_step,
+    step_kinds,
+)
+
+HELD_OUT_STYLES = 2
+"""A family's last styles are held out, the others are for training."""
+
+
+class StepLayout(StrEnum):
+    """How the steps of a question are strung together."""
+
+    SENTENCES = "sentences"
+    THEN = "then"
+    SEMICOLONS = "semicolons"
+    LINES = "lines"
+    ARROWS = "arrows"
+
+
+class HopNesting(StrEnum):
+    """How hops between facts are said inside the start of a question."""
+
+    OF = "of"
+    """The mayor of the home town of Ada Brenn."""
+    POSSESSIVE = "possessive"
+    """Ada Brenn's home town's mayor."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionStyle:
+    """One wording of a family's questions."""
+
+    template: str
+    """The wording, with `{start}` and, unless every step is nested in the start, `{steps}`."""
+    layout: StepLayout = StepLayout.SENTENCES
+    nesting: HopNesting | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFamily:
+    """A family of questions: how they are drawn, worded and read."""
+
+    name: str
+    skill: str
+    """The skill that most of its steps want."""
+    styles: tuple[QuestionStyle, ...]
+    draw: Callable[[Random, int], Problem | None]
+    """A problem of that difficulty; None: draw again."""
+    read_start: Callable[[str], StepValue | None]
+    grader: Callable[[Problem, StepValue], str]
+    """The name of the grader that fits the answer."""
+
+
+def register_family(family: QuestionFamily) -> QuestionFamily:
+    """Make a family known to `read` and `tasks`."""
+    _FAMILIES[family.name] = family
+    return family
+
+
+def question_families() -> Mapping[str, QuestionFamily]:
+    """Every family, by name."""
+    return _FAMILIES
+
+
+def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
+    """The question in that style.
+
+    Args:
+        problem: what is asked.
+        style: which of its family's.
+        wording: of each step, the number of its phrase; none: the canonical ones.
+    """
+    chosen = _FAMILIES[problem.family].styles[style]
+    start, said = format_value(problem.start), 0
+    if chosen.nesting is not None:
+        said = _leading_hops(problem.ops)
+        start = _nest_hops(start, problem.ops[:said], chosen.nesting)
+    worded = list(zip(problem.ops, wording or (0,) * problem.difficulty, strict=True))
+    steps = _join_clauses([phrase_step(op, number) for op, number in worded[said:]], chosen.layout)
+    return chosen.template.replace("{start}", start).replace("{steps}", steps)
+
+
+@lru_cache(maxsize=65_536)
+def read_problem(text: str) -> Problem | None:
+    """The problem that the question states, in any wording; None: not of this world."""
+    spoken = text.strip()
+    for family in _FAMILIES.values():
+        for style, pattern in _style_patterns(family.name):
+            if found := pattern.fullmatch(spoken):
+                problem = _build_problem(family, style, found)
+                if problem is not None:
+                    return problem
+    return None
+
+
+@cache
+def _style_patterns(name: str) -> tuple[tuple[QuestionStyle, re.Pattern[str]], ...]:
+    """A family's styles, each with the pattern of its questions."""
+    return tuple(
+        (style, re.compile(_template_pattern(style.template), re.DOTALL))
+        for style in _FAMILIES[name].styles
+    )
+
+
+def _template_pattern(template: str) -> str:
+    escaped = re.escape(template)
+    start = r"(?P<start>\[[^\]]*\]|[^\[\]]+?)"
+    return escaped.replace(r"\{start\}", start).replace(r"\{steps\}", "(?P<steps>.+)")
+
+
+def _build_problem(
+    family: QuestionFamily, style: QuestionStyle, found: re.Match[str]
+) -> Problem | None:
+    """The problem behind a match; None if a part of it means nothing."""
+    groups = found.groupdict()
+    hops: tuple[ProblemStep, ...] | None = ()
+    start: StepValue | None = None
+    if style.nesting is None:
+        start = family.read_start(groups["start"])
+    elif (chain := _read_nested(groups["start"], style.nesting)) is not None:
+        start, hops = chain
+    if start is None:
+        return None
+    ops: list[ProblemStep] = list(hops)
+    for clause in _split_clauses(groups.get("steps") or "", style.layout):
+        op = read_step(clause)
+        if op is None:
+            return None
+        ops.append(op)
+    return Problem(family.name, start, tuple(ops)) if ops else None
+
+
+def _leading_hops(ops: Sequence[ProblemStep]) -> int:
+    """Return how many steps at the beginning are relations."""
+    for index, op in enumerate(ops):
+        if op.kind not in RELATIONS:
+            return index
+    return len(ops)
+
+
+def _nest_hops(start: str, hops: Sequence[ProblemStep], nesting: HopNesting) -> str:
+    if nesting is HopNesting.POSSESSIVE:
+        return "'s ".join([start, *(op.kind for op in hops)])
+    return " of ".join([*(f"the {op.kind}" for op in reversed(hops)), start])
+
+
+def _read_nested(text: str, nesting: HopNesting) -> tuple[str, tuple[ProblemStep, ...]] | None:
+    if nesting is HopNesting.POSSESSIVE:
+        start, *names = text.split("'s ")
+    else:
+        *outer, start = text.split(" of ")
+        names = [name.removeprefix("the ") for name in reversed(outer)]
+    if not is_thing(start) or not names or any(name not in RELATIONS for name in names):
+        return None
+    return start, tuple(ProblemStep(name) for name in names)
+
+
+_CLAUSE_SEPARATORS = {
+    StepLayout.THEN: ", then ",
+    StepLayout.SEMICOLONS: "; ",
+    StepLayout.ARROWS: " => ",
+}
+_NUMBERED = re.compile(r"^[^\S\n]*+\d++[.)] ", re.MULTILINE)
+
+
+def _join_clauses(clauses: Sequence[str], layout: StepLayout) -> str:
+    if layout is StepLayout.SENTENCES:
+        return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses)
+    if layout is StepLayout.LINES:
+        return "\n".join(f"{number}. {clause}" for number, clause in enumerate(clauses, 1))
+    return _CLAUSE_SEPARATORS[layout].join(clauses)
+
+
+def _split_clauses(text: str, layout: StepLayout) -> list[str]:
+    if not text:
+        return []
+    if layout is StepLayout.SENTENCES:
+        parts = text.strip().removesuffix(".").split(". ")
+        return [part[:1].lower() + part[1:] for part in parts]
+    if layout is StepLayout.LINES:
+        return [line.strip() for line in _NUMBERED.split(text) if line.strip()]
+    return text.split(_CLAUSE_SEPARATORS[layout])
+
+
+def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
+    """Random steps of the named kinds, no two neighbours of one kind."""
+    ops: list[ProblemStep] = []
+    while len(ops) < length:
+        op = step_kinds()[rng.choice(names)].draw(rng)
+        if not ops or ops[-1].kind != op.kind:
+            ops.append(op)
+    return tuple(ops)
+
+
+_FAMILIES: dict[str, QuestionFamily] = {}

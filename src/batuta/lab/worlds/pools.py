@@ -1,0 +1,66 @@
+"""The shipped pools and their clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from batuta.core import Client, Pool, Worker, WorkerId
+from batuta.lab.worlds.client import RehearsalClient, model_name
+from batuta.lab.worlds.profiles import PROFILES, SHIFTED_PROFILES, WorkerProfile
+
+WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
+    "": PROFILES,
+    "shifted": SHIFTED_PROFILES,
+}
+"""The workers of each world: the one that the shipped conductor learned on, and the one after a
+change."""
+
+
+def rehearsal_pool(world: str = "") -> Pool:
+    """The workers of the rehearsal.
+
+    Args:
+        world: one of `WORLD_PROFILES`.
+
+    Raises:
+        KeyError: there is no such world.
+    """
+    return Pool(
+        tuple(
+            Worker(
+                id=WorkerId(profile.name),
+                model=model_name(profile),
+                description=profile.description,
+                tags=("rehearsal", "simulated", "local"),
+                context_window=32_768,
+                price=profile.price,
+                strength=profile.strength,
+            )
+            for profile in WORLD_PROFILES[world]
+        )
+    )
+
+
+def rehearsal_clients(
+    seed: int = 0, time_scale: float = 1.0, world: str = ""
+) -> Mapping[WorkerId, Client]:
+    """A client for each of them.
+
+    Args:
+        seed: of the random errors, where a request brings none.
+        time_scale: 0: no time passes.
+        world: one of `WORLD_PROFILES`.
+
+    Raises:
+        KeyError: there is no such world.
+    """
+    return {
+        WorkerId(profile.name): RehearsalClient(profile, seed, time_scale)
+        for profile in WORLD_PROFILES[world]
+    }
+
+
+def shipped_policy_folder() -> Path:
+    """The folder of the shipped conductor, which learned on this orchestra."""
+    return Path(__file__).parent / "policy"

@@ -1,0 +1,240 @@
+"""A problem: a start and a chain of elementary steps, each of a kind that is really computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from random import Random
+from typing import cast
+
+from batuta.lab.worlds.knowledge_base import FACTS, KINDS_OF, RELATIONS
+
+StepValue = int | str | tuple[int, ...] | date
+"""The value that one step passes to the next."""
+
+WORDINGS_PER_KIND = 5
+"""Wordings of a kind of step: four to train on and, the last, one that is held out."""
+
+StepArguments = tuple[int, ...]
+
+Transform = Callable[[StepValue], StepValue] | Callable[[StepValue, int], StepValue]
+"""The computation of a kind of step, with or without an argument."""
+
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+
+
+WEEKDAYS = (
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStep:
+    """One elementary step."""
+
+    kind: str
+    args: StepArguments = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepKind:
+    """A kind of elementary step: what it is called and what it computes."""
+
+    name: str
+    skill: str
+    """arithmetic, code, facts, text or calendar."""
+    phrases: tuple[str, ...]
+    """The wordings, `#` for each number; the first is canonical, the last is held out."""
+    apply: Transform
+    """The computation, of the value so far and the arguments."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Bounds of each argument."""
+    confusable_with: tuple[str, ...] = ()
+    """Kinds with the same arguments and types that it can be confused with."""
+    is_final: bool = False
+    """True if no step of its family can follow it."""
+
+    def draw(self, rng: Random) -> ProblemStep:
+        """A step of this kind with random arguments."""
+        return ProblemStep(self.name, tuple(rng.randint(*bounds) for bounds in self.ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question's meaning, whatever its wording."""
+
+    family: str
+    start: StepValue
+    ops: tuple[ProblemStep, ...]
+
+    @property
+    def difficulty(self) -> int:
+        """How many elementary steps it takes."""
+        return len(self.ops)
+
+
+_RELATION_VERBS = ("find", "look for", "go to", "ask for", "move on to")
+
+
+def _relation_kind(name: str) -> StepKind:
+    def ask(value: StepValue) -> StepValue:
+        return FACTS[name, str(value)]
+
+    same = [
+        other.name
+        for other in RELATIONS.values()
+        if other != RELATIONS[name]
+        and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
+    ]
+    phrases = tuple(f"{verb} the {name}" for verb in _RELATION_VERBS)
+    return StepKind(
+        name=name, skill="facts", phrases=phrases, apply=ask, confusable_with=tuple(same)
+    )
+
+
+def step_kinds() -> Mapping[str, StepKind]:
+    """Every kind of step, by name."""
+    return _KINDS
+
+
+def phrase_step(op: ProblemStep, variant: int = 0) -> str:
+    """The step in words."""
+    text = _KINDS[op.kind].phrases[variant]
+    for number in op.args:
+        text = text.replace("#", str(number), 1)
+    return text
+
+
+def read_step(text: str) -> ProblemStep | None:
+    """The step that the words mean, in any wording."""
+    found = _PHRASES.get(_DIGITS.sub("#", text))
+    if found is None:
+        return None
+    return ProblemStep(found, tuple(int(number) for number in _DIGITS.findall(text)))
+
+
+def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
+    """Return the step's result; None if it cannot be done to such a value."""
+    try:
+        transform = _KINDS[op.kind].apply
+        if op.args:
+            return cast("Callable[[StepValue, int], StepValue]", transform)(value, op.args[0])
+        return cast("Callable[[StepValue], StepValue]", transform)(value)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
+        return None
+
+
+def solve_problem(problem: Problem) -> StepValue | None:
+    """The truth."""
+    value: StepValue | None = problem.start
+    for op in problem.ops:
+        value = None if value is None else apply_step(op, value)
+    return value
+
+
+def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | None:
+    """Return the result of a misunderstood step, in a way chosen by `pick` in [0, 1)."""
+    kind = _KINDS[op.kind]
+    ways: list[ProblemStep] = [ProblemStep(other, op.args) for other in kind.confusable_with]
+    if op.args:
+        ways += [ProblemStep(op.kind, (op.args[0] + change, *op.args[1:])) for change in (1, -1)]
+    right = apply_step(op, value)
+    for offset in range(len(ways)):
+        wrong = apply_step(ways[(int(pick * len(ways)) + offset) % len(ways)], value)
+        if wrong is not None and wrong != right:
+            return wrong
+    return None if right is None else perturb_value(right, pick)
+
+
+def perturb_value(value: StepValue, pick: float) -> StepValue:
+    """The value, slightly wrong."""
+    if isinstance(value, int):
+        return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
+    if isinstance(value, tuple):
+        if not value:
+            return (0,)
+        at = int(pick * len(value))
+        return (*value[:at], value[at] + 1, *value[at + 1 :])
+    if isinstance(value, date):
+        return date.fromordinal(max(1, value.toordinal() + (-2, -1, 1, 2)[int(pick * 4)]))
+    return _perturb_text(value, pick)
+
+
+def _perturb_text(text: str, pick: float) -> str:
+    if text in WEEKDAYS:
+        return WEEKDAYS[(WEEKDAYS.index(text) + 1 + int(pick * 6)) % 7]
+    if len(text) < 2:  # noqa: PLR2004  (one letter cannot be swapped with its neighbour)
+        return text + "a"
+    at = int(pick * (len(text) - 1))
+    swapped = text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+    return swapped if swapped != text else text[:at] + text[at + 1 :]
+
+
+def format_value(value: StepValue) -> str:
+    """The value in words, such that `read_value(show(value)) == value`."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, date):
+        return f"{value.day} {MONTHS[value.month - 1]} {value.year}"
+    return str(value)
+
+
+def read_value(text: str) -> StepValue:
+    """The value that the words mean; anything else is text."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if text.startswith("["):
+        return tuple(int(number) for number in _DIGITS.findall(text))
+    if (found := _DATE.fullmatch(text)) and found[2] in MONTHS:
+        try:
+            return date(int(found[3]), MONTHS.index(found[2]) + 1, int(found[1]))
+        except ValueError:
+            return text
+    return text
+
+
+def is_thing(text: object) -> bool:
+    """Return True if the chronicle knows that name."""
+    return text in KINDS_OF
+
+
+def register_kinds(more: Sequence[StepKind]) -> None:
+    """Add kinds of steps; their wordings must be new.
+
+    Raises:
+        ValueError: a wording already means something else.
+    """
+    for kind in more:
+        _KINDS[kind.name] = kind
+        for words in kind.phrases:
+            if _PHRASES.setdefault(words, kind.name) != kind.name:
+                raise ValueError(f"two kinds of steps are called {words!r}")
+
+
+_DIGITS = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?\d+")
+_DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")
+_KINDS: dict[str, StepKind] = {}
+_PHRASES: dict[str, str] = {}
+register_kinds([_relation_kind(name) for name in RELATIONS])

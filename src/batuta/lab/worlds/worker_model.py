@@ -1,0 +1,346 @@
+"""How a worker thinks: it reads, computes step by step, and makes errors at set rates.
+
+Two kinds of errors. A *misunderstanding* depends on the worker, the question and the step, and on
+nothing else: the same worker makes it again, also when it verifies itself. A *random error*
+depends on the whole prompt and the seed. No branch here compares anything with the truth of the
+question: a verifier compares its own result with the one that it reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from functools import lru_cache
+from typing import NamedTuple
+
+from batuta.lab.worlds.knowledge_base import FACTS, KINDS_OF, RELATIONS, mistaken_fact, relations_of
+from batuta.lab.worlds.problem import (
+    Problem,
+    ProblemStep,
+    StepValue,
+    apply_step,
+    format_value,
+    misread_step,
+    perturb_value,
+    phrase_step,
+    read_value,
+    step_kinds,
+)
+from batuta.lab.worlds.profiles import WorkerProfile
+from batuta.lab.worlds.prompt_parser import ParsedPrompt
+from batuta.lab.worlds.seeded_random import NUMBERS_PER_DIGEST, uniform_number, uniform_numbers
+from batuta.language.instructions import InstructionKind
+
+SYSTEMATIC_ERROR_SHARE = 0.88
+"""Share of a worker's errors that are misunderstandings; the rest are random errors."""
+ERROR_PER_EXTRA_STEP = 0.085
+"""Added errors a step for every step beyond the span, without a plan."""
+LOAD_LEFT_WITH_PLAN = 0.3
+"""Share of that load that is left with a plan."""
+OVERPLANNING_RATES = (0.36, 0.26, 0.12)
+"""Chance that a planner makes more of a question of one, two or three steps than there is."""
+DISTRACTION_RATE = 0.03
+"""Added random errors a step for every thousand characters of others' text, for no care at all."""
+LOAD_LEFT_ON_RETRY = 0.3
+"""Share of that load that is left when a worker thinks again about one step in dispute."""
+MAX_LOAD_TO_RETRY = 0.12
+"""Load of a step above which a worker cannot tell any more who is right, and lets stand what it
+reads."""
+FALSE_BELIEF_SHARE = 0.02
+"""Share of a worker's beliefs about facts that are false."""
+SKIM_RATE = 0.25
+"""Chance that a careless verifier passes over a difference."""
+ERROR_SHARE_IN_SHOWN_STEPS = 0.15
+"""Share of the usual misunderstandings that is left in steps that a checker has seen done, once it
+has left the working that it reads."""
+STUBBORN_SHARE = 0.4
+"""Share of the misunderstandings that it does not see through in which a worker insists on its own
+result; in the others it lets stand what it reads."""
+
+
+class WorkedStep(NamedTuple):
+    """One written step."""
+
+    what: str
+    before: str
+    after: str
+    guess: bool
+
+
+class WorkedSolution(NamedTuple):
+    """A piece of work: its lines and the value at the end; None: stuck."""
+
+    lines: tuple[WorkedStep, ...]
+    value: StepValue | None
+    corrected_steps: int
+    """Steps where it left the working that it read."""
+
+
+class SimulatedStepResult(NamedTuple):
+    """The result of one attempt at a step."""
+
+    value: StepValue | None
+    guess: bool
+
+
+@lru_cache(maxsize=16_384)
+def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str | int | None:
+    """Return what a worker believes a fact to be; None if it does not know."""
+    known, false, pick, *_ = uniform_numbers("belief", worker, relation, subject)
+    truth = FACTS.get((relation, subject))
+    if truth is None or known >= knows:
+        return None
+    return mistaken_fact(relation, subject, pick) if false < FALSE_BELIEF_SHARE else truth
+
+
+@lru_cache(maxsize=65_536)
+def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
+    """The rolls behind a worker's misunderstandings of a question."""
+    return uniform_numbers("misunderstanding", worker, question)
+
+
+@lru_cache(maxsize=1024)
+def _error_bias(worker: str, kind: str) -> float:
+    """Return how prone a worker is to misunderstand that kind of step; 1 on average."""
+    return 0.4 + 1.2 * uniform_number("bias", worker, kind)
+
+
+class WorkerModel:
+    """One worker at work on one prompt."""
+
+    __slots__ = (
+        "_distraction",
+        "_load",
+        "_random_numbers",
+        "_systematic_numbers",
+        "problem",
+        "profile",
+        "prompt",
+    )
+
+    def __init__(
+        self, profile: WorkerProfile, problem: Problem, prompt: ParsedPrompt, seed: int
+    ) -> None:
+        self.profile = profile
+        self.problem = problem
+        self.prompt = prompt
+        self._systematic_numbers = _systematic_error_numbers(profile.name, prompt.question)
+        self._random_numbers = uniform_numbers("lapse", profile.name, seed, prompt.text)
+        self._load = ERROR_PER_EXTRA_STEP * max(0, problem.difficulty - profile.span)
+        self._distraction = DISTRACTION_RATE * prompt.read_chars / 1000 * (1 - profile.care)
+
+    def make_plan(self) -> tuple[ProblemStep, ...]:
+        """The steps of the question as this worker understands them."""
+        ops = list(self.problem.ops)
+        hazard = (1 - self.profile.planning) * len(ops) / 3
+        slip, pick, at, fuss, *_ = uniform_numbers("plan", self.profile.name, self.prompt.question)
+        index = int(at * len(ops))
+        if len(ops) <= len(OVERPLANNING_RATES) and fuss < OVERPLANNING_RATES[len(ops) - 1]:
+            return (*ops[: index + 1], *ops[index:])
+        if slip >= hazard:
+            return tuple(ops)
+        alike = step_kinds()[ops[index].kind].confusable_with
+        if alike:
+            ops[index] = ProblemStep(alike[int(pick * len(alike))], ops[index].args)
+        elif ops[index].args:
+            ops[index] = ProblemStep(
+                ops[index].kind, (ops[index].args[0] + 1, *ops[index].args[1:])
+            )
+        elif len(ops) > 1:
+            del ops[index]
+        return tuple(ops)
+
+    def look_up(self) -> tuple[tuple[str, str, str], ...]:
+        """(relation, subject, object) that may help: what it believes, along the chain."""
+        found: list[tuple[str, str, str]] = []
+        places: list[str] = [str(self.problem.start)]
+        for op in self.problem.ops:
+            if op.kind not in RELATIONS:
+                break
+            onward: list[str] = []
+            sure = True
+            for place in places:
+                known = self._recall_fact(op.kind, place)
+                sure = sure and known is not None
+                if known is not None:
+                    found.append((op.kind, place, str(known)))
+                    onward.append(str(known))
+            places = onward if sure else _things_of_kind(RELATIONS[op.kind].object)
+        return tuple(dict.fromkeys(found))
+
+    def _recall_fact(self, relation: str, subject: str) -> str | int | None:
+        """Return the worker's belief, else what it reads of the fact, else perhaps an invention."""
+        own = believed_fact(self.profile.name, self.profile.knows, relation, subject)
+        told = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
+        if own is None:
+            own = next((fact for fact in told if fact is not None), None)
+        if own is None and self.profile.invents and subject in KINDS_OF:
+            invented, pick, *_ = uniform_numbers("invent", self.profile.name, relation, subject)
+            if invented < self.profile.invents:
+                return mistaken_fact(relation, subject, pick)
+        return own
+
+    def solve_in_mode(self, mode: InstructionKind) -> WorkedSolution:
+        """Go through the steps in that mode: solve, verify, repair or compare."""
+        ops = self._choose_steps()
+        value: StepValue = self.problem.start
+        lines: list[WorkedStep] = []
+        corrected = 0
+        shown = self._shown_steps(mode)
+        for index, op in enumerate(ops):
+            what, before = phrase_step(op), format_value(value)
+            own = self._attempt(
+                index, op, value, ERROR_SHARE_IN_SHOWN_STEPS if corrected and what in shown else 1.0
+            )
+            settled, left = self._reconcile(index, op, value=value, own=own, mode=mode)
+            if settled.value is None:
+                return WorkedSolution(tuple(lines), None, corrected)
+            corrected += left
+            value = settled.value
+            guess = settled.guess and self.profile.candid
+            lines.append(WorkedStep(what, before, format_value(value), guess))
+        return WorkedSolution(tuple(lines), value, corrected)
+
+    def _choose_steps(self) -> tuple[ProblemStep, ...]:
+        """The steps to go through: the plan's, if one can be read, else its own reading."""
+        plans = [sheet.plan for sheet in self.prompt.replies if sheet.plan is not None]
+        if not plans:
+            return self.problem.ops
+        plan = plans[-1]
+        if plan != self.problem.ops:
+            notices = uniform_number("notice", self.profile.name, self.prompt.question)
+            if notices < self.profile.care * 0.6:
+                return self.problem.ops
+        self._load = self._load * LOAD_LEFT_WITH_PLAN
+        return plan
+
+    def _shown_steps(self, mode: InstructionKind) -> Collection[str]:
+        """The steps, in words, that the visible workings do."""
+        if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
+            return ()
+        return {what for sheet in self.prompt.replies for what, _ in sheet.steps}
+
+    def _attempt(
+        self, index: int, op: ProblemStep, value: StepValue, share: float
+    ) -> SimulatedStepResult:
+        """This worker's own result of a step; `share` of its misunderstandings happen."""
+        if op.kind in RELATIONS:
+            return self._follow_relation(index, op, value)
+        right = apply_step(op, value)
+        if right is None:
+            return SimulatedStepResult(None, guess=False)
+        if self._makes_systematic_error(index, op, self._load, share):
+            return SimulatedStepResult(
+                misread_step(op, value, self._systematic_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
+                guess=False,
+            )
+        if self._makes_random_error(index, op):
+            return SimulatedStepResult(
+                perturb_value(right, self._random_numbers[(index + 8) % NUMBERS_PER_DIGEST]),
+                guess=False,
+            )
+        return SimulatedStepResult(right, guess=False)
+
+    def _hazard(self, op: ProblemStep) -> float:
+        return 1 - self.profile.skill[step_kinds()[op.kind].skill]
+
+    def _makes_systematic_error(
+        self, index: int, op: ProblemStep, load: float, share: float = 1.0
+    ) -> bool:
+        rate = self._hazard(op) * _error_bias(self.profile.name, op.kind)
+        return self._systematic_numbers[index % 8] < SYSTEMATIC_ERROR_SHARE * (rate + load) * share
+
+    def _makes_random_error(self, index: int, op: ProblemStep) -> bool:
+        rate = (1 - SYSTEMATIC_ERROR_SHARE) * (self._hazard(op) + self._load) + self._distraction
+        return self._random_numbers[index % 8] < rate
+
+    def _follow_relation(
+        self, index: int, op: ProblemStep, value: StepValue
+    ) -> SimulatedStepResult:
+        """A hop: what it believes and what it reads are weighed; else it guesses."""
+        subject = str(value)
+        if RELATIONS[op.kind].subject != KINDS_OF.get(subject):
+            return SimulatedStepResult(None, guess=False)
+        votes: Counter[str] = Counter()
+        own = believed_fact(self.profile.name, self.profile.knows, op.kind, subject)
+        if own is not None:
+            votes[str(own)] += 1
+        load = self._load
+        for sheet in self.prompt.replies:
+            told = sheet.facts.get((op.kind, subject))
+            claim = sheet.steps.get((phrase_step(op), subject))
+            if told is None and claim is not None and not claim.guess:
+                told = claim.after
+            if told is not None:
+                votes[told] += 1
+                load = 0.0  # it stands there, and need not be kept in the head
+        if not votes:
+            pick = uniform_number("guess", self.profile.name, op.kind, subject)
+            return SimulatedStepResult(mistaken_fact(op.kind, subject, pick), guess=True)
+        if self._makes_systematic_error(index, op, load) or self._makes_random_error(index, op):
+            return SimulatedStepResult(
+                mistaken_fact(op.kind, subject, self._systematic_numbers[index % 8 + 8]),
+                guess=False,
+            )
+        return SimulatedStepResult(read_value(votes.most_common(1)[0][0]), guess=False)
+
+    def _reconcile(
+        self,
+        index: int,
+        op: ProblemStep,
+        value: StepValue,
+        own: SimulatedStepResult,
+        *,
+        mode: InstructionKind,
+    ) -> tuple[SimulatedStepResult, bool]:
+        """Own result against the results that are read; and whether the reading was left."""
+        if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
+            return own, False
+        claims = self._claimed_results(op, value, mode)
+        if not claims:
+            return own, True
+        votes = Counter(format_value(read_value(claim)) for claim in claims)
+        mine = None if own.value is None or own.guess else format_value(own.value)
+        if mine is not None:
+            votes[mine] += 1
+        (best, count), *others = votes.most_common(2)
+        if not others or (count > others[0][1]):
+            return SimulatedStepResult(read_value(best), guess=False), best != claims[-1]
+        stands = SimulatedStepResult(read_value(claims[-1]), guess=False)
+        skims = self._random_numbers[(index + 4) % 8 + 8] < SKIM_RATE * (1 - self.profile.care)
+        if skims and mode is InstructionKind.VERIFY:
+            return stands, False
+        settled = self._think_again(index, op, value, own) or stands
+        return settled, settled.value is not None and format_value(settled.value) != claims[-1]
+
+    def _claimed_results(
+        self, op: ProblemStep, value: StepValue, mode: InstructionKind
+    ) -> list[str]:
+        """Return the results of this step that the visible replies claim."""
+        key = (phrase_step(op), format_value(value))
+        found = [c for sheet in self.prompt.replies if (c := sheet.steps.get(key)) is not None]
+        firm = [claim.after for claim in found if not claim.guess]
+        return firm[-1:] if mode is InstructionKind.VERIFY else firm
+
+    def _think_again(
+        self, index: int, op: ProblemStep, value: StepValue, own: SimulatedStepResult
+    ) -> SimulatedStepResult | None:
+        """The step once more, slowly: no random error, perhaps better understood; None: unsure."""
+        if op.kind in RELATIONS:
+            return own
+        if self._load > MAX_LOAD_TO_RETRY:
+            return None
+        if not self._makes_systematic_error(index, op, LOAD_LEFT_ON_RETRY * self._load):
+            return SimulatedStepResult(apply_step(op, value), guess=False)
+        sees = uniform_number("sees", self.profile.name, self.prompt.question, index)
+        if sees < self.profile.checking:
+            return SimulatedStepResult(apply_step(op, value), guess=False)
+        return own if sees >= 1 - STUBBORN_SHARE * (1 - self.profile.checking) else None
+
+
+@lru_cache(maxsize=16)
+def _things_of_kind(kind: str) -> list[str]:
+    """Every thing of that kind about which something can be asked."""
+    if not relations_of(kind):
+        return []
+    return [thing for thing, of in KINDS_OF.items() if of == kind]

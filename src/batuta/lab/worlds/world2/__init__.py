@@ -1,0 +1,19 @@
+"""World 2: simulated workers drawn from a distribution that was fixed before any training.
+
+design/0015-world-2.md says from what and why. `world2_pool` and `world2_clients` give the workers,
+`draw_world2_tasks` the questions.
+"""
+
+from batuta.lab.worlds.world2.pools import world2_clients, world2_pool
+from batuta.lab.worlds.world2.questions import HELD_OUT_KINDS, KINDS, TRAINING_KINDS
+from batuta.lab.worlds.world2.tasks import WORLD2, draw_world2_tasks
+
+__all__ = [
+    "HELD_OUT_KINDS",
+    "KINDS",
+    "TRAINING_KINDS",
+    "WORLD2",
+    "draw_world2_tasks",
+    "world2_clients",
+    "world2_pool",
+]

@@ -1,0 +1,283 @@
+"""A worker of world 2 at work on one prompt: what it says is drawn, with the truth at hand."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import final
+
+import anyio.lowlevel
+
+from batuta.core import CallListener, Delta, Finish, Price, Reply, Request, Usage
+from batuta.core.conductor import NULL_LISTENER
+from batuta.lab.worlds.client import count_tokens, split_fragments
+from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
+from batuta.lab.worlds.seeded_random import uniform_number, uniform_numbers
+from batuta.lab.worlds.world2.questions import (
+    World2Question,
+    count_lighthouses,
+    make_wrong_answer,
+    read_world2_question,
+)
+from batuta.lab.worlds.world2.traits import (
+    FRESH_SHARE,
+    ITEM_SHARE,
+    LEVEL_SLOPE,
+    MIDDLE_LEVEL,
+    NORMAL,
+    OWN_MISTAKE_RATE,
+    OWN_SHARE,
+    TRAP_RATE,
+    WORDING_SPREAD,
+    WorkerTraits,
+    normal_number,
+)
+from batuta.language.instructions import InstructionKind, classify_instruction
+from batuta.usage import usage_cost
+
+PLAN_GAIN = 0.125
+"""Probits a level beyond the first that a right plan gives its reader."""
+PLAN_LOSS = 0.6
+"""Probits that a wrong plan takes from a reader who does not notice."""
+PLAN_BY_ABILITY, PLAN_BY_LEVEL = 0.3, 0.15
+FACT_EASE = 0.5
+"""Probits by which a fact is easier to know than a question to answer."""
+ALL_FACTS_GAIN, FALSE_FACT_LOSS, SOME_FACTS_GAIN = 1.2, 1.0, 0.2
+COIN = 0.5
+WORLD2_SCOPE_REPLY = (
+    "This is a simulated worker of world 2, which can only answer that world's own questions."
+)
+_PLAN = re.compile(r"^Plan:\n((?:\d+\. .+(?:\n|$))+)", re.MULTILINE)
+_PLAN_LINE = re.compile(r"^\d+\. (.+)$", re.MULTILINE)
+_FACT_RELATION = "lighthouses"
+_CHECKS = (InstructionKind.VERIFY, InstructionKind.REPAIR)
+
+
+class World2Worker:
+    """One worker with one prompt."""
+
+    __slots__ = ("_prompt", "_question", "_seed", "_traits")
+
+    def __init__(
+        self, traits: WorkerTraits, question: World2Question, prompt: ParsedPrompt, seed: int
+    ) -> None:
+        self._traits = traits
+        self._question = question
+        self._prompt = prompt
+        self._seed = seed
+
+    def write_reply(self) -> str:
+        """Return its reply to the prompt."""
+        kind = self._asked_kind()
+        if kind is InstructionKind.PLAN:
+            return f"Plan:\n{_number_lines(self.make_plan())}"
+        if kind is InstructionKind.LOOK_UP:
+            return self._write_facts()
+        read = [reply.answer for reply in self._prompt.replies if reply.answer is not None]
+        if kind is InstructionKind.FORMAT and read:
+            return f"Answer: {read[-1]}"
+        if kind in _CHECKS and read:
+            return self._write_check(read[-1])
+        if kind is InstructionKind.COMPARE and read:
+            return f"I compared {len(read)} answers.\nAnswer: {self._choose_among(read)}"
+        return self._write_solution(read, alone=kind is InstructionKind.SECOND)
+
+    def _asked_kind(self) -> InstructionKind:
+        """Return the kind of work it is asked for.
+
+        In the last step nobody only plans or looks up.
+        """
+        asked = self._prompt.instruction
+        kind = InstructionKind.SOLVE if asked is None else classify_instruction(asked)
+        helping = kind in {InstructionKind.PLAN, InstructionKind.LOOK_UP}
+        if kind is InstructionKind.UNKNOWN or (helping and self._prompt.is_last_step):
+            return InstructionKind.SOLVE
+        return kind
+
+    # -- finding an answer ----------------------------------------------------------------
+
+    def find_answer(self) -> str:
+        """Return its own answer to the question, right or wrong."""
+        who, text = self._traits.name, self._question.text
+        fresh = normal_number("fresh", who, self._seed, self._prompt.text)
+        latent = (
+            self._traits.skill(self._question.kind.name)
+            - LEVEL_SLOPE * (self._question.level - MIDDLE_LEVEL)
+            + self._help_from_plans()
+            + self._help_from_facts()
+            + self._taste_for_wording()
+            + math.sqrt(ITEM_SHARE) * normal_number("item", text)
+            + math.sqrt(OWN_SHARE) * normal_number("own", who, text)
+            + math.sqrt(FRESH_SHARE) * fresh
+        )
+        return self._question.answer if latent > 0 else self._draw_mistake()
+
+    def _draw_mistake(self) -> str:
+        which, pick, *_ = uniform_numbers(
+            "world 2 mistake", self._traits.name, self._seed, self._prompt.text
+        )
+        text = self._question.text
+        if which < TRAP_RATE:
+            pick = uniform_number("world 2 trap", text)
+        elif which < TRAP_RATE + OWN_MISTAKE_RATE:
+            pick = uniform_number("world 2 own mistake", self._traits.name, text)
+        return make_wrong_answer(self._question, pick)
+
+    def _taste_for_wording(self) -> float:
+        asked = (self._prompt.instruction or "").strip(" .").casefold()
+        return WORDING_SPREAD * normal_number("wording", self._traits.name, asked) if asked else 0.0
+
+    def _help_from_plans(self) -> float:
+        """Return the worth of the last plan that it reads, in probits."""
+        plans = _PLAN.findall(self._prompt.text)
+        if not plans or not self._question.kind.is_planned:
+            return 0.0
+        if tuple(_PLAN_LINE.findall(plans[-1])) == self._question.elements:
+            return PLAN_GAIN * (self._question.level - 1)
+        seen = uniform_number("world 2 notices", self._traits.name, self._question.text)
+        return 0.0 if seen < COIN else -PLAN_LOSS
+
+    def _help_from_facts(self) -> float:
+        """Return the worth of the facts that it reads, in probits."""
+        if not self._question.kind.is_looked_up:
+            return 0.0
+        told = [
+            (subject, value)
+            for reply in self._prompt.replies
+            for (relation, subject), value in reply.facts.items()
+            if relation == _FACT_RELATION and subject in self._question.elements
+        ]
+        if any(value != str(count_lighthouses(subject)) for subject, value in told):
+            return -FALSE_FACT_LOSS
+        share = len({subject for subject, _ in told}) / len(self._question.elements)
+        return ALL_FACTS_GAIN if share >= 1 else SOME_FACTS_GAIN * share
+
+    # -- helping others -------------------------------------------------------------------
+
+    def make_plan(self) -> tuple[str, ...]:
+        """The elements of the question in order; a wrong plan lacks or doubles one."""
+        who, elements = self._traits, self._question.elements
+        able = who.skill(self._question.kind.name) - self._question.kind.base
+        level = self._question.level - MIDDLE_LEVEL
+        share = NORMAL.cdf(who.planning + PLAN_BY_ABILITY * able - PLAN_BY_LEVEL * level)
+        drawn, pick, *_ = uniform_numbers("world 2 plan", who.name, self._question.text)
+        if drawn < share:
+            return elements
+        at = int(pick * len(elements))
+        if len(elements) == 1:
+            return (elements[0], elements[0])
+        return (*elements[:at], *elements[at + 1 :])
+
+    def _write_facts(self) -> str:
+        if not self._question.kind.is_looked_up:
+            return "There are no facts to look up for this."
+        share = NORMAL.cdf(self._traits.skill(self._question.kind.name) + FACT_EASE)
+        lines: list[str] = []
+        for town in self._question.elements:
+            known, left_out, pick, *_ = uniform_numbers("world 2 fact", self._traits.name, town)
+            value = count_lighthouses(town)
+            if known >= share:
+                if left_out < COIN:
+                    continue
+                value += 1 + int(pick * 9)
+            lines.append(f"- {_FACT_RELATION} of {town}: {value}")
+        return "\n".join(["What I know of it:", *lines]) if lines else "I know no facts of this."
+
+    # -- answering ------------------------------------------------------------------------
+
+    def _write_solution(self, read: Sequence[str], *, alone: bool) -> str:
+        answer = self.find_answer()
+        if read and not alone and self._trusts(read[-1]):
+            answer = read[-1]
+        working = "; ".join(self._question.elements)
+        return f"I go through it: {working}.\nAnswer: {answer}"
+
+    def _write_check(self, claim: str) -> str:
+        settled = self.settle_on(claim)
+        if settled == claim:
+            return f"Verdict: correct.\nAnswer: {claim}"
+        working = "; ".join(self._question.elements)
+        return f"Verdict: wrong. I find this: {working}.\nAnswer: {settled}"
+
+    def settle_on(self, claim: str) -> str:
+        """Another's answer against its own: which one it ends with."""
+        if self._trusts(claim):
+            return claim
+        own = self.find_answer()
+        return own if own == claim else self._pick_among([claim, own])
+
+    def _choose_among(self, read: Sequence[str]) -> str:
+        """The answer with most votes, its own one among them."""
+        votes = Counter([*read, self.find_answer()]).most_common()
+        best = [answer for answer, count in votes if count == votes[0][1]]
+        return best[0] if len(best) == 1 else self._pick_among(best)
+
+    def _pick_among(self, answers: Sequence[str]) -> str:
+        """One of several by discernment, where one is right; else any."""
+        right = self._question.answer
+        drawn, pick, *_ = uniform_numbers(
+            "world 2 discerns", self._traits.name, self._seed, self._prompt.text
+        )
+        if right in answers:
+            if drawn < self._traits.discernment:
+                return right
+            answers = [answer for answer in answers if answer != right]
+        return answers[int(pick * len(answers))]
+
+    def _trusts(self, claim: str) -> bool:
+        drawn = uniform_number(
+            "world 2 trust", self._traits.name, claim, self._seed, self._prompt.text
+        )
+        return drawn < self._traits.trust
+
+
+def _number_lines(parts: Sequence[str]) -> str:
+    return "\n".join(f"{number}. {part}" for number, part in enumerate(parts, 1))
+
+
+@final
+class World2Client:
+    """A worker of world 2 as a client: a program that draws its answers, no language model."""
+
+    def __init__(self, traits: WorkerTraits, price: Price, seed: int = 0) -> None:
+        """Learns its part.
+
+        Args:
+            traits: what the worker was drawn to be.
+            price: of its tokens.
+            seed: of its fresh chances, where a request brings none.
+        """
+        self._traits = traits
+        self._price = price
+        self._seed = seed
+
+    def __repr__(self) -> str:
+        return f"World2Client({self._traits.name!r})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The reply; it depends on the request's text and seed and on nothing else."""
+        reply = self.reply(request)
+        await anyio.lowlevel.checkpoint()
+        if listener.streaming:
+            for fragment in split_fragments(reply.text):
+                await listener.on_delta(Delta(text=fragment))
+        return reply
+
+    def reply(self, request: Request) -> Reply:
+        """The same without waiting."""
+        prompt = parse_prompt(request)
+        question = read_world2_question(prompt.question)
+        if question is None:
+            text, finish = WORLD2_SCOPE_REPLY, Finish.DECLINED
+        else:
+            seed = self._seed if request.sampling.seed is None else request.sampling.seed
+            text = World2Worker(self._traits, question, prompt, seed).write_reply()
+            finish = Finish.STOP
+        read = sum(count_tokens(message.text) for message in request.messages)
+        usage = Usage(calls=1, input=read, output=count_tokens(text))
+        cost = usage_cost(usage, self._price)
+        return Reply(
+            text=text, usage=usage, cost=cost, finish=finish, model=f"world2/{self._traits.name}"
+        )

@@ -1,0 +1,268 @@
+r"""Finds the answer in a model's text: the box, the tag, the sentence.
+
+Nothing here guesses: an answer that is not marked as one, or whose mark is cut, is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+
+from batuta.language.decorations import without_decorations, without_end_tokens
+
+MAX_TAIL = 20_000
+"""Characters at the end of a text that are searched."""
+
+MAX_BARE_ANSWER = 200
+"""Characters of a text that may be the answer itself."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
+_TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
+_ANNOUNCEMENT = re.compile(
+    r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(?=(\S[^\n]*))",
+    re.IGNORECASE,
+)
+_CONCLUSION = re.compile(
+    r"\b(?:therefore|thus|hence|so|finally)\b[^\n.=$\\]{0,60}\n\s*(?:\$\$([^$=<>]+)\$\$"
+    r"|\\\[((?:(?!\\\])[^=<>])+)\\\])[\s.]*\Z",
+    re.IGNORECASE,
+)
+_HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
+_JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
+_BARE_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
+_QUOTE_MARK = re.compile(r"^\s*(?:>\s+)+")
+_LINE_MARK = re.compile(r"^\s*(?:#+|[*+-])\s+")
+_CODE_MARKS = (re.compile(r"`([^`\n]{1,500})`"), re.compile(r"\$\$?([^$\n]{1,500})\$\$?"))
+_EMPHASIS_MARKS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?<![\w*])\*(?![\s*])([^*\n]{1,500})(?<!\s)\*(?!\w)",
+        r"(?<![\w*])\*\*(?![\s*])([^*\n]{1,500})(?<!\s)\*\*",
+        r"(?<![\w*])\*\*\*(?![\s*])([^*\n]{1,500})(?<!\s)\*\*\*",
+        r"(?<!\w)_(?![\s_])([^\n]{1,200}?)(?<![\s_])_(?!\w)",
+        r"(?<!\w)__(?![\s_])([^\n]{1,200}?)(?<![\s_])__(?!\w)",
+    )
+)
+"""Matches text in emphasis marks, with no white space inside them and no letter outside."""
+MAX_JOINT = 60
+MAX_BOXES_IN_BOXES = 3
+_PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
+
+
+def visible_text(text: str, longest: int = MAX_TAIL) -> str:
+    """Return what the model wrote between its thoughts and later ones; empty if they never end.
+
+    Args:
+        text: all that the model wrote.
+        longest: characters, from the end.
+    """
+    _, closed, after = text.rpartition("</think>")
+    shown, opened, _ = after.partition("<think>")
+    return without_end_tokens(shown[-longest:]) if closed or not opened else ""
+
+
+def has_box(text: str) -> bool:
+    """Return True if there is a box, cut or not."""
+    return _BOX.search(text) is not None
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{}`; None without a box or if the last one is cut.
+
+    Boxes that stand side by side, joined by no more than a comma or a word, are one answer:
+    neither the last of two guesses nor the half of a pair is taken for the whole.
+    """
+    held: list[str] = []
+    later = len(text)
+    for start, end, content in reversed(list(_find_boxes(text))):
+        if content is None and not held:
+            return None
+        if content is None or (held and not _is_joint(text[end:later])):
+            break
+        if content.strip().casefold() in _PLACEHOLDERS:
+            continue
+        if content not in held:
+            held.append(content)
+        later = start
+    return ", ".join(reversed(held)) or None
+
+
+def _is_joint(between: str) -> bool:
+    return len(between) <= MAX_JOINT and _JOINT.fullmatch(between) is not None
+
+
+def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
+    """Every outermost box: where it starts, where it ends, what it holds; None if it is cut."""
+    done = 0
+    for found in _BOX.finditer(text):
+        if found.start() < done:
+            continue
+        end, content = _group_after(text, found.end())
+        for _ in range(MAX_BOXES_IN_BOXES):
+            if content is not None and (inner := _BOX.match(content)):
+                content = _group_after(content, inner.end())[1]
+        yield found.start(), end, content
+        done = end
+
+
+def _group_after(text: str, after: int) -> tuple[int, str | None]:
+    """Return where the group behind a command ends, and its content; None if there is no group."""
+    at = after
+    while at < len(text) and text[at] in " \t\n":
+        at += 1
+    if at == len(text):
+        return at, None
+    if text[at] != "{":
+        bare = _BARE_NUMBER.match(text, at)
+        return (bare.end(), bare[0]) if bare else (after, "")
+    end = closing_brace(text, at)
+    return (len(text), None) if end is None else (end + 1, text[at + 1 : end].strip())
+
+
+def closing_brace(text: str, at: int) -> int | None:
+    """Return the position of the brace that closes the one at `at`; None if there is none."""
+    depth = 0
+    escaped = False
+    for index in range(at, len(text)):
+        character = text[index]
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return index
+    return None
+
+
+def tagged_answer(text: str) -> str | None:
+    """Return the content of the last whole `<answer>`."""
+    tags = list(_TAG.finditer(text))
+    pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
+    return text[pairs[-1][0].end() : pairs[-1][1].start()].strip() or None if pairs else None
+
+
+def announced_answer(text: str) -> str | None:
+    """Return the text behind the last "the answer is" or "Answer:", to the end of its line."""
+    found = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
+    return found[-1].strip(" *_`").strip() or None if found else None
+
+
+def answer_after_hashes(text: str) -> str | None:
+    """Return the text behind `####` in the last line, as in GSM8K; elsewhere that is a heading."""
+    found = _HASHES.search(text)
+    return found[1].strip() if found else None
+
+
+def stated_answer(text: str) -> str | None:
+    """Return the answer that a mark names: tag, box, `####` or sentence.
+
+    None without a mark, and where the last box is cut. Of a tag without another mark in it all
+    is the answer, however many lines it has.
+    """
+    shown = without_decorations(visible_text(text))
+    tagged = tagged_answer(shown)
+    marked = tagged or shown
+    if has_box(marked):
+        return boxed_answer(marked)
+    return answer_after_hashes(marked) or announced_answer(marked) or tagged
+
+
+def final_answer(text: str) -> str | None:
+    """Return the stated answer, else the last line; None if the last box is cut.
+
+    Votes, cascades, records and graders all read the answer here.
+    """
+    shown = without_decorations(visible_text(text))
+    stated = stated_answer(text)
+    if stated is not None or has_box(shown):
+        return stated
+    return last_line(shown) or bare_answer(shown)
+
+
+def answer_readings(text: str) -> tuple[str, ...]:
+    """Return the final answer as it stands, and without the marks of Markdown around it.
+
+    `*args` stays what it is, since nothing closes its mark; `**args**` may be `args`.
+    """
+    shown = visible_text(text)
+    readings = (*_marked_readings(shown), *_marked_readings(without_decorations(shown)))
+    return tuple(dict.fromkeys(readings))
+
+
+def _marked_readings(text: str) -> list[str]:
+    tagged = tagged_answer(text)
+    shown = tagged or text
+    if has_box(shown):
+        boxed = boxed_answer(shown)
+        found = [] if boxed is None else [boxed]
+    elif hashed := answer_after_hashes(shown):
+        found = [hashed]
+    else:
+        found = _announced_readings(shown) or [tagged or _last_line(shown)]
+    return [part.strip() for one in found for part in unmarked_forms(one) if part.strip()]
+
+
+def _announced_readings(text: str) -> list[str]:
+    """Return what the last announcement announces, with and without the marks of its line."""
+    last = next(iter(deque(_ANNOUNCEMENT.finditer(text), maxlen=1)), None)
+    if last is None:
+        return []
+    line = text[text.rfind("\n", 0, last.start()) + 1 : last.end() + len(last[1])]
+    whole = (unmarked_forms(part) for part in line.split("\n"))
+    return [
+        form[found.end() - _open_marks(form[: found.end()]) : found.end() + len(found[1])]
+        for form in map("\n".join, zip(*whole, strict=True))
+        for found in deque(_ANNOUNCEMENT.finditer(form), maxlen=1)
+    ]
+
+
+def _open_marks(text: str) -> int:
+    """Return how many marks of emphasis or code end the text: those of the answer behind it."""
+    return len(text) - len(text.rstrip("*_`"))
+
+
+def _last_line(text: str) -> str:
+    """Return the last line that says something, without the marks of a list or a quotation."""
+    lines = [line for line in reversed(text.splitlines()) if line.strip()]
+    line = next((line for line in lines if any(map(str.isalnum, line))), lines[0] if lines else "")
+    return _LINE_MARK.sub("", _QUOTE_MARK.sub("", line))
+
+
+def unmarked_forms(text: str) -> tuple[str, ...]:
+    """Return a line as it stands, without marks of code and mathematics, and without emphasis."""
+    plain = _without_marks(text, _CODE_MARKS)
+    once = _without_marks(plain, _EMPHASIS_MARKS)
+    return text, plain, once, _without_marks(once, _EMPHASIS_MARKS)
+
+
+def without_emphasis(text: str) -> str:
+    """Return the text without the marks of emphasis that open and close."""
+    return _without_marks(_without_marks(text, _EMPHASIS_MARKS), _EMPHASIS_MARKS)
+
+
+def _without_marks(text: str, marks: tuple[re.Pattern[str], ...]) -> str:
+    for pattern in marks:
+        text = pattern.sub(r"\1", text)
+    return text
+
+
+def last_line(text: str) -> str | None:
+    """The last line that is more than marks, without those around it."""
+    lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
+    return next((line for line in lines if any(map(str.isalnum, line))), None)
+
+
+def concluded_formula(text: str) -> str | None:
+    """The displayed formula that a text ends with, behind "Therefore:"; no equation."""
+    found = _CONCLUSION.search(text)
+    return next(filter(None, found.groups())).strip() or None if found else None
+
+
+def bare_answer(text: str) -> str | None:
+    """The text itself, where it is no more than an answer: one short line."""
+    line = text.strip().strip("*_`").strip()
+    return line if line and "\n" not in line and len(line) <= MAX_BARE_ANSWER else None

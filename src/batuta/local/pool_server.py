@@ -1,0 +1,176 @@
+"""The models of a pool, served by a process of its own that ends with this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from tempfile import TemporaryFile
+from typing import IO, Any, final
+
+from anyio import to_thread
+
+from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, open_client
+from batuta.clients.identity import Identity, spec_identity
+from batuta.clients.providers import LOCAL
+from batuta.core import CallListener, Client, Delta, Failure, Reply, Request, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import ConfigError, ProviderUnreachableError
+from batuta.local.catalogue import choose_known, pulled_file
+from batuta.local.llama_backends import check_llama, check_memory
+
+
+@final
+class PoolServer:
+    """`batuta local serve` for some models, started by the first call of one."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            environ: added to this process's own.
+        """
+        self._environ = {**os.environ, **environ}
+        self._names: list[str] = []
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._address = ""
+
+    def add_model(self, name: str) -> None:
+        """Serve that model too.
+
+        Raises:
+            ConfigError: it is not known, was not pulled, or llama.cpp is not here.
+        """
+        (model,) = choose_known([name])
+        if pulled_file(model, self._environ) is None:
+            raise ConfigError(f"{name} is not here yet: batuta local pull {name}")
+        check_llama()
+        if name not in self._names:
+            self._names.append(name)
+
+    async def find_address(self) -> str:
+        """Return the address of the models; start the process if there is none.
+
+        Raises:
+            ProviderUnreachableError: it cannot be started.
+        """
+        return await to_thread.run_sync(self._start)
+
+    async def close(self) -> None:
+        """End the process; the next call starts another."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()  # which it takes for its end
+            try:
+                await to_thread.run_sync(process.wait, 5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self) -> str:
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return self._address
+            try:
+                check_memory(choose_known(self._names))
+            except ConfigError as error:
+                raise ProviderUnreachableError(str(error)) from None
+            with TemporaryFile() as told:
+                self._process, self._address = self._open_process(told)
+            return self._address
+
+    def _open_process(self, told: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
+        command = [sys.executable, "-m", "batuta", "local", "serve", *self._names]
+        process = subprocess.Popen(  # noqa: S603 - this program
+            [*command, "--port", "0", "--with-parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            env=self._environ,
+            start_new_session=True,  # an interrupt of the terminal is the parent's to handle
+        )
+        line = process.stdout.readline() if process.stdout else b""
+        try:
+            said: Any = json.loads(line)
+            return process, str(said["address"])
+        except (ValueError, KeyError, TypeError):
+            process.kill()
+            process.wait()
+        told.seek(0)
+        lines = told.read().decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1].removeprefix("batuta: ") if lines else "it said nothing"
+        raise ProviderUnreachableError(f"the local models could not be served: {reason}")
+
+
+@final
+class LocalClient:
+    """A worker whose model this machine serves; the server is started when it is first asked."""
+
+    def __init__(
+        self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer
+    ) -> None:
+        """Starts nothing.
+
+        Raises:
+            ConfigError: the model is not known, was not pulled, or llama.cpp is not here.
+        """
+        server.add_model(spec.worker.model)
+        self._spec = spec
+        self._http = http
+        self._health = health
+        self._server = server
+        self._opened: tuple[str, Client] = "", self
+
+    def __repr__(self) -> str:
+        return f"LocalClient({self._spec.worker.model!r})"
+
+    @property
+    def identity(self) -> Identity:
+        """The facts of the worker; they name no port."""
+        return spec_identity(self._spec)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply.
+
+        Raises:
+            ClientError: there is none.
+        """
+        address = await self._server.find_address()
+        if self._opened[0] != address:
+            spec = replace(self._spec, provider="llamacpp", base_url=f"{address}/v1")
+            self._opened = address, open_client(spec, self._http, health=self._health)
+        return await self._opened[1].complete(request, _StreamedListener(listener))
+
+
+@final
+class _StreamedListener:
+    """Has a reply streamed to whoever listens, also if the whole is wanted.
+
+    A slow machine may need minutes for a whole reply; a stream of llama.cpp shows by comments that
+    it goes on, so the call is not given up for silence.
+    """
+
+    streaming = True
+
+    def __init__(self, listener: CallListener) -> None:
+        self._listener = listener
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        return await self._listener.before_call(request, worker)
+
+    async def on_delta(self, delta: Delta) -> None:
+        if self._listener.streaming:
+            await self._listener.on_delta(delta)
+
+    async def on_failure(self, failure: Failure) -> None:
+        await self._listener.on_failure(failure)
+
+
+def pool_server(http: HttpTransport, environ: Mapping[str, str]) -> PoolServer:
+    """The one server of the models of all pools over this transport, which ends it."""
+    return http.companion(LOCAL, lambda: PoolServer(environ))

@@ -1,0 +1,54 @@
+"""The one console for tables, colours and bars, of every command and every long work.
+
+What is written may hold text of callers and models. No control character of theirs reaches the
+terminal (`core.control_characters`); colours and movements of the cursor are this program's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import final
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from batuta.core.control_characters import escape_controls
+
+WIDTH_IN_FILES = 200
+"""Characters of a line in a file or a pipe, where nobody's screen ends; COLUMNS says otherwise."""
+
+
+@final
+class EscapingConsole(Console):
+    """A console that shows control characters as signs and makes no links."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is to be written; a segment with `control` is of this program."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+                continue
+            style = segment.style
+            if style is not None and style.link:
+                style = style.update_link(None)
+            yield Segment(escape_controls(segment.text), style)
+
+
+def open_console(
+    *, stderr: bool = False, highlight: bool = True, soft_wrap: bool = False, quiet: bool = False
+) -> Console:
+    """A console as wide as the terminal, and wide where there is none: nothing is cut in a file.
+
+    Args:
+        stderr: on standard error, in place of standard output.
+        highlight: whether numbers and the like get colours on a terminal.
+        soft_wrap: whether long lines are left to the terminal.
+        quiet: whether nothing is written.
+    """
+    console = EscapingConsole(stderr=stderr, highlight=highlight, soft_wrap=soft_wrap, quiet=quiet)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_IN_FILES
+    return console

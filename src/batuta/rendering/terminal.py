@@ -1,0 +1,54 @@
+"""The one place that writes text to a terminal; tables and colours: `batuta.rendering.console`.
+
+What is written may hold text of callers and models. No control character of theirs reaches the
+terminal (`core.control_characters`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import final
+
+from batuta.core.control_characters import escape_controls, escape_json_controls
+
+_TO_LINE_START = "\r\x1b[K"
+
+
+def write_output(text: str) -> None:
+    """Write to standard output."""
+    sys.stdout.write(escape_controls(text))
+    sys.stdout.flush()
+
+
+def write_error(text: str) -> None:
+    """Write to standard error."""
+    sys.stderr.write(escape_controls(text))
+    sys.stderr.flush()
+
+
+def write_progress(text: str) -> None:
+    """Write in the place of standard error's last line; only where that is a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(_TO_LINE_START + escape_controls(text))
+        sys.stderr.flush()
+
+
+def write_json(text: str) -> None:
+    """Write a JSON text to standard output: as it is to a program, escaped to a person."""
+    sys.stdout.write(f"{escape_json_controls(text) if sys.stdout.isatty() else text}\n")
+
+
+@final
+class EscapingFormatter(logging.Formatter):
+    """A log record as one line of text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return escape_controls(super().format(record)).replace("\n", " ")
+
+
+def escape_logs() -> None:
+    """Escape what is logged where no log is set up, for the program itself."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapingFormatter())

@@ -1,0 +1,425 @@
+"""Leases: money of budgets that a process takes beforehand and hands to its runs from memory.
+
+A lease is a row of `reservations` that belongs to a process and to no run. What it holds counts as
+reserved, by the same statement, so all processes together hand out no more than the cap. It is
+taken only while requests follow upon one another and only as a small part of what is left; what is
+not used is given back. A lease whose process died ends like the reservations of its runs.
+
+The database has the truth: a lease is thought to hold at most what the database said last, and
+transactions that change a lease come one after another (`turn`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from time import monotonic, time
+from typing import final
+
+import anyio
+from sqlalchemy import Connection, Executable, delete, insert, update
+
+from batuta.errors import StoreError
+from batuta.store.database import DATABASE_ERRORS, Database
+from batuta.store.lease_rows import Lease, LeaseChanges, LeasedRun, TopUp
+from batuta.store.ledger import Bucket
+from batuta.store.models import RESERVATIONS
+from batuta.store.totals import (
+    ReserveRequest,
+    grow_reservation,
+    settle_reservations,
+)
+from batuta.store.upsert import insert_statement
+
+IDLE_SECONDS = 1.0
+"""Seconds after which a lease that nobody used is given back; requests further apart get none."""
+_BATCH = 500
+"""Rows that one transaction looks after."""
+_TRUSTED_PART = 2 / 3
+"""Share of the time after which others end a lease in which its process may use it."""
+
+Places = tuple[Bucket, ...]
+
+
+@final
+class Leases:
+    """The leases of this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        seconds: float,
+        clock: Callable[[], float] = monotonic,
+        wall: Callable[[], float] = time,
+    ) -> None:
+        """Takes nothing yet.
+
+        Args:
+            database: where the budgets are.
+            seconds: after which others end what a process that is not heard of has reserved.
+            clock: goes on evenly, whatever time it is.
+            wall: tells the time of the day.
+        """
+        self._database = database
+        self._seconds = seconds
+        self._clock = clock
+        self._wall = wall
+        self._leases: dict[Bucket, Lease] = {}
+        self._runs: dict[str, LeasedRun] = {}
+        self._asked: dict[Places, float] = {}
+        """Moments at which the database was last asked for money of those budgets."""
+        self._doubtful: set[str] = set()
+        """Ids of rows that are to be ended, if they are there."""
+        self.turn = anyio.Lock(fast_acquire=True)
+        self.began = anyio.Event()
+        """Set when there is something to look after."""
+        self.owner = secrets.token_hex(8)
+        """This process's name in the table of reservations."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if there are leases, runs or rows to look after."""
+        return bool(self._leases or self._runs or self._doubtful)
+
+    def take(self, asked: ReserveRequest) -> bool:
+        """Give the run its money from memory, if all its budgets have a lease with as much."""
+        found = self._usable(asked.wanted.buckets, asked.wanted.nano)
+        if found is None:
+            return False
+        run = LeasedRun(asked=asked, nano=asked.wanted.nano, leases=found, since=self._clock())
+        for lease in found:
+            lease.runs += 1
+        self._hold(run, run.nano)
+        self._runs[asked.wanted.id] = run
+        return True
+
+    def grow(self, reservation_id: str, nano: int) -> bool:
+        """Give a leased run more from memory, if there is as much."""
+        run = self._runs[reservation_id]
+        if (
+            run.may_have_moved
+            or self._usable((lease.bucket for lease in run.leases), nano) != run.leases
+        ):
+            return False
+        self._hold(run, nano)
+        run.nano += nano
+        return True
+
+    def _usable(self, buckets: Iterable[Bucket], nano: int) -> tuple[Lease, ...] | None:
+        """Return the leases of the buckets if each has so much that this process may use."""
+        now, wall = self._clock(), self._wall()
+        found = list[Lease]()
+        for bucket in buckets:
+            lease = self._leases.get(bucket)
+            if lease is None or lease.free < nano:
+                return None
+            if lease.trusted[0] < now or lease.trusted[1] < wall:
+                return None
+            found.append(lease)
+        return tuple(found)
+
+    def _hold(self, run: LeasedRun, nano: int) -> None:
+        now = self._clock()
+        for lease in run.leases:
+            lease.held += nano
+            lease.used = now
+
+    def find(self, reservation_id: str) -> LeasedRun | None:
+        """Return the run whose money is in leases; None if its reservation has its own row."""
+        return self._runs.get(reservation_id)
+
+    def free_of(self, bucket: Bucket) -> int:
+        """Return what this process has taken of the account's period and nobody holds."""
+        place = (bucket.account, bucket.period)
+        return sum(
+            max(0, lease.free)
+            for lease in self._leases.values()
+            if (lease.bucket.account, lease.bucket.period) == place
+        )
+
+    def unwritten_holders(self, bucket: Bucket) -> int:
+        """Return how many runs hold something of the bucket that others cannot read."""
+        place = (bucket.account, bucket.period)
+        return sum(
+            not run.has_row
+            and any((one.account, one.period) == place for one in run.asked.wanted.buckets)
+            for run in self._runs.values()
+        )
+
+    def find_busy(self, asks: Iterable[ReserveRequest]) -> tuple[ReserveRequest, ...]:
+        """Return one request for each set of budgets that is asked for again and again."""
+        now, busy = self._clock(), dict[Places, ReserveRequest]()
+        for ask in asks:
+            places = ask.wanted.buckets
+            if ask.lasting or not places:
+                continue
+            if now - self._asked.get(places, float("-inf")) < IDLE_SECONDS:
+                known = busy.get(places, ask)
+                busy[places] = max(known, ask, key=lambda one: one.wanted.nano)
+            self._asked[places] = now
+        if len(self._asked) > 2 * (len(self._leases) + 100):
+            self._asked = {k: at for k, at in self._asked.items() if now - at < IDLE_SECONDS}
+        return tuple(busy.values())
+
+    def _trusted_from_now(self) -> tuple[float, float]:
+        """Until when leases can be used whose rows are written from now on."""
+        patience = self._seconds * _TRUSTED_PART
+        return self._clock() + patience, self._wall() + patience
+
+    async def reserve(
+        self,
+        sums: Mapping[Bucket, int],
+        rows: list[dict[str, object]],
+        busy: tuple[ReserveRequest, ...],
+    ) -> None:
+        """Write down reservations, and take leases for those to come in the same transaction.
+
+        Raises:
+            BudgetFullError: a budget has no room for the reservations; nothing was written.
+            SQLAlchemyError: the database fails.
+            OSError: it cannot be reached.
+        """
+        async with self.turn:
+            trusted, now = self._trusted_from_now(), self._clock()
+            buckets = {bucket for ask in busy for bucket in ask.wanted.buckets}
+            known = {b: lease for b in buckets if (lease := self._leases.get(b))}
+            top_up = TopUp(
+                busy, {b: (le.id, le.free) for b, le in known.items()}, self.owner,
+                self._wall() + self._seconds,
+            )  # fmt: skip
+            with self._doubting(top_up.new_ids):
+                await self._database.write(lambda one: top_up.run(one, sums, rows))
+            for bucket, lease in known.items():
+                if lease.id not in top_up.alive:
+                    self._end(lease)
+                elif bucket in top_up.nano:
+                    lease.nano, lease.trusted, lease.used = top_up.nano[bucket], trusted, now
+            for bucket, lease_id in top_up.new.items():
+                self._leases[bucket] = Lease(
+                    id=lease_id, bucket=bucket, nano=top_up.nano[bucket], used=now, trusted=trusted
+                )
+            if self._leases:
+                self.began.set()
+
+    @contextmanager
+    def _doubting(self, ids: Iterable[str]) -> Generator[None]:
+        """Remember the rows of those ids if it is not known whether they were written."""
+        try:
+            yield
+        except DATABASE_ERRORS:
+            self.doubt(ids)
+            raise
+
+    def doubt(self, ids: Iterable[str]) -> None:
+        """End rows soon: those of a transaction that failed may be there or not."""
+        self._doubtful.update(ids)
+        self.began.set()
+
+    async def move_to_row(self, reservation_id: str, more: int) -> bool:
+        """Give a leased run a row of its own that holds what it has, and more.
+
+        Returns:
+            False if it has one already, which was left as it is.
+
+        Raises:
+            StoreError: a lease has ended.
+            BudgetFullError: a budget has no room for more; nothing was changed.
+            SQLAlchemyError: the database fails.
+            OSError: it cannot be reached.
+        """
+        async with self.turn:
+            run = self._runs.get(reservation_id)
+            if run is None:  # another call of the run has moved it meanwhile
+                return False
+            if run.may_have_moved:
+                raise StoreError(
+                    "it is not known what is reserved for the run: the database failed"
+                )
+            changes = LeaseChanges()
+            changes.take(run, run.nano)
+            row = self.row_of(run.asked, run.nano)
+
+            def work(connection: Connection) -> None:
+                changes.write(connection)
+                if len(changes.left) < len(changes.taken):
+                    raise StoreError("what was reserved for the run has ended with its lease")
+                connection.execute(delete(RESERVATIONS).where(RESERVATIONS.c.id == reservation_id))
+                connection.execute(insert(RESERVATIONS), [row])
+                grow_reservation(connection, run.asked.wanted, more)
+
+            try:
+                await self._database.write(work)
+            except DATABASE_ERRORS:
+                run.has_row = run.may_have_moved = True
+                for lease in run.leases:
+                    lease.nano -= run.nano
+                raise
+            self.note_changes([run], changes)
+            return True
+
+    def row_of(self, asked: ReserveRequest, nano: int) -> dict[str, object]:
+        """Return the row of a reservation of this process."""
+        return asked.row(self.owner, nano, self._wall() + self._seconds)
+
+    def note_changes(self, runs: Iterable[LeasedRun], changes: LeaseChanges) -> None:
+        """Take out runs whose money the database has settled; the turn must be held."""
+        for run in runs:
+            self._drop(run)
+            for lease in run.leases:
+                if lease.id in changes.left:
+                    lease.nano = changes.left[lease.id]
+                elif lease.id in changes.taken:
+                    self._end(lease)
+
+    def _drop(self, run: LeasedRun) -> None:
+        """Let others have what the run has."""
+        if self._runs.pop(run.asked.wanted.id, None) is None:
+            return
+        for lease in run.leases:
+            lease.held -= run.nano
+            lease.runs -= 1
+
+    def _end(self, lease: Lease) -> None:
+        if self._leases.get(lease.bucket) is lease:
+            del self._leases[lease.bucket]
+
+    async def release(self, run: LeasedRun, counted: int) -> None:
+        """Give back what a run has, but for what counts as spent.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        if not counted:
+            self._drop(run)
+            if run.has_row:
+                self.doubt([run.asked.wanted.id])
+            return
+        async with self.turn:
+            changes = LeaseChanges()
+            places = [(one.account, one.period) for one in run.asked.wanted.buckets]
+            spent = dict.fromkeys(places, counted)
+
+            def work(connection: Connection) -> None:
+                returned = changes.settle(connection, [(run, counted)])
+                settle_reservations(connection, (run.asked.wanted.id,), spent, returned)
+
+            await self._database.run_write(work)
+            self.note_changes([run], changes)
+
+    async def tidy(self, is_over: Callable[[ReserveRequest], bool]) -> None:
+        """Give back what is not used, and write down which runs go on for longer.
+
+        Args:
+            is_over: whether a run has ended and only waits to be written.
+
+        Raises:
+            StoreError: the database fails.
+            SQLAlchemyError: as that.
+            OSError: as that.
+        """
+        now = self._clock()
+        await self._forget_doubtful()
+        await self.give_back(
+            lease for lease in list(self._leases.values()) if now - lease.used >= IDLE_SECONDS
+        )
+        async with self.turn:
+            new = [
+                run
+                for run in self._runs.values()
+                if not run.has_row
+                and now - run.since >= IDLE_SECONDS / 2
+                and not is_over(run.asked)
+            ]
+            if not new:
+                return
+            new = new[:_BATCH]
+            rows = [self.row_of(run.asked, 0) for run in new]
+            for run in new:
+                run.has_row = True
+            await self._database.run_write(lambda one: one.execute(_insert_once(one), rows))
+
+    async def _forget_doubtful(self) -> None:
+        while self._doubtful:
+            ids = tuple(islice(self._doubtful, _BATCH))
+            await self._database.run_write(partial(settle_reservations, reservations=ids, spent={}))
+            self._doubtful.difference_update(ids)
+
+    async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
+        """Give back what nobody holds of the leases; of all, if none is named.
+
+        Raises:
+            SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
+            OSError: it cannot be reached.
+        """
+        chosen = list(self._leases.values()) if leases is None else list(leases)
+        for start in range(0, len(chosen), _BATCH):
+            await self._give_back(chosen[start : start + _BATCH])
+
+    async def _give_back(self, chosen: list[Lease]) -> None:
+        async with self.turn:
+            unused = [lease for lease in chosen if not lease.runs]
+            used = [lease for lease in chosen if lease.runs and lease.free > 0]
+            if not (unused or used):
+                return
+            changes = LeaseChanges(taken={lease.id: lease.free for lease in used})
+            for lease in used:  # nobody is to take it meanwhile
+                lease.nano -= changes.taken[lease.id]
+            for lease in unused:
+                self._end(lease)
+            ended = tuple(lease.id for lease in unused)
+
+            def work(connection: Connection) -> None:
+                changes.write(connection)
+                settle_reservations(connection, ended, {}, changes.returned(used))
+
+            with self._doubting(ended):
+                await self._database.write(work)
+            for lease in used:
+                if lease.id in changes.left:
+                    lease.nano = changes.left[lease.id]
+                else:
+                    self._end(lease)
+
+    async def give_back_of(self, buckets: Iterable[Bucket]) -> bool:
+        """Give back what nobody holds of those buckets; tell whether there was something.
+
+        Raises:
+            SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
+            OSError: it cannot be reached.
+        """
+        places = {(bucket.account, bucket.period) for bucket in buckets}
+        found = [
+            lease
+            for lease in self._leases.values()
+            if lease.free > 0 and (lease.bucket.account, lease.bucket.period) in places
+        ]
+        if found:
+            await self.give_back(found)
+        return bool(found)
+
+    async def renew(self, expires: float) -> None:
+        """Show that this process lives, to those who would end what it has reserved.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
+        later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
+        async with self.turn:
+            trusted = self._trusted_from_now()
+            found = await self._database.run_write(
+                lambda one: {row[0]: row[1] for row in one.execute(later)}
+            )
+            for lease in list(self._leases.values()):
+                if lease.id in found:
+                    lease.nano, lease.trusted = found[lease.id], trusted
+                else:
+                    self._end(lease)
+
+
+def _insert_once(connection: Connection) -> Executable:
+    return insert_statement(connection.dialect.name, RESERVATIONS).on_conflict_do_nothing()

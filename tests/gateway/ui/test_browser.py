@@ -1,0 +1,532 @@
+"""The page in a real browser, screen by screen."""
+
+import json
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from batuta.core import Cost, Outcome
+from gateway.ui.conftest import sound
+from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION
+
+LIGHTS = """() => {
+  window.lights = [];
+  new MutationObserver((changes) => {
+    for (const change of changes) for (const node of [change.target, ...change.addedNodes]) {
+      if (node.dataset?.state) window.lights.push([node.dataset.node, node.dataset.state]);
+    }
+    if (document.querySelector('[data-answer] .answer:not(.live)')) window.lights.push(['answer', 'there']);
+  }).observe(document.body, { subtree: true, childList: true, attributes: true, attributeFilter: ['data-state'] });
+}"""
+
+
+def answered(page):
+    page.wait_for_selector("[data-links] a")
+    return page.locator("[data-links] a").first.get_attribute("href")
+
+
+@pytest.fixture(scope="module")
+def run_address(browser, house):
+    """A run that was asked for in the playground."""
+    page = browser.new_page(base_url=house.url)
+    page.goto("/ui/")
+    page.fill("#question", QUESTION)
+    page.click("[data-go]")
+    address = answered(page)
+    page.close()
+    return address
+
+
+def test_steps_light_up_before_the_answer_is_there(house, visit, ask):
+    page = visit(house)
+    sound(page)
+    page.evaluate(LIGHTS)
+    ask(page, QUESTION)
+    address = answered(page)
+    lights = page.evaluate("window.lights")
+    first = lights.index(["answer", "there"])
+    assert any(state == "running" for _, state in lights[:first])
+    assert any(state == "done" for _, state in lights[:first])
+    assert "4050" in page.inner_text("[data-answer]")
+    page.locator("[data-node]").last.click()
+    panel = page.locator("[data-panel]:visible")
+    assert panel.count() == 1
+    panel.get_by_text("The exact prompt").click()
+    assert QUESTION in panel.inner_text()
+    assert "tok" in page.inner_text("[data-meter]")
+    sound(page)
+    page.goto(address)
+    assert QUESTION in page.inner_text("h1")
+
+
+def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
+    page = visit(house)
+    before = house.sloth.cancelled
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    page.click("[data-node]")
+    page.locator("[data-stream]", has_text="I am thinking").wait_for()
+    sound(page)
+    page.click("[data-stop]")
+    address = answered(page)
+    assert "Stopped" in page.inner_text("[data-answer]")
+    until = time.monotonic() + 30  # the page has said it before the worker's call has ended
+    while house.sloth.cancelled == before and time.monotonic() < until:
+        time.sleep(0.02)
+    assert house.sloth.cancelled == before + 1
+    page.goto(address)
+    page.wait_for_selector(".chip:has-text('cancelled')")
+    sound(page)
+
+
+def test_a_run_is_found_again_after_a_reload_and_from_other_screens(house, visit, ask):
+    """Whoever asked may look elsewhere: the run has its address and goes on until it is stopped."""
+    page = visit(house)
+    before = house.sloth.cancelled
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    address = page.url
+    assert "/ui/runs/run_" in address
+    page.reload()
+    page.wait_for_selector('[data-state="running"]')
+    page.click("[data-node]")
+    page.locator("[data-stream]", has_text="I am thinking").wait_for()
+    sound(page)
+    page.click("nav >> text=Pool")
+    page.click("nav >> text=Runs")
+    page.click("tr:has-text('running') a")
+    page.wait_for_selector('[data-state="running"]')
+    assert page.url == address
+    assert house.sloth.cancelled == before
+    page.goto("/ui/runs")
+    sound(page)
+    page.click("tr:has-text('running') >> text=Stop")
+    page.wait_for_selector("tbody tr:first-child .chip:has-text('cancelled')")
+    assert house.sloth.cancelled == before + 1
+    page.go_back()
+
+
+def test_the_way_back_leads_to_where_the_question_was_asked(house, visit, ask):
+    page = visit(house)
+    ask(page, QUESTION)
+    address = answered(page)
+    assert page.url.endswith(address)
+    page.go_back()
+    page.wait_for_url("**/ui/")
+    page.wait_for_selector("#question")
+    page.go_forward()
+    page.wait_for_selector(".run-head")
+
+
+def test_a_comparison_is_found_again_after_a_reload(house, visit):
+    page = visit(house, "/ui/compare")
+    page.fill("#question", "Will this ever end?")
+    page.select_option("[name=first]", "sloth")
+    page.click("[data-go]")
+    page.wait_for_url("**/ui/compare?a=run_*&b=run_*")
+    page.wait_for_selector('[data-stage="a"] [data-state="running"]')
+    page.reload()
+    page.wait_for_selector('[data-stage="a"] [data-state="running"]')
+    page.wait_for_selector('[data-stage="b"] [data-answer] .answer, [data-stage="b"] .failure')
+    sound(page)
+    page.click("[data-stop]")
+    page.wait_for_selector("[data-difference] table")
+    page.reload()
+    page.wait_for_selector(".versus-table")
+
+
+@asynccontextmanager
+async def balancer(house, misses):
+    """Before the house and another server, which the first requests for a run's events get."""
+    asked = []
+
+    async def passes(request):
+        asked.append(request.path)
+        is_events = request.path.endswith("/events")
+        if is_events and sum(path.endswith("/events") for path in asked) <= misses:
+            return web.json_response({"error": {"message": "no such run"}}, status=404)
+        async with aiohttp.ClientSession(auto_decompress=False) as http:
+            sent = http.request(
+                request.method, house.url + request.path_qs, headers=request.headers,
+                data=await request.read(), allow_redirects=False,
+            )  # fmt: skip
+            async with sent as response:
+                answer = web.StreamResponse(status=response.status, headers=response.headers)
+                answer.headers.popall("transfer-encoding", None)
+                await answer.prepare(request)
+                async for piece in response.content.iter_any():
+                    await answer.write(piece)
+                return answer
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", passes)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield SimpleNamespace(url=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    finally:
+        await runner.cleanup()
+
+
+def test_a_run_at_another_server_is_looked_for(house, visit, ask):
+    with house.portal.wrap_async_context_manager(balancer(house, misses=2)) as front:
+        page = visit(front)
+        page.watch.expected += ["404 (Not Found)"]
+        ask(page, QUESTION)
+        page.wait_for_selector("text=The run goes on at another server")
+        assert "/ui/runs/run_" in page.url
+        answered(page)
+        assert "4050" in page.inner_text("[data-answer]")
+
+
+def test_a_connection_that_breaks_is_taken_up_again(house, visit, ask):
+    page = visit(house)
+    page.watch.expected += ["ERR_", "Failed to load"]
+    broken, half = [], ""
+
+    def breaks(route):
+        broken.append(route.request.url)
+        if len(broken) == 1:
+            route.fulfill(status=200, content_type="text/event-stream",
+                          body=half)  # fmt: skip
+        else:
+            route.continue_()
+
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    opened = json.dumps({"id": page.url.rpartition("/")[2], "seconds": 0})
+    half = f"event: opened\ndata: {opened}\n\nevent: half"
+    page.route("**/events?**", breaks)
+    page.reload()
+    page.wait_for_selector('[data-state="running"]')
+    assert len(broken) == 2
+    page.unroute("**/events?**")
+    page.click("text=Stop")
+
+
+def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
+    page = visit(house)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # to the content
+    page.keyboard.press("Tab")
+    page.keyboard.type("Will this ever end?")
+    page.select_option("[name=model]", "sloth")
+    page.locator("[data-go]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-stop]:focus")
+    page.wait_for_selector('[data-state="running"]')  # until then there is no run to be shown
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-go]:focus")
+    page.goto(answered(page))
+    page.locator("[data-feedback] button").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-feedback] [aria-pressed=true]:focus")
+    page.locator("[data-node]").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-node]:not([data-open])")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-panel]:focus")
+
+
+def test_rounds_are_run_side_by_side(house, visit):
+    page = visit(house)
+    page.fill("#question", QUESTION)
+    page.select_option("[name=effort]", "max")
+    page.click("[data-go]")
+    answered(page)
+    first, second = (page.locator(f"[data-round='{number}']") for number in (0, 1))
+    assert first.locator("h3").inner_text() == "Round 1"
+    assert "Round 2" in second.inner_text()
+    left, right = first.bounding_box(), second.bounding_box()
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    sound(page)
+
+
+def test_a_refusal_and_a_lost_connection_are_said(house, visit, ask):
+    page = visit(house)
+    page.watch.expected += ["400 (Bad Request)", "ERR_CONNECTION", "ERR_FAILED"]
+    page.fill("[name=deadline_s]", "1e12")
+    ask(page, "Anything?")
+    page.wait_for_selector("[data-answer] .failure")
+    assert "deadline_s" in page.inner_text("[data-answer]")
+    page.fill("[name=deadline_s]", "")
+    page.route("**/ui/ask", lambda route: route.abort())
+    page.click("[data-go]")
+    page.wait_for_selector("text=The server cannot be reached.")
+
+
+def test_what_is_copied_can_be_run(house, visit):
+    page = visit(house)
+    page.fill("#question", 'Is "it\'s" true or null?')
+    page.fill("[name=max_cost_usd]", "0.05")
+    page.click("[data-copy=python]")
+    page.wait_for_selector(".toast")
+    text = page.evaluate("navigator.clipboard.readText()")
+    compile(text, "copied", "exec")
+    assert 'extra_body={"orchestration": {"max_cost_usd":0.05}}' in text
+    page.locator(".toast").wait_for(state="detached")
+    page.click("[data-copy=curl]")
+    page.wait_for_selector(".toast")
+    text = page.evaluate("navigator.clipboard.readText()")
+    body = json.loads(text.partition("-d '")[2].removesuffix("'").replace("'\\''", "'"))
+    assert body["messages"][0]["content"] == 'Is "it\'s" true or null?'
+
+
+def test_runs_are_found_filtered_and_judged(house, visit, run_address):
+    page = visit(house, "/ui/runs?q=square+it")
+    assert page.locator(".runs tbody tr").count() >= 1
+    sound(page)
+    page.select_option("[name=outcome]", "failed")
+    page.wait_for_selector(".empty")
+    sound(page)
+    page.goto(run_address)
+    page.click("text=Right")
+    page.wait_for_selector('[aria-pressed="true"]:has-text("Right")')
+    run = run_address.rpartition("/")[2]
+    assert house.call(house.store.summary, run).score == 1.0
+    page.click("text=Right")
+    page.wait_for_selector(".toast:has-text('taken back')")
+    assert house.call(house.store.summary, run).score is None
+
+
+def test_no_figure_of_the_list_is_cut(house, visit, run_address):
+    run = house.call(house.store.get, run_address.rpartition("/")[2])
+    round_ = run.rounds[0]
+    reply = round_.steps[0].result
+    usage = replace(reply.usage, input=987_654_321)
+    dear = replace(reply, usage=usage, cost=Cost(Decimal("0.000012345"), 3))
+    steps = tuple(replace(step, result=dear) for step in round_.steps)
+    for number, outcome in enumerate(Outcome):
+        header = replace(run.header, id=f"run_cut{number}", started=1e9, model="a-name-" * 20)
+        long = replace(
+            run,
+            header=header,
+            outcome=outcome,
+            seconds=86_000.0,
+            rounds=(replace(round_, steps=steps),) * 3,
+        )
+        house.call(house.store.append, long)
+    page = visit(house, "/ui/runs?model=" + "a-name-" * 20)
+    assert page.locator(".runs tbody tr").count() == len(Outcome)
+    cut = page.evaluate("""() => [...document.querySelectorAll('.runs td:not(.what, .cut)')]
+        .filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetWidth < 40)
+        .map((cell) => cell.textContent)""")
+    assert cut == []
+    assert page.locator(".runs .what a").first.bounding_box()["width"] >= 200
+    sound(page)
+
+
+def test_a_plan_is_seen_and_not_run(house, visit):
+    page = visit(house)
+    page.fill("#question", QUESTION)
+    page.click("text=Plan only")
+    page.goto(answered(page))
+    page.wait_for_selector(".chip:has-text('planned')")
+    assert "was not run" in page.locator("[data-panel]:visible").inner_text()
+    sound(page)
+
+
+def test_a_run_is_read_and_exported(house, visit, run_address):
+    page = visit(house, run_address)
+    assert page.locator(".waterfall li").count() >= 2
+    page.locator(".waterfall li[data-goto]").first.click()
+    assert page.locator("[data-panel]:visible").count() == 1
+    page.locator("[data-node]").first.focus()
+    page.keyboard.press("Enter")
+    sound(page)
+    with page.expect_download() as download:
+        page.click("text=Export JSON")
+    assert json.loads(download.value.path().read_bytes())["header"]["question"]
+
+
+def test_a_run_is_asked_again_and_replayed(house, visit, run_address):
+    page = visit(house, run_address)
+    page.click("text=Ask again")
+    assert page.input_value("#question") == QUESTION
+    page.goto(run_address)
+    page.click("text=Replay")
+    assert page.locator("[name=model], [name=worker], [data-copy]").count() == 0
+    assert not page.locator("#question").is_editable()
+    page.click("[data-go]")
+    page.goto(answered(page))
+    assert "recorded/run_" in page.inner_text(".stats")
+
+
+def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
+    page = visit(house, "/ui/compare")
+    page.fill("#question", QUESTION)
+    page.click("[data-go]")
+    page.wait_for_selector("[data-difference] table")
+    assert page.locator("[data-stage] [data-node]").count() >= 2
+    sound(page)
+    runs = [
+        href.rpartition("/")[2]
+        for href in page.eval_on_selector_all("[data-links] a", "all => all.map((a) => a.href)")
+    ]
+    offered = page.eval_on_selector_all("#latest option", "all => all.map((o) => o.value)")
+    assert run_address.rpartition("/")[2] in offered
+    page.goto(f"/ui/compare?a={runs[0]}&b={runs[1]}")
+    assert page.locator(".side").count() == 2
+    assert "Tokens" in page.inner_text(".versus-table")
+    page.locator(".side [data-node]").last.click()
+    assert page.locator("[data-panel]:visible").count() == 1
+    sound(page)
+
+
+def test_the_pool_is_shown(house, visit, run_address):
+    page = visit(house, "/ui/pool")
+    assert page.locator(".workers tbody tr").count() == 9
+    assert HOSTILE[0] in page.inner_text("main")
+    sound(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_every_screen_fits_by_day_and_by_night(house, visit, learning, run_address, width, scheme):
+    page = visit(house, width=width, scheme=scheme)
+    for address in (
+        "/ui/",
+        run_address,
+        f"/ui/compare?a={run_address.rpartition('/')[2]}",
+        "/ui/runs",
+        "/ui/pool",
+        *learning[:3],
+        "/ui/nowhere",
+    ):
+        page.watch.expected.append("404 (Not Found)")
+        page.goto(address)
+        sound(page)
+
+
+def test_what_is_learned_is_shown(house, visit, learning):
+    page = visit(house, learning[0])
+    assert "mine" in page.inner_text("main")
+    page.click("text=mine")
+    assert page.locator(".chart").count() >= 3
+    assert page.locator(".sample .graph .node").count() == 4
+    dots = page.locator(".sample .graph .dot").evaluate_all("all => all.map((d) => d.className)")
+    assert dots[:2] == dots[:1:-1]  # one colour a worker, whatever its number
+    assert "No workflow: " in page.inner_text("main")
+    page.goto(learning[2])
+    assert page.locator(".ranking tbody tr").count() == 2
+    page.click("text=The whole report")
+    page.wait_for_selector("text=The report")
+    page.watch.expected += ["sandboxed", "Blocked script"]
+
+
+def let_scripts(route):
+    """The report out of its sandbox, in which no script runs, axe neither."""
+    response = route.fetch()
+    headers = dict(response.headers)
+    policy, sandbox, _ = headers["content-security-policy"].partition("; sandbox")
+    assert sandbox
+    route.fulfill(response=response, headers={**headers, "content-security-policy": policy})
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_a_report_is_readable_by_all(house, visit, measured, width, scheme):
+    page = visit(house, width=width, scheme=scheme)
+    page.route("**/whole", let_scripts)
+    page.goto(measured)
+    assert page.locator("figure svg").count() >= 4
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    sound(page)
+
+
+def test_hostile_text_stays_text(house, visit, ask):
+    page = visit(house)
+    ask(page, " ".join(HOSTILE), "villain")
+    address = answered(page)
+    page.locator("[data-node]").last.click()
+    for each in (address, f"{address}#step-1-1", "/ui/runs", f"/ui/compare?a={address.rpartition('/')[2]}", f"/ui/?again={address.rpartition('/')[2]}",
+                 "/ui/runs?q=%22%3E%3Cscript%3Ewindow.broken=1%3C/script%3E&model=%3Csvg/onload=window.broken=1%3E", "/ui/compare?question=%3C/textarea%3E%3Cscript%3Ewindow.broken=1%3C/script%3E"):  # fmt: skip
+        page.goto(each)
+        assert page.evaluate("window.broken") is None
+        foreign = page.evaluate(
+            "document.querySelectorAll('main script, main iframe, main img, main style, main link, main base, main [onerror], main [onfocus], main [onload], main a[href^=javascript]').length"
+        )
+        assert foreign == 0
+        sound(page)
+    page.set_viewport_size({"width": 400, "height": 860})
+    page.goto(address)
+    sound(page)
+    assert HOSTILE[1] in page.inner_text("h1")
+    house.call(house.store.score, address.rpartition("/")[2], 0.5, HOSTILE[0])
+
+
+def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "acme", "tests")
+    page = visit(keyed, "/ui/runs")
+    page.watch.expected += ["401 (Unauthorized)", "404 (Not Found)"]
+    assert page.url.endswith("/ui/sign-in?then=%2Fui%2Fruns")
+    sound(page)
+    page.fill("[name=key]", "batuta_wrong_key")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert]")
+    page.fill("[name=key]", issued.text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".empty")
+    cookie = page.context.cookies()[0]
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert issued.text not in cookie["value"]
+    assert page.get_by_role("link", name="Keys").count() == 0
+    page.goto("/ui/keys")
+    assert "Nothing here" in page.inner_text("h1")
+    page.goto("/ui/")
+    ask(page, QUESTION)
+    address = answered(page)
+    page.click("text=Sign out")
+    page.wait_for_url("**/ui/sign-in")
+
+    page.fill("[name=key]", ADMIN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=admin")
+    page.goto("/ui/")
+    assert page.locator("[data-go], [name=dry]").evaluate_all("all => all.every((b) => b.disabled)")
+    page.goto(address)
+    assert "acme" in page.inner_text(".stats")
+    page.goto("/ui/keys")
+    sound(page)
+    page.click("summary:has-text('Make a key')")
+    page.fill(".fold [name=tenant]", "other")
+    page.fill(".fold [name=name]", HOSTILE[0])
+    page.fill(".fold [name=per_day]", "1.50")
+    page.click("text=Make the key")
+    secret = page.inner_text("[data-secret]")
+    assert "$1.50 a day" in page.inner_text(".keys")
+    sound(page)
+
+    other = visit(keyed, address)
+    other.watch.expected += ["404 (Not Found)"]
+    other.fill("[name=key]", secret)
+    other.keyboard.press("Enter")
+    other.wait_for_selector("h1:has-text('Nothing here')")
+    other.goto("/ui/runs")
+    other.wait_for_selector(".empty")
+
+    page.watch.expected += ["dialog: Revoke"]
+    page.set_viewport_size({"width": 400, "height": 860})
+    sound(page)
+    page.locator(".more summary").first.click()
+    page.evaluate("window.confirm = () => true")
+    page.get_by_role("button", name="Revoke").first.click()
+    page.wait_for_selector(".chip:has-text('revoked')")
+    other.goto("/ui/runs")
+    other.wait_for_url("**/ui/sign-in**")
+
+
+def test_the_theme_is_remembered(house, visit):
+    page = visit(house)
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light dark"
+    page.click("[data-theme-switch]")
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -1,0 +1,926 @@
+"""The page over HTTP: its headers, its forms, who sees what."""
+
+import html
+import json
+import re
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import anyio
+import httpx
+import pytest
+from starlette.routing import Route
+from yarl import URL
+
+from batuta.clients import ScriptedClient
+from batuta.core import Delta, File, Image, Message, Question, Reply, Role, Text
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.formatting import format_cost
+from batuta.gateway import create_app
+from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.serving.drift import DriftMonitor
+from batuta.gateway.ui.keys import PAGE_SIZE
+from batuta.gateway.ui.page_runs import PageRuns
+from batuta.gateway.ui.pool import PoolPage
+from batuta.gateway.ui.sign_in import _safe_target
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
+from gateway.live_server import Serving, orchestra
+from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
+from gateway.ui.seen import Seen
+from store.strategies import make_run
+
+SCREENS = (
+    "/ui/",
+    "/ui/runs",
+    "/ui/compare",
+    "/ui/pool",
+    "/ui/learning",
+    "/ui/nowhere",
+    "/ui/sign-in",
+)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    with PageServer(tmp_path_factory.mktemp("house")).open() as house:
+        yield house
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
+        yield house
+
+
+@pytest.fixture
+async def browse():
+    """A browser without a screen: keeps cookies, follows nothing."""
+    sessions = []
+
+    def browse(house):
+        jar = aiohttp.CookieJar(unsafe=True)
+        session = aiohttp.ClientSession(house.url, cookie_jar=jar)
+        sessions.append(session)
+        return session
+
+    yield browse
+    for session in sessions:
+        await session.close()
+
+
+async def token_of(http, address="/ui/"):
+    async with http.get(address) as response:
+        return re.search(r'(?:name="token" value|data-token)="([^"]+)"', await response.text())[1]
+
+
+async def sign_in(http, key):
+    form = {"key": key, "token": await token_of(http, "/ui/sign-in"), "then": "/ui/runs"}
+    async with http.post("/ui/sign-in", data=form, allow_redirects=False) as response:
+        return response.status, response.headers
+
+
+async def asked(http):
+    body = {"model": "batuta-mini", "messages": [{"role": "user", "content": QUESTION}]}
+    headers = {"x-token": await token_of(http)}
+    async with http.post("/ui/ask", json=body, headers=headers) as response:
+        assert response.status == 200
+        return response.headers["x-batuta-run-id"], await response.text()
+
+
+SLOW = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
+
+
+@asynccontextmanager
+async def going_on(http, body=SLOW, watched=True):
+    """A run of the page that ends when it is stopped: its id."""
+    token = await token_of(http)
+    follow = {"allow_redirects": watched, "headers": {"x-token": token}}
+    async with http.post("/ui/ask", json=body, **follow) as response:
+        run_id = response.headers["x-batuta-run-id"]
+        assert response.status == 200 if watched else 303
+    try:
+        yield run_id
+    finally:
+        await stop(http, run_id, token)
+
+
+async def stop(http, run_id, token, **fields):
+    form = {"token": token, **fields}
+    address = f"/ui/runs/{run_id}/stop"
+    async with http.post(address, data=form, allow_redirects=False) as response:
+        return response.status, response.headers.get("location")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("model", ["sloth", "worker/sloth"])
+async def test_a_run_goes_on_when_its_reader_leaves_until_it_is_stopped(
+    house, browse, watched, model
+):
+    """Leaving is no wish to throw away what is paid for; only Stop is."""
+    http, cancelled = browse(house), house.sloth.cancelled
+    async with going_on(http, SLOW | {"model": model}, watched) as run_id:
+        await anyio.sleep(0.2)
+        assert house.sloth.cancelled == cancelled
+        async with http.get("/ui/runs") as page:
+            text = await page.text()
+        assert f'action="/ui/runs/{run_id}/stop"' in text and "Will this ever end?" in text
+        async with http.get(f"/ui/runs/{run_id}") as page:
+            assert page.status == 200 and f'data-follow="{run_id}"' in await page.text()
+        for wanted, there in (("model=sloth", model == "sloth"), ("q=ever", True), ("q=x", False)):
+            async with http.get(f"/ui/runs?{wanted}") as page:
+                assert (f"/ui/runs/{run_id}/stop" in await page.text()) == there
+        token = await token_of(http)
+        assert await stop(http, run_id, token) == (303, f"/ui/runs/{run_id}")
+        assert house.sloth.cancelled == cancelled + 1
+        async with http.get(f"/ui/runs/{run_id}") as page:
+            text = await page.text()
+        assert page.status == 200 and "cancelled" in text and "data-follow" not in text
+        assert await stop(http, run_id, token, **{"from": "list"}) == (303, "/ui/runs")
+    async with http.get("/ui/runs") as page:
+        assert f"/ui/runs/{run_id}/stop" not in await page.text()
+
+
+async def events_until(http, address, name):
+    """The events of that address up to the first of that name."""
+    text = ""
+    async with http.get(address) as response:
+        assert response.status == 200
+        async for line in response.content:
+            text += line.decode()
+            if line.startswith(b"event: " + name):
+                break
+    names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
+    return [name for name in names if name != "answering"], text
+
+
+async def test_every_reader_hears_a_run_from_its_beginning(house, browse):
+    http = browse(house)
+    async with going_on(http, watched=False) as run_id:
+        address = f"/ui/runs/{run_id}/events"
+        first, _ = await events_until(http, address, b"spoke")
+        assert first == ["opened", "began", "planned", "step", "spoke"]
+        again, text = await events_until(http, address + "?scope=b", b"spoke")
+        assert again == first and 'id=\\"b-step-1-1\\"' in text
+
+        async def read():
+            heard.append(await events_until(http, address, b"stopped"))
+
+        heard = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            tasks.start_soon(read)
+            await anyio.sleep(0.2)
+            await stop(http, run_id, await token_of(http))
+        assert [names for names, _ in heard] == [[*first, "stepped", "stopped"]] * 2
+
+
+async def test_the_answer_is_rendered_while_it_streams(tmp_path):
+    """What is seen of it is what will be seen of the whole, and no raw Markdown that jumps."""
+    gate = anyio.Event()
+
+    class Writer:
+        async def complete(self, request, listener=NULL_LISTENER):
+            for piece in ("## Approach\n\nWe **add** both", ".\n\n* one"):
+                await listener.on_delta(Delta(text=piece))
+                await anyio.sleep(0.4)
+            await gate.wait()
+            return Reply(text="## Approach\n\nWe **add** both.\n\n* one")
+
+    async with Store(tmp_path / "runs.db") as store:
+        async with Serving(orchestra({"ada": Writer()}, store=store)) as server:
+            token = {"x-token": await token_of(server.http)}
+            body = {"model": "batuta-mini", "messages": [{"role": "user", "content": "How?"}]}
+            text = ""
+            async with server.http.post("/ui/ask", json=body, headers=token) as response:
+                async for line in response.content:
+                    text += line.decode()
+                    if text.count("event: answering") == 2 and line.startswith(b"data"):
+                        gate.set()
+    pieces = [
+        json.loads(each)["html"] for each in re.findall(r"event: answering\ndata: (.*)", text)
+    ]
+    assert "<strong>add</strong>" in pieces[0] and "##" not in pieces[0]
+    assert "<li>one" in pieces[1]
+    assert pieces[1] in json.loads(re.search(r"event: ended\ndata: (.*)", text)[1])["html"]
+
+
+async def test_a_stored_run_is_told_again(house, browse):
+    """What a page asks for that comes back when the run is over, or on another server."""
+    http = browse(house)
+    run_id, text = await asked(http)
+    told = re.search(r"^event: ended\ndata: (.*)$", text, re.MULTILINE)[1]
+    for _ in range(20):  # others push it out of what is remembered
+        await asked(http)
+    names, text = await events_until(http, f"/ui/runs/{run_id}/events", b"ended")
+    async with http.get(f"/ui/runs/{run_id}/events") as response:
+        again = await response.text()
+    assert names[:3] == ["opened", "began", "planned"] and "stepped" in names
+    assert json.loads(re.search(r"^event: ended\ndata: (.*)$", again, re.MULTILINE)[1]) == (
+        json.loads(told)
+    )
+    async with http.get("/ui/runs/run_nothing/events") as response:
+        assert response.status == 404
+
+
+async def test_a_tenants_run_is_stopped_and_heard_by_nobody_else(keyed, browse):
+    people = {}
+    for tenant in ("stops-own", "stops-others"):
+        _, issued = keyed.call(keyed.store.keys.create, keyed.mint, tenant, "tests")
+        people[tenant] = browse(keyed)
+        await sign_in(people[tenant], issued.text)
+    one, two = people.values()
+    async with going_on(one, watched=False) as run_id:
+        other = await token_of(two)
+        assert (await stop(two, run_id, other))[0] == 404
+        assert (await stop(one, run_id, "wrong"))[0] == 403
+        for place in ("", "/events"):
+            async with two.get(f"/ui/runs/{run_id}{place}") as response:
+                assert response.status == 404
+        async with two.get("/ui/runs") as response:
+            assert run_id not in await response.text()
+        async with browse(keyed).get(f"/ui/runs/{run_id}/events") as response:
+            assert response.status == 401
+        admin = browse(keyed)
+        await sign_in(admin, ADMIN)
+        async with admin.get("/ui/runs?tenant=stops-own") as response:
+            assert run_id in await response.text()
+        assert (await stop(admin, run_id, await token_of(admin, "/ui/runs")))[0] == 303
+
+
+async def test_a_server_that_stops_keeps_what_a_run_of_the_page_has_spent(tmp_path):
+    with PageServer(tmp_path).open() as house:
+        async with aiohttp.ClientSession(house.url) as http:
+            token = {"x-token": await token_of(http)}
+            asking = http.post("/ui/ask", json=SLOW, headers=token, allow_redirects=False)
+            async with asking as response:
+                run_id = response.headers["x-batuta-run-id"]
+            await events_until(http, f"/ui/runs/{run_id}/events", b"spoke")
+    async with Store(tmp_path / "runs.db") as store:
+        assert (await store.summary(run_id)).outcome == "cancelled"
+
+
+async def test_runs_of_the_page_take_the_servers_places(tmp_path):
+    """Whoever asks and leaves again and again fills no server: a run has a place to its end."""
+    with PageServer(tmp_path, running=1).open() as house:
+        async with aiohttp.ClientSession(house.url) as http:
+            token = {"x-token": await token_of(http)}
+            first = http.post("/ui/ask", json=SLOW, headers=token, allow_redirects=False)
+            async with first as response:
+                assert response.status == 303
+                run_id = response.headers["x-batuta-run-id"]
+            async with http.post("/ui/ask", json=SLOW, headers=token) as response:
+                assert response.status == 503
+            await stop(http, run_id, token["x-token"])
+
+
+def test_runs_that_have_ended_hold_little_memory():
+    """Sixteen questions of 20 MB would be held for good, and counted nowhere."""
+    runs, session = PageRuns(), cast("Any", SimpleNamespace(tenant=None))
+
+    def end_run(number, parts):
+        question = Question(messages=(Message(role=Role.USER, parts=parts),))
+        prepared = SimpleNamespace(
+            run_id=f"run-{number}",
+            served_model=SimpleNamespace(name="m"),
+            call=SimpleNamespace(question=question),
+        )
+        with runs.track(cast("Any", prepared), session):
+            pass
+        return [at for at in range(99) if runs.find(f"run-{at}", session)]
+
+    for number in range(20):
+        found = end_run(number, (Text("short"),))
+    assert found == list(range(4, 20)), "the latest are kept"
+    large = (Image(url="x" * 3_000_000),)
+    assert end_run(20, large)[-1] == 20
+    assert end_run(21, large)[-2:] == [20, 21]
+    assert end_run(22, large) == [21, 22], "8 MB hold two of them"
+    assert end_run(23, (File(media_type="x/y", data="x" * 9_000_000),)) == []
+
+
+@pytest.mark.parametrize("place", ["compare?a={}", "compare/figures?a={}&b={}", "?replay={}", "?again={}"])  # fmt: skip
+async def test_a_run_that_goes_on_is_not_called_unknown(house, browse, place):
+    """Wherever else a run may be opened from its own page, as soon as it is stopped."""
+    http = browse(house)
+    async with going_on(http, watched=False) as run_id:
+        address = "/ui/" + place.format(run_id, run_id)
+        async with http.get(address) as page:
+            assert page.status == 409
+            assert "This run goes on" in await page.text()
+        await stop(http, run_id, await token_of(http))
+        async with http.get(address) as page:
+            assert page.status == 200
+
+
+async def test_a_comparison_of_different_questions_says_so_and_shows_both(house, browse):
+    http = browse(house)
+    token = {"x-token": await token_of(http)}
+    runs = []
+    for question in (QUESTION, QUESTION, "Something else: begin at 7; double it."):
+        body = {"model": "batuta-mini", "messages": [{"role": "user", "content": question}]}
+        async with http.post("/ui/ask", json=body, headers=token) as response:
+            runs.append(response.headers["x-batuta-run-id"])
+            await response.text()
+    told = "These runs answer different questions."
+    for other, differ in ((runs[1], False), (runs[2], True)):
+        for place in ("compare", "compare/figures"):
+            async with http.get(f"/ui/{place}?a={runs[0]}&b={other}") as page:
+                text = await page.text()
+            assert (told in text) == differ
+            if place == "compare":
+                shown = re.findall(r'class="asked">([^<]+)<', text)
+                wanted = [QUESTION, "Something else: begin at 7; double it."]
+                assert [html.unescape(each) for each in shown] == (wanted if differ else [])
+
+
+async def test_two_runs_that_go_on_are_compared_from_their_beginnings(house, browse):
+    http = browse(house)
+    done, _ = await asked(http)
+    async with going_on(http, watched=False) as run_id:
+        async with http.get(f"/ui/compare?a={done}&b={run_id}") as page:
+            text = await page.text()
+        assert page.status == 200
+        assert f'data-follow="{done}"' in text and f'data-follow="{run_id}"' in text
+
+
+@pytest.mark.parametrize("address", SCREENS)
+async def test_every_screen_is_kept_to_itself(house, browse, address):
+    async with browse(house).get(address, allow_redirects=False) as response:
+        headers, text = response.headers, await response.text()
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    for name, value in Seen(text).attributes:
+        assert name != "style"
+        assert not name.startswith("on")
+        assert name not in {"src", "href", "action"} or value.startswith(("/", "?", "#"))
+
+
+async def test_files_have_names_that_change_with_them(house, browse):
+    http = browse(house)
+    async with http.get("/ui/") as response:
+        found = re.findall(r'"(/ui/static/[^"]+)"', await response.text())
+    assert len(found) == 3
+    total = 0
+    for address in found:
+        async with http.get(address) as response:
+            assert response.status == 200
+            assert "immutable" in response.headers["cache-control"]
+            etag = response.headers["etag"]
+            total += int(response.headers["content-length"])
+        async with http.get(address, headers={"if-none-match": etag}) as response:
+            assert response.status == 304
+    assert total < 20_000, "script, styles and icon stay small, under gzip"
+    for gone in (
+        "/ui/static/page.000000000000.js",
+        "/ui/static/..%2froutes.py",
+        "/ui/static/page.js",
+    ):
+        async with http.get(gone) as response:
+            assert response.status == 404
+
+
+async def test_the_events_of_a_run(house, browse):
+    run, text = await asked(browse(house))
+    names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
+    assert names[:3] == ["opened", "began", "planned"]
+    assert names.index("step") < names.index("stepped") < names.index("ended") == len(names) - 1
+    assert run in text
+    assert house.call(house.store.get, run).answer
+
+
+async def test_the_draft_is_seen_while_it_is_written(house, browse):
+    http = browse(house)
+    body = {"model": "batuta-ultra", "messages": [{"role": "user", "content": QUESTION}]}
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        text = await response.text()
+    names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
+    assert names.index("began") < names.index("drafted") < names.index("planned")
+    pieces = [
+        json.loads(data)["text"]
+        for data in re.findall(r"^event: drafted\ndata: (.*)$", text, re.MULTILINE)
+    ]
+    planned = json.loads(re.search(r"^event: planned\ndata: (.*)$", text, re.MULTILINE)[1])
+    assert planned["draft"]
+    assert "".join(pieces).endswith(planned["draft"])
+
+
+async def test_a_plan_alone_calls_nobody(house, browse):
+    http = browse(house)
+    body = {
+        "model": "batuta-ultra",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "orchestration": {"dry_run": True},
+    }
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        text = await response.text()
+    assert "event: planned" in text
+    assert "event: step\n" not in text
+    assert "no worker was called" in text
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "é"])
+async def test_forms_of_other_pages_are_refused(house, browse, token):
+    http = browse(house)
+    form = {"score": "1"} if token is None else {"score": "1", "token": token}
+    run, _ = await asked(http)
+    async with http.post(f"/ui/runs/{run}/feedback", data=form) as response:
+        assert response.status == 403
+    headers = {} if token is None else {"x-token": token.encode().decode("latin-1")}
+    async with http.post("/ui/ask", json={}, headers=headers) as response:
+        assert response.status == 403
+    async with http.get("/ui/runs", headers={"origin": "https://elsewhere.invalid"}) as response:
+        assert response.status == 403
+    assert house.call(house.store.summary, run).score is None
+
+
+@pytest.mark.parametrize("query", ["after=nonsense", "outcome=nonsense", "after=1_", "after=nan_x"])
+async def test_odd_queries_are_answered_with_a_page(house, browse, query):
+    async with browse(house).get(f"/ui/runs?{query}") as response:
+        assert response.status in {200, 400}
+        assert "<!doctype html>" in await response.text()
+
+
+async def test_hostile_runs_are_escaped_everywhere(house, browse):
+    http = browse(house)
+    body = {"model": "villain", "messages": [{"role": "user", "content": " ".join(HOSTILE)}]}
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        run = response.headers["x-batuta-run-id"]
+        text = await response.text()
+    assert "<script>window" not in text
+    for address in (
+        f"/ui/runs/{run}",
+        "/ui/runs",
+        f"/ui/compare?a={run}&b={run}",
+        f"/ui/?again={run}",
+        "/ui/pool",
+    ):
+        async with http.get(address) as response:
+            text = await response.text()
+        assert response.status == 200
+        assert "<script>window" not in text
+        assert "<img" not in text
+        assert "javascript:window" not in text or 'href="javascript' not in text
+
+
+def test_signing_in_leads_back_to_the_page_alone():
+    for given in (
+        None,
+        "",
+        "https://elsewhere.invalid",
+        "//elsewhere.invalid",
+        "/\\elsewhere",
+        "/ui/\\x",
+        "/ui/\r\nx",
+        "/v1/runs",
+        "ui/",
+    ):
+        assert _safe_target(given) == "/ui/"
+    assert _safe_target("/ui/runs?q=x") == "/ui/runs?q=x"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(tmp_path, scheme):
+    async with Store(tmp_path / "runs.db") as store:
+        gate = Authenticator(store, KeyHasher(b"x" * 32), ADMIN)
+        app = create_app(orchestra({"ada": ScriptedClient(lambda _: "")}, authenticator=gate))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://127.0.0.1") as http:
+            token = re.search(r'name="token" value="([^"]+)"', (await http.get("/ui/sign-in")).text)
+            assert token is not None
+            form = {"key": ADMIN, "token": token[1], "then": "/ui/runs"}
+            signed_in = await http.post("/ui/sign-in", data=form)
+            assert signed_in.status_code == 303
+            cookie = signed_in.headers["set-cookie"]
+            bare, *flags = (part.strip().lower() for part in cookie.split(";"))
+            assert {"httponly", "samesite=strict", "path=/ui"} <= set(flags)
+            assert ("secure" in flags) == (scheme == "https")
+            assert ADMIN not in cookie
+            last = "0" if bare[-1] != "0" else "1"
+            name, _, value = cookie.partition(";")[0].partition("=")
+            for sent, status in ((value, 200), (value[:-1] + last, 303)):
+                http.cookies.clear()
+                page = await http.get("/ui/runs", headers={"cookie": f"{name}={sent}"})
+                assert page.status_code == status, "its signature is looked at"
+
+
+async def test_nobody_sees_anything_without_a_key(keyed, browse):
+    http = browse(keyed)
+    for address in (
+        *SCREENS[:5],
+        "/ui/keys",
+        "/ui/runs/run_x",
+        "/ui/runs/run_x/export.json",
+        "/ui/compare/figures?a=x",
+    ):
+        async with http.get(address, allow_redirects=False) as response:
+            assert response.status == 303
+            assert response.headers["location"].startswith("/ui/sign-in")
+    async with http.post("/ui/ask", json={}) as response:
+        assert response.status == 401
+    for address in ("/ui/keys", "/ui/budgets", "/ui/keys/x/revoke", "/ui/runs/x/feedback"):
+        async with http.post(address, data={}, allow_redirects=False) as response:
+            assert response.status == 303
+
+
+async def test_a_tenant_sees_its_own_alone(keyed, browse):
+    texts = []
+    for tenant in ("one", "two"):
+        _, issued = keyed.call(keyed.store.keys.create, keyed.mint, tenant, "tests")
+        texts.append(issued.text)
+    one, two, admin = browse(keyed), browse(keyed), browse(keyed)
+    status, headers = await sign_in(one, texts[0])
+    assert status == 303
+    assert headers["location"] == "/ui/runs"
+    cookie = headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=strict", "path=/ui"))
+    assert texts[0].lower() not in cookie
+    assert (await sign_in(two, texts[1]))[0] == 303
+    assert (await sign_in(admin, ADMIN))[0] == 303
+    assert (await sign_in(browse(keyed), "batuta_0_wrong"))[0] == 401
+    run, _ = await asked(one)
+    token = await token_of(two)
+    for address in (
+        f"/ui/runs/{run}",
+        f"/ui/runs/{run}/export.json",
+        f"/ui/compare?a={run}",
+        f"/ui/compare/figures?a={run}&b={run}",
+        f"/ui/?again={run}",
+        f"/ui/?replay={run}",
+    ):
+        seen = {}
+        for name, http in (("one", one), ("two", two), ("admin", admin)):
+            async with http.get(address) as response:
+                seen[name] = response.status
+        assert seen == {"one": 200, "two": 404, "admin": 200}, address
+    async with two.post(
+        f"/ui/runs/{run}/feedback", data={"score": "0", "token": token}
+    ) as response:
+        assert response.status == 404
+    async with two.post("/ui/ask", json={"replay": run}, headers={"x-token": token}) as response:
+        assert response.status == 404
+    async with two.get("/ui/runs?tenant=one") as response:
+        assert run not in await response.text()
+    async with one.post("/ui/ask", json={}, headers={"x-token": token}) as response:
+        assert response.status == 403, "another session's token"
+    for http, wanted in ((two, 404), (admin, 200)):
+        async with http.get("/ui/keys") as response:
+            assert response.status == wanted
+    async with two.post("/ui/keys", data={"tenant": "x", "name": "x", "token": token}) as response:
+        assert response.status == 404
+
+
+async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
+    admin, holder = browse(keyed), browse(keyed)
+    await sign_in(admin, ADMIN)
+    token = await token_of(admin, "/ui/keys")
+
+    async def post(address, **form):
+        async with admin.post(address, data={**form, "token": token}) as response:
+            return response.status, await response.text()
+
+    for wrong in (
+        {"tenant": "a b"},
+        {"tenant": "x", "rpm": "-1"},
+        {"tenant": "x", "per_day": "much"},
+        {"tenant": "x", "days": "0"},
+        {"tenant": "x", "name": " "},
+    ):
+        status, text = await post("/ui/keys", **{"name": "n", **wrong})
+        assert status == 400
+        assert 'role="alert"' in text
+    _, text = await post("/ui/keys", tenant="three", name="mine", rpm="100", models="batuta-mini")
+    secret = re.search(r"data-secret>([^<]+)<", text)[1]
+    key = secret.split("_")[1]
+    assert (await sign_in(holder, secret))[0] == 303
+    async with holder.get("/ui/") as response:
+        text = await response.text()
+    assert "batuta-mini" in text
+    assert "batuta-ultra" not in text
+    await post(f"/ui/keys/{key}/limits", per_month="7.25")
+    found = keyed.call(keyed.store.keys.find, key)
+    assert (str(found.policy.per_month), found.policy.rpm) == ("7.25", None)
+    await post("/ui/budgets", tenant="three", per_day="2")
+    assert str(keyed.call(keyed.store.keys.find, key).tenant.per_day) == "2"
+    _, text = await post(f"/ui/keys/{key}/rotate")
+    assert re.search(r"data-secret>([^<]+)<", text)[1] != secret
+    await post(f"/ui/keys/{key}/revoke")
+    async with holder.get("/ui/runs", allow_redirects=False) as response:
+        assert response.status == 303
+    assert (await post("/ui/keys/nothing/revoke"))[0] == 404
+
+
+async def test_a_form_of_one_replica_is_taken_by_another(tmp_path):
+    """The balancer sends the form where it likes; another server's form is refused still."""
+    database, statuses = tmp_path / "runs.db", []
+    async with Store(database) as one, Store(database) as two:
+        _, issued = await one.keys.create(KeyHasher(b"x" * 32), "acme", "tests")
+        servers = [(one, b"x" * 32), (two, b"x" * 32), (two, b"y" * 32)]
+        async with AsyncExitStack() as stack:
+            urls = []
+            for store, secret in servers:
+                door = Authenticator(store, KeyHasher(secret), ADMIN)
+                state = orchestra({"ada": object()}, store=store, authenticator=door)
+                urls.append((await stack.enter_async_context(Serving(state))).url)
+            http = await stack.enter_async_context(
+                aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+            )
+            for url in urls:
+                form = {"key": issued.text, "token": await token_of(http, f"{urls[0]}/ui/sign-in")}
+                async with http.post(f"{url}/ui/sign-in", data=form, allow_redirects=False) as done:
+                    statuses.append(done.status)
+                http.cookie_jar.clear()
+    assert statuses == [303, 303, 403]
+
+
+@pytest.mark.parametrize("who", ["admin", "tenant"])
+async def test_a_copied_cookie_is_worth_nothing_after_signing_out(keyed, browse, who):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, f"leaves-{who}", "tests")
+    key = ADMIN if who == "admin" else issued.text
+    http, other = browse(keyed), browse(keyed)
+    for each in (http, other):  # at the same second: yet each has a session of its own
+        assert (await sign_in(each, key))[0] == 303
+    [copied] = [c.value for c in http.cookie_jar if c.key == "batuta_session"]
+    headers = {"cookie": f"batuta_session={copied}"}
+
+    async def sees(session, **options):
+        async with session.get("/ui/runs", allow_redirects=False, **options) as response:
+            return response.status == 200
+
+    assert await sees(browse(keyed), headers=headers)
+    form = {"token": await token_of(http, "/ui/runs")}
+    async with http.post("/ui/sign-out", data=form, allow_redirects=False) as response:
+        assert response.status == 303
+    assert not await sees(browse(keyed), headers=headers)
+    assert await sees(other)
+    fresh = Authenticator(keyed.store, keyed.mint, ADMIN, cache_seconds=0.0)  # another replica
+    assert keyed.call(fresh.authenticate, None, copied).role == "nobody"
+    assert (await sign_in(browse(keyed), key))[0] == 303
+
+
+def posting_routes():
+    """Every address of the page that takes a POST."""
+    routes = [r for r in create_app(orchestra({"ada": object()})).routes if isinstance(r, Route)]
+    return {r.path for r in routes if r.path.startswith("/ui") and "POST" in (r.methods or ())}
+
+
+def enter_user(house, identity, tenant):
+    """Somebody whom an identity provider has named."""
+    values = {"tenant": tenant, "is_admin": False, "permissions": KeyPermissions()}
+    return house.call(house.store.keys.enter_user, house.mint, identity, "Ann", **values)
+
+
+async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, browse):
+    """So that loading the next page again changes nothing."""
+    admin, holder, user = browse(keyed), browse(keyed), browse(keyed)
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "posts", "tests")
+    await sign_in(admin, ADMIN)
+    await sign_in(holder, issued.text)
+    entry = enter_user(keyed, "id-posts", "posts")
+    session = keyed.state.authenticator.open_user_session(entry)
+    user.cookie_jar.update_cookies({"batuta_session": session}, URL(keyed.url))
+    people = {who: (http, await token_of(http, "/ui/runs")) for who, http in
+              (("admin", admin), ("holder", holder), ("user", user))}  # fmt: skip
+    stranger = browse(keyed)
+    people["stranger"] = (stranger, await token_of(stranger, "/ui/sign-in"))
+
+    async def post(who, address, **form):
+        http, token = people[who]
+        asked = {"data": {**form, "token": token}}
+        if address == "/ui/ask":
+            asked = {"json": SLOW, "headers": {"x-token": token}}
+        async with http.post(address, allow_redirects=False, **asked) as response:
+            assert response.status == 303, (address, await response.text())
+            done.add(re.sub(r"/(run_)?[0-9a-f]{12,}", "/{id}", address))
+            return response.headers
+
+    done = set()
+    asked = await post("holder", "/ui/ask")
+    run = f"/ui/runs/{asked['x-batuta-run-id']}"
+    assert asked["location"].startswith(f"{run}/events")
+    await post("holder", f"{run}/stop")
+    await post("holder", f"{run}/feedback", score="1")
+    await post("admin", "/ui/budgets", tenant="posts", per_day="3")
+    for what in ("limits", "rotate", "revoke"):
+        await post("admin", f"/ui/keys/{issued.id}/{what}")
+    await post("user", "/ui/own-keys", name="mine")
+    [own] = keyed.call(keyed.store.keys.list_of_user, entry.id, 9)
+    await post("user", f"/ui/own-keys/{own.id}/revoke")
+    await post("admin", "/ui/keys", tenant="posts", name="made")
+    await post("stranger", "/ui/sign-in", key=ADMIN)
+    await post("admin", "/ui/sign-out")
+    done = {re.sub("(limits|rotate|revoke)$", "{what}", d) if "/keys/" in d else d for d in done}
+    assert done == posting_routes()
+
+
+@pytest.mark.parametrize("screen", ["keys", "own-keys"])
+async def test_loading_again_after_making_a_key_makes_no_second_one(keyed, browse, screen):
+    http = browse(keyed)
+    tenant = f"again-{screen}"
+    if screen == "keys":
+        await sign_in(http, ADMIN)
+        form = {"tenant": tenant, "name": "notebook"}
+    else:
+        entry = enter_user(keyed, "id-again", tenant)
+        session = keyed.state.authenticator.open_user_session(entry)
+        http.cookie_jar.update_cookies({"batuta_session": session}, URL(keyed.url))
+        form = {"name": "notebook"}
+    form["token"] = await token_of(http, f"/ui/{screen}")
+    async with http.post(f"/ui/{screen}", data=form) as response:
+        address, text = response.url, await response.text()
+    secret = re.search(r"data-secret>([^<]+)<", text)[1]
+    assert response.history[0].status == 303
+    [passed] = response.history[0].headers.getall("set-cookie")
+    assert "HttpOnly" in passed and "SameSite=strict" in passed and "Max-Age" not in passed
+    assert keyed.call(keyed.state.authenticator.open_session, secret)
+    async with http.get(address) as response:
+        assert secret not in await response.text()
+    made = [k for k in keyed.call(keyed.store.keys.list, tenant) if k.name == "notebook"]
+    assert len(made) == 1
+    taken = passed.partition(";")[0]
+    forged = taken[:-1] + ("1" if taken.endswith("0") else "0")
+    stranger = browse(keyed)
+    for cookie in (taken, forged, "batuta_issued=x", "batuta_issued="):
+        shown = await token_of(stranger, "/ui/sign-in")
+        async with stranger.get(f"/ui/{screen}", headers={"cookie": cookie}) as response:
+            assert shown and secret not in await response.text()
+        async with http.get(f"/ui/{screen}", headers={"cookie": forged}) as response:
+            assert secret not in await response.text()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("models", "batuta-min", "There is no model &#39;batuta-min&#39;: you may mean &#39;batuta-mini&#39;."),
+        ("models", "batuta-mini piano", "you may mean &#39;worker/piano&#39;"),
+        ("models", "nope", "There is no model &#39;nope&#39;: there are batuta-mini"),
+        ("models", "wrkr/*", "There is no model &#39;wrkr/*&#39;"),
+        ("workers_allow", "pian", "There is no worker &#39;pian&#39;: you may mean &#39;piano&#39;."),
+        ("workers_deny", "nope", "There is no worker &#39;nope&#39;"),
+        ("per_day", "five", "$ a day: &#39;five&#39; is not an amount of dollars"),
+        ("max_cost", "-1", "$ a request: &#39;-1&#39; is not an amount of dollars"),
+        ("rpm", "0", "Requests a minute: &#39;0&#39; is not a whole number above 0."),
+    ],
+)  # fmt: skip
+async def test_a_limit_that_means_nothing_is_refused_in_a_sentence(
+    keyed, browse, field, value, told
+):
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    key, _ = keyed.call(keyed.store.keys.create, keyed.mint, "typos", "tests")
+    token = await token_of(admin, "/ui/keys")
+    for address in ("/ui/keys", f"/ui/keys/{key.id}/limits"):
+        form = {"tenant": "typos", "name": "n", field: value, "token": token}
+        async with admin.post(address, data=form) as response:
+            text = await response.text()
+        assert response.status == 400
+        assert told in text, re.findall('role="alert">.*', text)
+    assert "n" not in {each.name for each in keyed.call(keyed.store.keys.list, "typos")}
+    if field not in {"models", "workers_allow", "workers_deny"}:
+        return
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    limits = {"limits": {field: value.split()}}
+    async with aiohttp.ClientSession(keyed.url, headers=headers) as http:
+        async with http.post("/v1/admin/keys", json={"name": "n", **limits}) as response:
+            made = response.status, (await response.json())["error"]
+        async with http.patch(f"/v1/admin/keys/{key.id}", json=limits) as response:
+            changed = response.status, (await response.json())["error"]
+    assert made == changed and made[0] == 400 and made[1]["param"] == "limits"
+    assert html.unescape(told).removeprefix("There").rstrip(".") in made[1]["message"]
+
+
+async def test_what_a_key_names_already_may_stay(keyed, browse):
+    """A worker that was taken out of the pool does not forbid to change a key's budget."""
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    old = KeyPermissions(models=("worker/gone",), workers_deny=("gone",))
+    key, _ = keyed.call(keyed.store.keys.create, keyed.mint, "stays", "tests", old)
+    form = {"models": "worker/gone", "workers_deny": "gone tag:later", "per_day": "3"}
+    form["token"] = await token_of(admin, "/ui/keys")
+    async with admin.post(f"/ui/keys/{key.id}/limits", data=form) as response:
+        assert response.status == 200
+    assert str(keyed.call(keyed.store.keys.find, key.id).policy.per_day) == "3"
+
+
+async def test_many_keys_and_tenants_come_a_page_at_a_time(keyed, browse):
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    token = await token_of(admin, "/ui/keys")
+    for number in range(PAGE_SIZE + 2):
+        form = {"tenant": f"many{number:02}", "name": f"key {number}", "token": token}
+        async with admin.post("/ui/keys", data=form) as response:
+            assert response.status == 200
+
+    async def links(address):
+        async with admin.get(address) as response:
+            text = await response.text()
+        assert text.count('class="change"') <= PAGE_SIZE
+        assert text.count('class="budget"') <= PAGE_SIZE
+        found = re.findall(r'href="(/ui/keys\?[^"]+)"', text)
+        return text, [html.unescape(link) for link in found]
+
+    text, found = await links("/ui/keys")
+    assert f"key {PAGE_SIZE + 1}<" in text and "key 0<" not in text
+    [older] = [link for link in found if "?after=" in link]
+    [later] = [link for link in found if "tenants_after=" in link]
+    text, _ = await links(older)
+    assert "key 0<" in text and f"key {PAGE_SIZE + 1}<" not in text
+    assert f'value="many{PAGE_SIZE + 1:02}"' in (await links(later))[0]
+    text, _ = await links("/ui/keys?tenant=many07")
+    assert "key 7<" in text and text.count('class="change"') == 1
+    assert re.findall(r'class="cut">(many\d+)<', text) == ["many07"], "and that tenant's budget"
+    assert "No keys here" in (await links("/ui/keys?tenant=nobody"))[0]
+    async with admin.get("/ui/keys?after=x") as response:
+        assert response.status == 400
+
+
+async def test_the_admin_sees_what_was_spent(keyed, browse):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "spender", "tests")
+    holder, admin = browse(keyed), browse(keyed)
+    await sign_in(holder, issued.text)
+    await sign_in(admin, ADMIN)
+    run, _ = await asked(holder)
+    keyed.call(keyed.store.flush)
+    cost = format_cost(keyed.call(keyed.store.get, run).cost)
+    async with admin.get("/ui/keys") as response:
+        text = await response.text()
+    row = re.search(r"<tr><td>spender</td>(.*?)</tr>", text)[1]
+    assert re.findall(r">([^<]+)<", row)[0] == "1"
+    assert cost in row
+
+
+async def test_the_pool_counts_the_latest_runs(house, browse):
+    http = browse(house)
+    await asked(http)
+    house.call(house.store.flush)
+    recent = house.call(recent_runs, house.store.database, 5, "local")
+    assert recent
+    assert recent[0][0].header.started >= recent[-1][0].header.started
+    assert house.call(recent_runs, house.store.database, 5, "other") == []
+    async with http.get("/ui/pool") as response:
+        assert "not called" in await response.text()
+
+
+async def test_a_secret_is_shown_once(keyed, browse):
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    form = {"tenant": "once", "name": "n", "token": await token_of(admin, "/ui/keys")}
+    async with admin.post("/ui/keys", data=form) as response:
+        secret = re.search(r"data-secret>([^<]+)<", await response.text())[1]
+    async with admin.get("/ui/keys") as response:
+        assert secret not in await response.text()
+
+
+async def test_large_runs_do_not_make_the_pool_slow(tmp_path):
+    """Reading the latest runs costs a bounded time, whatever they hold: large ones are left out."""
+    async with Store(tmp_path / "runs.db") as store:
+        for number in range(5):
+            text = "long " * LARGEST_BYTES if number % 2 else "short"
+            await store.append(make_run(number, question=text), "local")
+        await store.flush()
+        read = await recent_runs(store.database, 100)
+        assert [run.id for run, _ in read] == ["run_000004", "run_000002", "run_000000"]
+
+
+async def test_visitors_of_the_pool_share_what_was_counted(tmp_path):
+    async with Store(tmp_path / "runs.db") as store:
+        await store.append(make_run(), "local")
+        await store.flush()
+        catalogue = orchestra({"ada": ScriptedClient("x")}).catalogue
+        page = PoolPage(catalogue, store, DriftMonitor(catalogue, store))
+        visitor: Any = SimpleNamespace(tenant="local")
+        found = []
+
+        async def visit():
+            found.append((await page._worker_stats(visitor))[0])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(visit)
+        assert len(found) == 8 and all(one is found[0] for one in found)
+
+
+async def test_the_latest_runs_are_read_in_their_order_over_pages(tmp_path):
+    async with Store(tmp_path / "runs.db") as store:
+        for number in range(45):
+            await store.append(make_run(number), "local")
+        await store.flush()
+        ids = [run.id for run, _ in await recent_runs(store.database, 43)]
+        assert ids == [f"run_{number:06}" for number in range(44, 1, -1)]
+        assert len(await recent_runs(store.database, 5)) == 5

@@ -1,0 +1,357 @@
+"""`batuta eval` as a person runs it: exit codes, stdout, stderr, the folder."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from batuta.errors import ConfigError, SourceError
+from batuta.lab.commands import evaluate
+
+FIGURES = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
+MAIN = """
+import sys
+from batuta.cli import app, main
+from batuta.lab.commands import evaluate
+app.command("eval")(evaluate.eval_command)
+main()
+"""
+app = typer.Typer()
+app.command()(evaluate.eval_command)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The command in this process; its folder is `tmp_path / "out"` unless it is named."""
+
+    def invoke(*args):
+        out = () if "--out" in args else ("--out", str(tmp_path / "out"))
+        done = CliRunner().invoke(app, [*args, "--pool", "rehearsal", *out], env={"COLUMNS": "100"})
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done
+
+    return invoke
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """The command line itself, in a process of its own."""
+    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
+    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
+    env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+
+    def start(*args, code=MAIN, **more):
+        return subprocess.Popen([sys.executable, "-c", code, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env={**env, **more})  # fmt: skip
+
+    return start
+
+
+def told(process, code):
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def test_json_and_nothing_else_on_stdout(run, tmp_path):
+    names = "harp,best-single,self-consistency@3,ultra,hand-written,oracle"
+    done = run(
+        "--tasks", "rehearsal", "--systems", names, "--limit", "12", "--seeds", "2", "--json",
+        "--conductor", "hand-written",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and list(found["systems"]) == names.split(",")
+    for figures in found["systems"].values():
+        assert figures.keys() >= FIGURES and figures["n"] == 24
+        assert 0 <= figures["ci95"][0] <= figures["accuracy"] <= figures["ci95"][1] <= 1
+        assert figures["usd"] > 0
+    assert found["systems"]["ultra"]["conductor_tokens"] > 0
+    assert found["systems"]["ultra"]["accuracy"] == found["systems"]["hand-written"]["accuracy"]
+    assert found == json.loads((tmp_path / "out" / "report.json").read_text())
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len([line for line in lines if "calibration/" not in line]) == 6 * 24
+
+
+def test_a_table_for_people_and_a_report_in_the_folder(run, tmp_path):
+    done = run("--systems", "random,ultra,oracle", "--limit", "5")
+    assert "ultra" in done.stdout and "(oracle)" in done.stdout and "right %" in done.stdout
+    assert "simulated" in done.stdout and "report.md are in" in done.stderr
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# rehearsal: 5 questions")
+
+
+def test_the_folder_is_gone_on_with(run, tmp_path):
+    run("--systems", "ultra", "--limit", "4", "--json")
+    size = (tmp_path / "out" / "results.jsonl").stat().st_size
+    first = run("--systems", "ultra", "--limit", "4", "--json")
+    assert (tmp_path / "out" / "results.jsonl").stat().st_size == size
+    more = run("--systems", "ultra", "--limit", "6", "--json")
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 6 and json.loads(more.stdout)["systems"]["ultra"]["n"] == 6
+    assert json.loads(first.stdout)["systems"]["ultra"]["n"] == 4
+
+
+def test_ones_own_questions(run, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "Start with 7. Add 3. What number do you get?", "answer": 10, "tags": ["sums"]}\n'
+                    '{"question": "Start with 2. Double it. What number do you get?", "answer": "5"}\n')  # fmt: skip
+    found = json.loads(run("--tasks", str(path), "--systems", "cello,ultra", "--json").stdout)
+    assert found["tasks"] == "mine.jsonl" and found["questions"] == 2
+    assert found["systems"]["cello"]["accuracy"] == 0.5
+    assert found["systems"]["cello"]["by_family"]["sums"]["accuracy"] == 1.0
+
+
+def test_sub_pools_and_equal_calls(run):
+    done = run(
+        "--systems", "best-single,oracle", "--limit", "8", "--pools", "3", "--equal-calls", "--json"
+    )
+    found = json.loads(done.stdout)
+    (budget,) = found["budgets"]
+    k = budget["k"]
+    assert (budget["of"], budget["what"]) == ("ultra", "calls") and k - 1 < budget["amount"] <= k
+    assert list(found["systems"]) == [
+        "ultra",
+        "best-single",
+        "oracle",
+        f"self-consistency@{k}",
+        f"best-of-{k}",
+    ]
+    assert found["systems"]["oracle"]["calls"] == 3 and found["sub_pool"] == 3
+    assert found["systems"][f"self-consistency@{k}"]["calls"] == k
+
+
+def test_figures(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    run("--systems", "ultra,harp", "--limit", "8", "--plots")
+    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth", "curves"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.png")} == drawn
+
+
+class Page(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.asked = Counter(), []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        self.asked += [
+            v for k, v in attributes if k in {"src", "href", "xlink:href"} and v[0] != "#"
+        ]
+
+
+def test_a_page_that_needs_no_other_file(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    run("--systems", "ultra,harp,oracle", "--limit", "8", "--report", str(tmp_path / "shown"))
+    text = (tmp_path / "shown" / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.tags["svg"] == 7 and page.tags["table"] >= 2 and not page.asked
+    assert not page.tags["script"] and not page.tags["link"] and "url(http" not in text
+    assert "prefers-color-scheme: dark" in text and "simulated" in text
+    for name in ("report.md", "report.json", "front.png", "front.svg"):
+        assert (tmp_path / "shown" / name).stat().st_size > 0
+    assert "](front.png)" in (tmp_path / "shown" / "report.md").read_text()
+
+
+DATA = pytest.mark.skipif(
+    not os.environ.get("BATUTA_DATA"), reason="BATUTA_DATA names no folder with recorded sets"
+)
+
+
+@DATA
+def test_a_record_is_the_pool(tmp_path):
+    args = (
+        "--tasks", "recorded:routellm/gsm8k", "--systems", "best-single,knn,oracle", "--seeds", "2",
+        "--limit", "30", "--out", str(tmp_path / "out"), "--json",
+    )  # fmt: skip
+    done = CliRunner().invoke(app, args)
+    found = json.loads(done.stdout)
+    assert found["recorded"] and found["split"] == "random" and found["seeds"] == [0, 1]
+    assert [s["n"] for s in found["systems"].values()] == [60] * 3
+    best, oracle = (found["systems"][name]["accuracy"] for name in ("best-single", "oracle"))
+    assert best <= oracle and found["systems"]["oracle"]["calls"] == 2
+
+
+@DATA
+def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
+    (tmp_path / "data" / "recorded").mkdir(parents=True)
+    there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
+    (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
+    args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
+    args = (*args, "--out", "out", "--report", "page")
+    out, err = told(shell(*args, BATUTA_DATA=str(tmp_path / "data")), 0)
+    assert [one["tasks"] for one in json.loads(out)] == [
+        "recorded:routellm/mmlu",
+        "recorded:routellm/gsm8k",
+    ]
+    assert (tmp_path / "out" / "routellm-mmlu" / "report.json").exists() and "out" in err
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == json.loads(out)
+    page = (tmp_path / "page" / "report.html").read_text()
+    for name in ("routellm-mmlu", "routellm-gsm8k"):
+        assert f'href="{name}/report.html"' in page
+        assert (tmp_path / "page" / name / "report.html").exists()
+
+
+@DATA
+def test_nobody_goes_on_measuring_when_the_command_was_killed(shell, tmp_path):
+    (tmp_path / "data" / "recorded").mkdir(parents=True)
+    there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
+    (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
+    args = ("--tasks", "recorded:all", "--systems", "routerdc,masrouter", "--seeds", "9")
+    command = shell(*args, BATUTA_DATA=str(tmp_path / "data"))
+    workers = []
+    while len(workers) < 2:
+        assert command.poll() is None, command.stderr.read()
+        time.sleep(0.1)
+        workers = [pid for pid in children(command.pid) if "spawn_main" in said_of(pid)]
+    time.sleep(2)  # they measure
+    command.kill()
+    command.communicate()
+    deadline = time.monotonic() + 20
+    while any(said_of(pid) for pid in workers):
+        assert time.monotonic() < deadline, "it measures on, for nobody"
+        time.sleep(0.1)
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def said_of(pid):
+    """The command line of a process; empty: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_without_any_recorded_set_a_sentence(shell, tmp_path):
+    _, err = told(shell("--tasks", "recorded:all", BATUTA_DATA=str(tmp_path)), 2)
+    assert "set BATUTA_DATA to a folder with them" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--tasks", "recorded:chess", "--from-file", "own.csv"], "--from-file is for benchmarks"),
+        (["--tasks", "recorded:chess"], "there is no recorded set 'chess'"),
+        (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "the folder of a policy"),
+    ],
+)
+def test_a_record_that_cannot_be_replayed_is_a_sentence(tmp_path, args, words):
+    done = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--systems", "opera"], "there is no system 'opera'; choose among: cello"),
+        (["--systems", " , "], "name at least one system"),
+        (["--tasks", "rehearsal:opera"], "there are no tasks"),
+        (["--tasks", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["--systems", ""], "name at least one system"),
+        (["--systems", "cascade@2"], "the price of a call is credit below 1: cascade@0.001"),
+        (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; choose among"),
+        (["--from-file", "own.csv"], "rehearsal draws its questions: there is no file of it"),
+        (["--pools", "9"], "--pools 9 asks for more workers than 7"),
+    ],
+)
+def test_wrong_use_is_a_sentence(run, args, words):
+    with pytest.raises((ConfigError, SourceError)) as caught:
+        run("--limit", "2", *args)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--sandbox", "glass"], "no sandbox 'glass'; choose among: auto"),
+        (["--judge", "hal"], "there is no worker 'hal' to be the judge; choose among: cello"),
+    ],
+)
+def test_who_grades_is_told_before_anything_is_run(run, tmp_path, args, words):
+    (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
+    with pytest.raises(ConfigError, match=words):
+        run("--tasks", str(tmp_path / "own.jsonl"), *args)
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_a_copy_without_rows_is_refused(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("question,answer\n")
+    with pytest.raises(SourceError, match=r"there is no question of gsm8k in .*mine\.csv"):
+        run("--tasks", "gsm8k", "--from-file", str(tmp_path / "mine.csv"))
+
+
+def test_an_unknown_system_is_exit_2_with_the_list(shell):
+    out, err = told(shell("--systems", "ultra,opera"), 2)
+    assert out == "" and len(err.strip().splitlines()) == 1
+    for name in ("opera", "best-single", "self-consistency@5", "ultra+recursion", "oracle", "harp"):
+        assert name in err
+
+
+def test_nothing_but_outages_is_exit_1(shell, tmp_path):
+    (tmp_path / "batuta.toml").write_text(
+        "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'"
+    )
+    (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
+    out, err = told(shell("--tasks", "own.jsonl", "--systems", "a", "--json", "--out", "out"), 1)
+    figures = json.loads(out)["systems"]["a"]
+    assert (figures["n"], figures["accuracy"], figures["unscored"]) == (0, None, 1)
+    assert "no run could be scored" in err
+
+
+def test_without_matplotlib_one_sentence_before_anything_is_run(shell, tmp_path):
+    code = f"import sys\nsys.modules['matplotlib'] = None\n{MAIN}"
+    _, err = told(shell("--plots", "--out", "out", code=code), 2)
+    assert "pip install -e '.[plots]'" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_is_exit_130_and_keeps_the_results(shell, tmp_path):
+    args = ("--systems", "ultra", "--limit", "6000", "--out", "out", "--pool", "rehearsal")
+    process = shell(*args)
+    results = tmp_path / "out" / "results.jsonl"
+    deadline = time.monotonic() + 90
+    while not results.exists() or len(results.read_bytes().splitlines()) < 20:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = told(process, 130)
+    assert out == "" and "resume with --out out" in err
+    kept = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(kept) >= 20 and {one["system"] for one in kept} == {"ultra"}
+
+
+def test_on_a_terminal_bars_are_drawn_on_stderr(tmp_path):
+    parent, child = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", MAIN, "eval", "--systems", "ultra,random", "--limit", "30", "--pool", "rehearsal", "--json", "--out", "out"],
+                               stderr=child, stdout=subprocess.PIPE, cwd=tmp_path, env={**os.environ, "TERM": "xterm-256color"})  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    out = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(30) == 0 and json.loads(out)["systems"]
+    os.close(parent)
+    assert b"ultra" in seen and b"random" in seen and b"30/30" in seen

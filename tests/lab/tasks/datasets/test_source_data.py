@@ -1,0 +1,91 @@
+"""The benchmarks themselves, where BATUTA_DATA says they are."""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from batuta.lab.tasks.datasets import DATASETS, load_tasks, local_files
+from batuta.lab.tasks.datasets.reasoning_gym import NAME
+
+DATA = Path(os.environ.get("BATUTA_DATA", ""))
+
+pytestmark = pytest.mark.skipif(
+    not (DATA / "bench").is_dir() or not os.environ.get("BATUTA_DATA"),
+    reason="BATUTA_DATA names no folder with benchmarks; these tests read them",
+)
+
+COUNTS = {
+    "math:test": 4_999,
+    "math:train": 7_496,
+    "math:train-12k": 11_995,
+    "math-500:test": 500,
+    "aime-2024:test": 30,
+    "aime-2025:test": 30,
+    "gsm8k:test": 1_319,
+    "gsm8k:train": 7_473,
+    "olympiadbench:test": 675,
+    "theoremqa:test": 747,
+    "mmlu:test": 14_042,
+    "mmlu:dev": 285,
+    "mmlu-pro:test": 12_032,
+    "bbh:test": 6_511,
+    "humaneval:test": 164,
+    "mbpp:test": 500,
+    "mbpp:train": 374,
+    "mbpp:validation": 90,
+    "mbpp:prompt": 10,
+    "bigcodebench:v0.1.0": 1_140,
+    "livecodebench:v1-public": 400,
+    "leetcode:test": 228,
+    "leetcode:train": 1_890,
+    "cruxeval:test": 800,
+}
+"""Of the official sizes, five rows of MATH have no answer and 53 of TheoremQA need a picture."""
+
+GRADERS = {
+    "integer", "math", "choice", "freeform", "exact",
+    "code-stdin", "code-functional", "code-assert", NAME,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_split_is_whole(name):
+    tasks = load_tasks(name, folder=DATA)
+    assert len(tasks) == COUNTS[name]
+    assert len({task.id for task in tasks}) == len(tasks)
+    for task in tasks:
+        assert task.question.strip()
+        assert task.grader in GRADERS
+        assert task.target.strip() or task.data
+        if task.grader == "integer":
+            assert re.fullmatch(r"-?\d+", task.target), task.id
+        if task.grader == "choice":
+            assert re.fullmatch(r"[A-Z]", task.target), task.id
+
+
+def test_every_split_that_is_here_is_counted():
+    found = {
+        f"{s.name}:{split}"
+        for s in DATASETS.values()
+        for split in s.splits
+        if local_files(s, split, DATA)
+    }
+    assert found == set(COUNTS)
+
+
+def test_the_training_split_of_12k_has_no_problem_of_math_500():
+    held_out = {" ".join(task.question.split()) for task in load_tasks("math-500", folder=DATA)}
+    trained = {
+        " ".join(task.question.split()) for task in load_tasks("math:train-12k", folder=DATA)
+    }
+    assert len(held_out & trained) == 0
+    everything = {" ".join(task.question.split()) for task in load_tasks("math:test", folder=DATA)}
+    assert len(held_out & everything) > 450
+
+
+def test_shuffling_spreads_the_right_letter():
+    letters = Counter(task.target for task in load_tasks("mmlu", folder=DATA))
+    assert all(0.23 < letters[letter] / 14_042 < 0.27 for letter in "ABCD")

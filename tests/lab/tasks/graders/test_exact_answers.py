@@ -1,0 +1,165 @@
+"""The exact grader: what is a mark around an answer and what is a part of it."""
+
+import pytest
+
+from batuta.lab.tasks.graders import ExactGrader
+from batuta.lab.tasks.plain_numbers import read_plain_number
+from batuta.lab.tasks.recorded.outcome_lines import stated_answer
+
+pytestmark = pytest.mark.anyio
+
+RIGHT = (
+    (".5", "0.5"),
+    ("Answer: .5", "0.5"),
+    ("-.5", "-0.5"),
+    ("5.", "5"),
+    ("The answer is 5.", "5"),
+    ("**5**", "5"),
+    ("**Answer:** 5", "5"),
+    ("**Answer: 5**", "5"),
+    ("**Answer:**5", "5"),
+    ("Answer: **5**", "5"),
+    ("Answer:\n\n**5**", "5"),
+    ("`5`", "5"),
+    ("$5$", "5"),
+    ("$5", "5"),
+    ("$$5$$", "5"),
+    ("*args", "*args"),
+    ("Answer: *args", "*args"),
+    ("Answer: `*args`", "*args"),
+    ("Answer: _x", "_x"),
+    ("__init__", "__init__"),
+    ("Answer: __init__", "__init__"),
+    ("Answer: `__init__`", "__init__"),
+    ("Answer: $HOME", "$HOME"),
+    ("etc.", "etc"),
+    ("etc", "etc."),
+    ("..", ".."),
+    ("*", "*"),
+    ("Answer: *", "*"),
+    ("Answer: $", "$"),
+    ("391", "391.0"),
+    ("391.0", "391"),
+    ("1,234", "1234"),
+    ("1234", "1,234"),
+    ("1 234", "1234"),
+    ("−5", "-5"),
+    ("-5", "−5"),
+    ("１２３", "123"),
+    ("123", "１２３"),
+    ("(1, 234)", "(1,234)"),
+    ("007", "007"),
+    ("[1.0, 2]", "[1, 2]"),
+    ("Paris.", "Paris"),
+    ("PARIS", "Paris"),
+    ("> Paris", "Paris"),
+    ("# Paris", "Paris"),
+    ("- Paris", "Paris"),
+    ("<answer>**5**</answer>", "5"),
+    ("\\boxed{5}", "5"),
+    ("#### 5", "5"),
+    ("The final answer is **Bücher**.", "Bücher"),
+    ("'a.'", "'a.'"),
+    ("'a'.", "'a'"),
+    ("Answer: 'a_b'", "'a_b'"),
+    ("Answer: a_b_c", "a_b_c"),
+    ("Answer: 2**3", "2**3"),
+    ("Answer: 2*3*4", "2*3*4"),
+    ("Answer: 1e3", "1000"),
+    ("Reasoning.\n\nAnswer: **Yes**", "yes"),
+    ("**Answer: *Yes***", "yes"),
+    ("Answer: C#", "C#"),
+    ("Answer: `x`.", "x"),
+    ("Answer: **x**.", "x"),
+    ("Answer: $-5$.", "-5"),
+    ("Answer: -$5.", "-5"),
+    ("Answer: ***valid***", "valid"),
+    ("Answer: 0xFF", "0xff"),
+    (f"Answer: {'9' * 5000}", "9" * 5000),
+    ("<answer>\n1  2\n\n3 4 \n</answer>", "1 2\n3 4"),
+)
+WRONG = (
+    (".5", "5"),
+    ("Answer: .5", "5"),
+    ("*args", "args"),
+    ("Answer: *args", "args"),
+    ("_x", "x"),
+    ("Answer: _x", "x"),
+    ("$HOME", "HOME"),
+    ("...", ".."),
+    ("*", "$"),
+    ("_", "."),
+    (".", "*"),
+    ("Answer: .", "*"),
+    ("391.5", "391"),
+    ("007", "7"),
+    ("7", "007"),
+    ("[True]", "[1]"),
+    ("1.0e400", "1e401"),
+    ("12345678901234567890123", "12345678901234567890124"),
+    ("12345678901234567890.0", "12345678901234567891.0"),
+    ("<answer>.5</answer>", "5"),
+    ("\\boxed{.5}", "5"),
+    ("#### .5", "5"),
+    ("Answer: 234", "2*3*4"),
+    ("5%", "5"),
+    ("50%", "0.5"),
+    ("½", "1"),
+    ("10²", "102"),
+    ("x²", "x2"),
+    ('Answer: "abc"', "abc"),
+    ("Answer: abc", '"abc"'),
+    ("Answer: C", "C#"),
+    ("Answer: a#", "a"),
+    ("Answer: $-5.", "-5"),
+    ("Answer: 255", "0xff"),
+    ("Answer: 5", "0b101"),
+    ("Answer: $1", "1$"),
+    (f"Answer: {'9' * 5000}", "9" * 4999 + "8"),
+    ("<answer>0 0\n0 0\n0 0</answer>", "0 0 0\n0 0 0"),
+    ("<answer>0 0\n0 0</answer>", "0 0"),
+)
+
+
+@pytest.mark.parametrize(("answer", "target"), RIGHT)
+async def test_marks_around_an_answer_and_spellings_of_a_number_do_not_count(answer, target):
+    grade = await ExactGrader().grade(answer, target)
+    assert grade.score == 1, grade
+
+
+@pytest.mark.parametrize(("answer", "target"), WRONG)
+async def test_a_sign_that_belongs_to_the_answer_counts(answer, target):
+    grade = await ExactGrader().grade(answer, target)
+    assert grade.score == 0, grade
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "-",
+        "1,2",
+        "1,23",
+        "1 23",
+        "1,234 567",
+        "007",
+        "1e",
+        "½",
+        "10²",
+        "1/2",
+        "--5",
+        "5-",
+        "1.2.3",
+        "0x1f",
+        "9" * 1001,
+        "1e99999",
+    ],
+)
+def test_what_is_no_plain_number_is_none(text):
+    assert read_plain_number(text) is None
+
+
+@pytest.mark.parametrize(("reply", "answer"), [("Answer: .5", ".5"), ("Answer: (5).", "5")])
+def test_an_answer_that_is_read_for_a_record_keeps_its_point(reply, answer):
+    assert stated_answer(reply) == answer

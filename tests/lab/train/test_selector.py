@@ -1,0 +1,116 @@
+"""`batuta train selector`: outcomes in, a folder out, and in one line what it is worth."""
+
+import os
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from batuta.conductors.hashed_ngrams import HashedNgrams
+from batuta.conductors.selector import open_selector
+from batuta.core import WorkerId
+from batuta.errors import ConfigError, SourceError, StoreError
+from batuta.lab.baselines import open_cascade
+from batuta.lab.commands.selector import selector
+from batuta.lab.learners.history import History, RunSamples, write_history
+from batuta.lab.learners.selector_training import SelectorRecipe
+from batuta.lab.train.selector_training import read_outcomes, train_selector
+
+SMALL = HashedNgrams(buckets=512, dimensions=8)
+KINDS = {
+    "Add {} and {}.": (0.9, 0.1),
+    "Rhyme with {} and {}.": (0.1, 0.8),
+    "Date {} {}?": (0.5, 0.5),
+}
+
+app = typer.Typer()
+app.command()(selector)
+
+
+def history(number=60):
+    rng = Random(1)
+    rows = [
+        (
+            kind.format(rng.randrange(999), rng.randrange(999)),
+            [float(rng.random() < p) for p in odds],
+            kind,
+        )
+        for _ in range(number)
+        for kind, odds in KINDS.items()
+    ]
+    shape = (len(rows), 2)
+    return History(
+        questions=tuple(row[0] for row in rows),
+        workers=(WorkerId("sums"), WorkerId("words")),
+        scores_qm=np.asarray([row[1] for row in rows], np.float32),
+        usd_qm=np.full(shape, np.nan),
+        runs_qm=np.ones(shape, np.int32),
+        families=tuple(row[2] for row in rows),
+    )
+
+
+def test_what_is_trained_is_measured_on_questions_that_it_never_saw(tmp_path):
+    trained = train_selector(history(), tmp_path / "mini", SelectorRecipe(features=SMALL), seed=3)
+    assert (trained.training_questions, trained.held_out_questions, trained.workers) == (144, 36, 2)
+    assert trained.best_single + 0.1 < trained.credit <= trained.oracle <= 1
+    assert open_selector(trained.folder).name == trained.name
+
+
+def test_the_same_seed_trains_the_same_selector(tmp_path):
+    recipe = SelectorRecipe(features=SMALL)
+    names = [
+        train_selector(history(20), tmp_path / "mini", recipe, seed=seed).name for seed in (1, 1, 2)
+    ]
+    assert names[0] == names[1] != names[2]
+
+
+def test_the_command_writes_a_folder_and_says_in_one_line_what_it_is_worth(tmp_path):
+    write_history(history(), tmp_path / "h.jsonl")
+    out = tmp_path / "mini"
+    told = CliRunner().invoke(
+        app, ["--history", str(tmp_path / "h.jsonl"), "--out", str(out), "--name", "duo"]
+    )
+    assert told.exit_code == 0, told.output
+    (line,) = told.stdout.splitlines()
+    assert line.startswith("selector/duo@") and "best single worker" in line
+    opened = open_selector(out)
+    assert opened.workers[opened.choose_indices(["Rhyme with 17 and 4."])[0]] == "words"
+
+
+def test_outcomes_with_their_answers_teach_the_cascade_too(tmp_path):
+    plain = history()
+    right = plain.scores_qm[:, :, None]
+    samples = RunSamples(right, np.where(right > 0, 0, 1).astype(np.int32), ("4", "5"))
+    write_history(replace(plain, samples=samples), tmp_path / "h.jsonl")
+    out = tmp_path / "duo"
+    told = CliRunner().invoke(
+        app, ["--history", str(tmp_path / "h.jsonl"), "--out", str(out), "--no-search"]
+    )
+    assert told.exit_code == 0, told.output
+    assert ", the cascade " in told.stdout and " calls" in told.stdout
+    assert open_cascade(out).selector.digest == open_selector(out).digest
+
+
+def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match="give --history FILE or --tasks recorded:NAME"):
+        read_outcomes(None, None)
+    with pytest.raises(ConfigError, match="name a set as recorded:NAME"):
+        read_outcomes(None, "math500")
+    with pytest.raises(SourceError, match="there is no recorded set 'none'"):
+        read_outcomes(None, "recorded:none", tmp_path)
+    with pytest.raises(SourceError, match="there is no file"):
+        read_outcomes(tmp_path / "none.jsonl", None)
+    with pytest.raises(SourceError, match="a selector needs far more"):
+        train_selector(history(1), tmp_path, SelectorRecipe(features=SMALL))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be written"):
+        train_selector(history(20), tmp_path / "file", SelectorRecipe(features=SMALL))
+
+
+@pytest.mark.skipif("BATUTA_DATA" not in os.environ, reason="BATUTA_DATA names no data folder")
+def test_a_recorded_set_teaches_too():
+    found = read_outcomes(None, "recorded:routellm/gsm8k")
+    assert len(found.workers) == 2 and len(found.questions) == 1319

@@ -1,0 +1,88 @@
+"""The report of a tuning, and the page that shows it."""
+
+import json
+import urllib.request
+
+import pytest
+
+from batuta.gateway.ui.result_files import ResultFolder
+from batuta.lab.tune.recommend import write_settings
+from batuta.lab.tune.report import describe_tuning, write_results
+from batuta.lab.tune.stages import TuneStage
+from gateway.ui.page_server import PageServer
+from lab.tune.test_tuning import tune
+from lab.tune.worlds import EXPERTS
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def tuned(anyio_backend, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    result, meter, parts, settings = await tune(EXPERTS, 900)
+    found = describe_tuning(result, parts, settings, meter)
+    write_results(
+        folder / "learning/tuned", found, result=result, tasks=parts.search, settings_text=None
+    )
+    return folder, found
+
+
+def read_page(url):
+    with urllib.request.urlopen(url) as reply:  # noqa: S310 - loopback
+        return reply.read().decode()
+
+
+def test_the_page_shows_what_was_found_and_the_whole_report(tuned):
+    folder, found = tuned
+    path = folder / "learning/tuned"
+    with PageServer(folder).open() as house:
+        listed = read_page(house.url + "/ui/learning")
+        mark = ResultFolder(path, path.name, 0.0).mark
+        page = read_page(f"{house.url}/ui/learning/report/{mark}")
+        whole = read_page(f"{house.url}/ui/learning/report/{mark}/whole")
+    reason = found["recommendation"]["why"][0].split(";")[0]
+    assert reason in listed and reason in page
+    for figures in found["judged"]:
+        assert f"{100 * figures['share']:.1f}" in page, figures["name"]
+    assert "bills" in page and "<svg" in whole
+
+
+def test_a_tuning_that_ended_early_is_shown_too(tuned, tmp_path):
+    folder = tmp_path / "learning/early"
+    folder.mkdir(parents=True)
+    early = tuned[1] | {"judged": [], "finalists": [], "selection": [], "workflows": []}
+    (folder / "report.json").write_text(json.dumps(early))
+    with PageServer(tmp_path).open() as house:
+        mark = ResultFolder(folder, folder.name, 0.0).mark
+        assert "A tuned pool" in read_page(f"{house.url}/ui/learning/report/{mark}")
+
+
+async def test_a_report_says_where_its_systems_were_compared(tmp_path):
+    """Without a judgement the figures are those of the selection, and no heading says "judged"."""
+    result, meter, parts, settings = await tune(EXPERTS, 900, last=TuneStage.SELECT)
+    found = describe_tuning(result, parts, settings, meter)
+    write_results(tmp_path, found, result=result, tasks=parts.search, settings_text=None)
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "## Compared in the selection on" in report and "## Judged" not in report
+
+
+LIMITS = '[limits]\nmax_cost_usd = 1\n\n[[workers]]\nid = "ada"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (LIMITS, "[limits]\nmax_rounds = 3\nmax_cost_usd = 1"),
+        (LIMITS.replace("max_cost_usd", "max_rounds"), "[limits]\nmax_rounds = 3"),
+        (LIMITS.replace("max_cost_usd = 1", "max_rounds = 5"), "[limits]\nmax_rounds = 5"),
+        ('[[workers]]\nid = "ada"\n', "[limits]\nmax_rounds = 3"),
+    ],
+)
+def test_a_selector_that_looks_at_answers_gets_the_rounds_that_it_needs(text, wanted):
+    advice = {"why": ["because"], "best": "ada", "ultra": "selector", "mini": None}
+    written = write_settings(text, advice, (), groups=(), rounds=3)
+    assert wanted in written and written.count("max_rounds") == 1
+    assert "max_rounds = 3" not in write_settings(text, advice | {"ultra": None}, (), (), rounds=3)

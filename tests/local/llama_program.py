@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""A stand-in for llama.cpp's program: it loads for a moment, then tells how it was started."""
+
+import json
+import os
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+ARGUMENTS = sys.argv[1:]
+STARTED = time.monotonic()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        loading = time.monotonic() < STARTED + 0.3
+        self._send(503 if loading else 200, {"data": [{"id": "fake", "owned_by": "llamacpp"}]})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        told = {"role": "assistant", "content": json.dumps([os.getpid(), *ARGUMENTS])}
+        self._send(200, {"choices": [{"message": told, "finish_reason": "stop"}]})
+
+    def _send(self, status, data):
+        body = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+if Path(ARGUMENTS[ARGUMENTS.index("--model") + 1]).read_bytes()[:4] != b"GGUF":
+    sys.exit("error: this is no GGUF file")
+port = int(ARGUMENTS[ARGUMENTS.index("--port") + 1])
+HTTPServer(("127.0.0.1", port), Handler).serve_forever()

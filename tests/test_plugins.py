@@ -1,0 +1,87 @@
+"""Plugins that are broken: one sentence from whoever asks for them, and nothing from all others."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from batuta import plugins
+from batuta.errors import ConfigError
+from batuta.gateway.serving.baselines import baseline_models
+from gateway.live_server import HI, Serving, orchestra, pool_of
+
+pytestmark = pytest.mark.anyio
+
+MODULES = {
+    "raises": 'raise RuntimeError("no\\nway")',
+    "syntax": "def (:",
+    "ends": "import sys; sys.exit(3)",
+    "wrong": "app = 7",
+    "gone": None,
+}
+BROKEN = "the command 'raises' of the package strange cannot be loaded: RuntimeError: no way"
+KINDS = ("command", "pool", "baseline", "tasks")
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """A package whose plugins are all broken is installed."""
+    about = tmp_path / "strange-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
+    rows = [f"{kind}.{name} = strange_{name}:app" for kind in KINDS for name in MODULES]
+    rows += ["nodot = strange_wrong:app", "odd.reference = no reference"]
+    (about / "entry_points.txt").write_text("\n".join(["[batuta.plugins]", *rows]))
+    for name, text in MODULES.items():
+        if text is not None:
+            (tmp_path / f"strange_{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    plugins._read_declarations.cache_clear()
+    yield
+    plugins._read_declarations.cache_clear()
+    for name in MODULES:
+        sys.modules.pop(f"strange_{name}", None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_broken_plugin_is_one_sentence(broken, kind, name):
+    with pytest.raises(ConfigError, match=f"the {kind} '{name}' of the package strange") as told:
+        plugins.open_plugin(kind, name, lambda found: found.nothing())
+    assert "\n" not in str(told.value)
+
+
+def batuta(folder, *words):
+    """The exit status and all that is written by a `batuta` that finds the packages there."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "batuta", *words],
+        env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return ran.returncode, " ".join((ran.stdout + ran.stderr).split())
+
+
+def test_the_other_commands_work_beside_broken_ones(broken, tmp_path):
+    status, told = batuta(tmp_path, "--help")
+    assert status == 0 and "Traceback" not in told and "the command 'raises' of the package" in told
+    status, told = batuta(tmp_path, "raises", "--any", "thing")
+    assert (status, told) == (2, f"batuta: {BROKEN}")
+
+
+async def test_a_broken_baseline_takes_no_server_down(broken):
+    pool = pool_of("ada")
+    house = orchestra({"ada": None})
+    models = baseline_models(pool, house.catalogue.models[0].limits)
+    assert {f"baseline/{name}" for name in MODULES} <= {model.name for model in models}
+    house.catalogue.models = (*house.catalogue.models, *models)
+    async with Serving(house) as server:
+        for name in MODULES:
+            asked = {"model": f"baseline/{name}", "messages": HI}
+            status, _, body = await server.post(json=asked)
+            assert (status, body["error"]["code"]) == (404, "model_not_found"), body
+            assert f"the baseline '{name}' of the package strange" in body["error"]["message"]
+        assert (await server.get("/healthz"))[0] == 200
