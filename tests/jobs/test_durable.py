@@ -200,7 +200,7 @@ async def test_what_an_earlier_version_left_to_dbos_is_read_and_run(durable, tmp
             await told(jobs, "left-0")
             await told(jobs, "left-1")
             found = [await jobs.status(f"left-{number}", "ada") for number in range(4)]
-    assert [job.body["n"] for job in performed] == [0, 1] and performed[0].key == "k"
+    assert sorted(job.body["n"] for job in performed) == [0, 1] and performed[0].key == "k"
     assert [status.state.value for status in found] == [
         *("completed", "completed", "cancelled", "failed"),
     ]

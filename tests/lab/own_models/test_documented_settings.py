@@ -19,6 +19,7 @@ from batuta.lab.learners.history import history_from_record
 from batuta.lab.learners.selector_training import fit_selector
 from batuta.lab.train.settings import TrainSettings
 from batuta.language import PromptOptions
+from batuta.local.catalogue import MODELS, models_cache
 from fakes.serving import Server
 from lab.evals.record import made_up
 
@@ -74,6 +75,8 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     if any(word in text for word in TRAINING):
         return
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pretend_pulled(models_cache())
     trained = tmp_path / "runs" / "mine" / "policy"  # what the page has trained by then
     trained.mkdir(parents=True)
     ConductorCard(name="mine", rendering=PromptOptions()).write(trained)
@@ -85,6 +88,14 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     file.write_text(text, encoding="utf-8")
     async with HttpTransport() as http:
         assert await load_config(http, pool=str(file), environ=ONE_KEY)
+
+
+def pretend_pulled(cache):
+    """Empty files of the size of the local models, which is what tells that they were pulled."""
+    cache.mkdir(parents=True)
+    for model in MODELS.values():
+        with (cache / model.file).open("wb") as file:
+            file.truncate(model.size)
 
 
 def write_sample(folder):
