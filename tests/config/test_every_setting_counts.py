@@ -190,6 +190,7 @@ def single_cases():
         )
     explore = {"share": 0.1, "usd_per_day": 1}
     yield "mini.explore", with_setting(), with_setting(mini={"explore": explore})
+    yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
             yield f"{name}.{key}", with_setting(), with_setting(**{name: {key: "vote"}})
@@ -209,9 +210,11 @@ def test_every_setting_has_a_case():
         "deployments": DeploymentSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
-    assert set(SINGLE) == wanted
+    assert set(SINGLE) == wanted | {"aliases"}
     elsewhere = {"server", "answer_cache", "oidc", "moderation", "baselines"}
-    assert set(Settings.model_fields) == (tables.keys() - {"sampling", "deployments"}) | elsewhere
+    assert set(Settings.model_fields) == (
+        (tables.keys() - {"sampling", "deployments"}) | elsewhere | {"aliases"}
+    )
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -368,7 +371,7 @@ async def observe(file, folder, monkeypatch):
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
          config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker, config.explore,
-         catalogue.models),
+         catalogue.models, catalogue.aliases),
         set(),
     )  # fmt: skip
 

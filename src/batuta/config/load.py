@@ -18,6 +18,7 @@ from batuta.clients.discovery import Discovery, discover_pool
 from batuta.clients.providers import LOCAL, PYTHON
 from batuta.conductors import LLMConductor
 from batuta.conductors.open_conductor import open_trained
+from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
 from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
 from batuta.config.settings import (
@@ -299,6 +300,7 @@ def _build_config(
         mini=mini,
         explore=settings.mini.explore,
         notes=_setting_notes(settings, ultra, named=conductor is not None),
+        aliases=Aliases(settings.aliases),
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),

@@ -9,6 +9,7 @@ from typing import Any
 
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
+from batuta.config.aliases import Aliases
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
@@ -40,6 +41,8 @@ class LoadedConfig:
     """The folder of the cascade that is served."""
     checker: str | None = None
     """The worker that checks its answers."""
+    aliases: Aliases = Aliases()
+    """The names that stand for served models."""
     embedders: tuple[Worker, ...] = ()
     """Workers that turn texts into vectors; they are in no pool, and `clients` has theirs too."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from batuta.conductors import best_single_worker
 from batuta.config.loaded import LoadedConfig
+from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
 from batuta.core import (
     MAX_ROUNDS,
     Client,
@@ -25,8 +26,6 @@ from batuta.core import (
 from batuta.core.conductor import ModelConductor, needed_rounds
 from batuta.engine import RunHooks, RunSettings, conduct
 
-MINI_MODEL = "batuta-mini"
-ULTRA_MODEL = "batuta-ultra"
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from batuta.config.aliases import LONGEST_NAME
 from batuta.config.settings_file import StrictModel
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
@@ -272,6 +273,9 @@ class AnswerCacheSetting(StrictModel):
         return self
 
 
+AliasName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
 class Settings(StrictModel):
     """The whole file."""
 
@@ -279,6 +283,8 @@ class Settings(StrictModel):
     conductor: ConductorSetting = ConductorSetting()
     mini: MiniSetting = MiniSetting()
     ultra: SystemSetting = SystemSetting()
+    aliases: dict[AliasName, str] = Field(default={})
+    """Served models by the names, or patterns with `*` and `?`, that stand for them."""
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()

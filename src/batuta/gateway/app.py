@@ -213,6 +213,11 @@ class ServerRoutes:
             for m in self._catalogue.models
             if _may_use(caller, m)
         ]
+        data += [
+            m.model_object(created, alias)
+            for alias in self._catalogue.aliases.configured
+            if (m := self._catalogue.resolve_model(alias)) and _may_use(caller, m)
+        ]
         # The last three are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
         return json_response({"object": "list", "data": data, **ends})
@@ -220,14 +225,14 @@ class ServerRoutes:
     async def get_model(self, request: Request) -> Response:
         """One model."""
         name: str = request.path_params["id"]
-        model = self._catalogue.find_model(name)
+        model = self._catalogue.resolve_model(name)
         caller = caller_of(request.scope)
         if model is None or not _may_use(caller, model):
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
         whole = caller.role is not CallerRole.KEY
         known = drift_of(model, await self._drift.read(), whole=whole)
-        return json_response(model.model_object(self._catalogue.created) | known)
+        return json_response(model.model_object(self._catalogue.created, name) | known)
 
     async def healthz(self, _: Request) -> Response:
         """The process answers."""

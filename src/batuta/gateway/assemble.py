@@ -126,6 +126,7 @@ class ServeOptions:
             clients=config.clients,
             models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
             unavailable_models=unavailable_baselines(learned),
+            aliases=config.aliases,
             page_context=PageContext(
                 source=config.source,
                 simulated=config.simulated,

@@ -138,6 +138,8 @@ class Admission:
 
     run_id: RunId
     """Under which it is counted among what goes on."""
+    model: str = ""
+    """The name of the served model."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers with the rest of the caller's rates."""
     charge: RunCharge = field(default_factory=RunCharge)
@@ -208,7 +210,7 @@ class AdmissionController:
                 admission.headers = {n: v for w in windows for n, v in w.headers().items()}
                 admission.taken_tokens = windows[-1].taken if expected else None
             admission.expected_tokens, admission.is_durable = expected, durable
-            await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
+            await self._reserve_budget(admission, caller, bound_cost=bound_cost)
         except BaseException:
             await self._leave_place(key, admission)
             await self.give_back_tokens(admission)
@@ -282,7 +284,6 @@ class AdmissionController:
         self,
         admission: Admission,
         caller: Caller,
-        call: ParsedCall,
         *,
         bound_cost: Callable[[], FirstCallsCost],
     ) -> None:
@@ -310,7 +311,7 @@ class AdmissionController:
                     buckets,
                     tenant=caller.tenant,
                     key=caller.key,
-                    model=call.model,
+                    model=admission.model,
                     for_job=lasting,
                     least=least,
                     at=charge.at,

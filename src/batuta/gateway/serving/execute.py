@@ -128,7 +128,7 @@ class RunService:
         self._explorer = Explorer(store)
 
     def find_model(self, name: str) -> ServedModel:
-        """The model served under that name.
+        """The model that answers a request for that name, by an alias too.
 
         Raises:
             APIError: there is none.

@@ -15,6 +15,7 @@ import anyio.to_thread
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.conductors import single_worker
+from batuta.config.aliases import Aliases
 from batuta.config.served_systems import (
     ServedSystem,
     mini_system,
@@ -22,6 +23,7 @@ from batuta.config.served_systems import (
 )
 from batuta.core import Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import ModelConductor, describe_prompt
+from batuta.core.suggestions import suggest_names
 from batuta.engine import TimeoutPolicy
 from batuta.engine.solver import ConductorSolver, Solver
 from batuta.errors import ConfigError
@@ -93,18 +95,25 @@ class ServedModel:
             by = {"solver": solver}
         return replace(self, calls=solver.calls, limits=limits, load=None, **by)
 
-    def model_object(self, created: int) -> dict[str, Any]:
-        """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike."""
-        return {
-            "id": self.name,
+    def model_object(self, created: int, alias: str | None = None) -> dict[str, Any]:
+        """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike.
+
+        Args:
+            created: seconds since the epoch.
+            alias: the name under which it is shown, if that is not its own.
+        """
+        name = alias or self.name
+        known = {
+            "id": name,
             "object": "model",
             "type": "model",
-            "display_name": self.name,
+            "display_name": name,
             "created": created,
             "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
             "owned_by": "batuta",
             "description": self.description,
         }
+        return known if name == self.name else {**known, "alias_of": self.name}
 
 
 def served_models(
@@ -238,7 +247,8 @@ class Catalogue:
     It owns no client: they are opened and closed by whoever gives them.
 
     Raises:
-        ConfigError: two models have one name, there is none, or a worker has no client.
+        ConfigError: two models have one name, there is none, a worker has no client, or an alias
+            can stand for nothing.
     """
 
     pool: Pool
@@ -249,6 +259,8 @@ class Catalogue:
     """The served models, in the order in which they are listed; see `served_models`."""
     unavailable_models: Mapping[str, str] = field(default_factory=dict[str, str])
     """Models that could be served, and what to do for it."""
+    aliases: Aliases = Aliases()
+    """The names that stand for served models."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How workers do, for those that are watched."""
@@ -271,6 +283,8 @@ class Catalogue:
             for worker in members:
                 if worker.id not in self.clients:
                     raise ConfigError(f"worker {worker.id} has no client")
+        for alias, name in self.aliases.configured.items():
+            self._check_alias(alias, name)
 
     def find_model(self, name: str) -> ServedModel | None:
         """The model served under that name."""
@@ -279,13 +293,47 @@ class Catalogue:
                 return model
         return None
 
+    def resolve_model(self, name: str) -> ServedModel | None:
+        """The model that answers a request for that name.
+
+        It is the one of that name, else the worker of that id, else what an alias stands for.
+        """
+        found = self._find_named(name)
+        if found is None and (target := self.aliases.find(name)):
+            found = self._find_named(target)
+        return found
+
+    def _find_named(self, name: str) -> ServedModel | None:
+        """The model of that name, or the worker of that id."""
+        return self.find_model(name) or self.find_model(WORKER_PREFIX + name)
+
+    def _check_alias(self, alias: str, name: str) -> None:
+        """Return if the alias can stand for that model, else raise.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        named, target = self._find_named(alias), self._find_named(name)
+        if named is not None:
+            reason = f"it is the name of {named.name}, which goes before an alias"
+        elif name in self.unavailable_models:
+            reason = f"{name} is not served: {self.unavailable_models[name]}"
+        elif target is None:
+            known = suggest_names(name, (model.name for model in self.models))
+            reason = f"there is no model {name!r}; {known}"
+        elif target.embeds:
+            reason = f"{target.name} gives embeddings and no answers"
+        else:
+            return
+        raise ConfigError(f"aliases.{alias}: {reason}")
+
     async def load_model(self, name: str) -> None:
         """Load the model of that name if it is one of a plugin that nobody has asked for yet.
 
         Raises:
             ConfigError: it cannot be loaded.
         """
-        model = self.find_model(name)
+        model = self.resolve_model(name)
         if model is not None and model.load is not None:
             whole = model.with_method(await anyio.to_thread.run_sync(model.load))
             self.models = tuple(whole if one is model else one for one in self.models)

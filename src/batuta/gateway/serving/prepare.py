@@ -49,13 +49,18 @@ from batuta.gateway.serving.tenant_memory import (
 from batuta.guardrails import GuardrailStage
 
 
-def find_served_model(catalogue: Catalogue, name: str) -> ServedModel:
-    """The model served under that name.
+def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) -> ServedModel:
+    """The model that answers a request for that name.
+
+    Args:
+        catalogue: the models.
+        name: as the request has it.
+        embeds: whether vectors are wanted; no alias stands for a model that gives them.
 
     Raises:
         APIError: there is none.
     """
-    served = catalogue.find_model(name)
+    served = catalogue.find_model(name) if embeds else catalogue.resolve_model(name)
     if served is None:
         raise model_not_found(name, catalogue.unavailable_models.get(name))
     return served
@@ -114,7 +119,7 @@ class CallPreparer:
         Raises:
             APIError: it asks for what there is not, or what its caller may not have.
         """
-        served = find_served_model(self._catalogue, call.model)
+        served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
         options, question = call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
@@ -144,7 +149,7 @@ class CallPreparer:
             limits=limits,
             clients=self._catalogue.clients,
             run_id=run_id,
-            admission=Admission(run_id=run_id),
+            admission=Admission(run_id=run_id, model=served.name),
             guardrails=self._catalogue.guardrails,
         )
 

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.conductors.replay_conductor import ReplayConductor
-from batuta.config.served_systems import ULTRA_MODEL
+from batuta.config.served_names import ULTRA_MODEL
 from batuta.core import Run
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from batuta.conductors.bandit import ArmStats
 from batuta.config.load import CONDUCTOR
-from batuta.config.served_systems import ULTRA_MODEL
+from batuta.config.served_names import ULTRA_MODEL
 from batuta.core import (
     Cost,
     Failure,

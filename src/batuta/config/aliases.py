@@ -1,0 +1,54 @@
+"""Names that clients ask for and that stand for a served model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
+
+LONGEST_NAME = 200
+"""Characters of an alias at most; a longer name stands for nothing."""
+DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
+    "claude-*": ULTRA_MODEL,
+    "claude-*haiku*": MINI_MODEL,
+    "opus": ULTRA_MODEL,
+    "sonnet": ULTRA_MODEL,
+    "haiku": MINI_MODEL,
+    "gpt-5*": ULTRA_MODEL,
+    "gpt-*mini*": MINI_MODEL,
+    "gpt-*nano*": MINI_MODEL,
+    "codex-*": ULTRA_MODEL,
+    "codex-*mini*": MINI_MODEL,
+})  # fmt: skip
+"""What Claude Code and Codex ask for unless they are told otherwise, and for their small tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aliases:
+    """The aliases of a server: those of the settings, then the built-in ones."""
+
+    configured: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The names of models by what stands for them: names, or patterns with `*` and `?`."""
+
+    def find(self, name: str) -> str | None:
+        """The model that the name stands for; None: it stands for nothing.
+
+        Of one table an alias of just that name goes first, then the longest pattern.
+        """
+        if len(name) > LONGEST_NAME:
+            return None
+        for table in (self.configured, DEFAULT_ALIASES):
+            if name in table:
+                return table[name]
+            fitting = [alias for alias in table if _fits_pattern(name, alias)]
+            if fitting:
+                return table[max(fitting, key=len)]
+        return None
+
+
+def _fits_pattern(name: str, pattern: str) -> bool:
+    """Tell whether the name fits the pattern; a bracket is itself, as names of models have some."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
