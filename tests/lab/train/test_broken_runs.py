@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(tmp_path, random
     shutil.copytree(newest, kept)
     for spoil in STRANGE.values():
         spoil(newest, load_policy(str(random_policy), None)[1])
-        with pytest.raises(ConfigError, match=r"checkpoint-1 cannot be gone on from \("):
+        with pytest.raises(ConfigError, match=r"checkpoint-1 cannot be resumed from \("):
             train_conductor(told(2), ["pytest"], lambda line: None, resume=True)
         shutil.rmtree(newest)
         shutil.copytree(kept, newest)

@@ -273,7 +273,7 @@ class TestResuming:
             torch.save({**kept, "weights": kept["weights"][1:]}, file)
         else:
             file.write_bytes(whole[: len(whole) // 2] if damage == "half" else damage)
-        with pytest.raises(ConfigError, match="cannot be gone on from") as caught:
+        with pytest.raises(ConfigError, match="cannot be resumed from") as caught:
             run_distillation(told, path, lambda *_: None, resume=True)
         assert "\n" not in str(caught.value)
 

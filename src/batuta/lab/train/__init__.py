@@ -1,1 +1,4 @@
-"""The policy learns: SFT warm-up, then reinforcement learning (the only home of torch)."""
+"""Trains a conductor's policy: SFT warm-up, distilling, rejection sampling and GRPO.
+
+This is the only package that imports torch at import time.
+"""

@@ -1,6 +1,6 @@
-"""A folder of PEFT's adapter as one GGUF file, which llama.cpp adds to the model of its kind.
+"""Export of a PEFT adapter as a GGUF file, which llama.cpp loads beside its base model.
 
-The served model stays one and takes each worker's adapter by request:
+One server then holds one model, and each request names the adapter of its worker:
 `extra_body = { lora = [{ id = 0, scale = 1.0 }] }`.
 """
 
@@ -27,22 +27,23 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.gguf_files import EXPORTED_ARCHITECTURE, rotate_rows
 
 _PREFIX = "base_model.model."
-_SIDES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
+_SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
 
 
 def export_adapter(folder: Path, like: Path, out: Path) -> Path:
-    """The adapter in half precision for the model of `like`.
+    """Write the adapter in half precision as a GGUF file.
 
     Args:
-        folder: as PEFT saves it.
+        folder: an adapter as PEFT saves it.
         like: the GGUF file of the model that was adapted.
-        out: where to.
+        out: the file to write.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: the two do not fit, it is no plain low-rank adapter, or a package is missing.
+        ConfigError: the adapter does not fit the model or is no plain LoRA, or a package is
+            missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
@@ -78,24 +79,24 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
 def _adapter_tensors(
     weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Both sides of every matrix under GGUF's names; B has rows of the model's order.
+    """Yield the A and B matrices of every layer under GGUF's names, B's rows in GGUF's order.
 
     Raises:
-        ConfigError: there is a tensor of another kind of adapter.
+        ConfigError: a tensor is not part of a plain LoRA.
     """
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)
     for name, tensor in weights.items():
-        side = next((one for one in _SIDES if name.endswith(one)), None)
+        side = next((one for one in _SUFFIXES if name.endswith(one)), None)
         plain = name.removeprefix(_PREFIX).removesuffix(side or "")
         called = names.get_name(f"{plain}.weight", try_suffixes=(".weight",))
         if side is None or called is None:
             raise ConfigError(f"{name} is no part of a plain low-rank adapter of a Llama")
         array = tensor.float().numpy()
-        if _SIDES[side] == ".lora_b":
+        if _SUFFIXES[side] == ".lora_b":
             array = rotate_rows(plain.split(".")[-1], array, heads)
-        yield called + _SIDES[side], array
+        yield called + _SUFFIXES[side], array
 
 
 def _check_fit(
@@ -104,18 +105,18 @@ def _check_fit(
     folder: Path,
     like: Path,
 ) -> None:
-    """Whether each pair of sides multiplies to a matrix of the model.
+    """Check that each pair of A and B multiplies to a matrix of the model.
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: a pair does not, or there is none.
     """
-    whole = {name.rpartition(".lora_")[0] for name in tensors}
-    for name in whole:
+    stems = {name.rpartition(".lora_")[0] for name in tensors}
+    for name in stems:
         down, up = tensors.get(f"{name}.lora_a"), tensors.get(f"{name}.lora_b")
         fits = down is not None and up is not None and up.shape[1] == down.shape[0]
         if not fits or shapes.get(name) != (up.shape[0], down.shape[1]):  # pyright: ignore[reportOptionalMemberAccess]
             raise ConfigError(f"{folder} is not an adapter of the model of {like}: {name} differs")
-    if not whole:
+    if not stems:
         raise ConfigError(f"{folder} holds no adapter")
 
 

@@ -29,7 +29,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedAdapters:
-    """Adapters in a folder or on the hub."""
+    """Low-rank adapters that an earlier training saved in a folder or on the hub."""
 
     start: str
     revision: str | None
@@ -46,11 +46,11 @@ def find_adapters(
 
     Args:
         start: the folder or hub id.
-        revision: of the hub's.
-        local_only: whether the network is left alone.
+        revision: the revision on the hub.
+        local_only: look on this machine only, without the network.
 
     Raises:
-        ConfigError: the adapters do not say which model they stand on.
+        ConfigError: the adapters do not name their base model.
     """
     try:
         path = find_adapter_config_file(start, revision=revision, local_files_only=local_only)
@@ -65,7 +65,7 @@ def find_adapters(
 
 
 def lora_config(lora: LoraSettings) -> LoraConfig:
-    """Translate the settings into PEFT's."""
+    """Return the settings as PEFT's configuration."""
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -76,10 +76,10 @@ def lora_config(lora: LoraSettings) -> LoraConfig:
 
 
 def add_adapters(model: Any, lora: LoraSettings) -> Any:
-    """Put low-rank adapters into the model and freeze all else.
+    """Add low-rank adapters to the model and freeze all other weights.
 
     Raises:
-        ConfigError: the model has no such targets.
+        ConfigError: the model has no layers of the names in `lora.targets`.
     """
     try:
         return get_peft_model(model, lora_config(lora))
@@ -88,10 +88,10 @@ def add_adapters(model: Any, lora: LoraSettings) -> Any:
 
 
 def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
-    """Check that the saved adapters are of the kind that the settings ask for.
+    """Check that the saved adapters have the rank, scale and kind that the settings ask for.
 
     Raises:
-        ConfigError: they are of another.
+        ConfigError: they differ.
     """
     wanted = lora_config(lora)
     plain = isinstance(saved.config, LoraConfig)
@@ -108,15 +108,15 @@ def check_continuation(saved: SavedAdapters, lora: LoraSettings) -> None:
 
 
 def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None) -> Any:
-    """Put the saved adapters into the model.
+    """Add the saved adapters, with their weights, to the model.
 
     Args:
-        model: that they stand on.
+        model: their base model.
         saved: the adapters.
-        lora: what they are to be for further learning; None: what they were saved as.
+        lora: the settings with which they are trained further; None: those they were saved with.
 
     Raises:
-        ConfigError: they are of another model, or of another kind than `lora`.
+        ConfigError: they belong to another model, or differ from `lora`.
     """
     if saved.config.is_prompt_learning:
         raise ConfigError(f"{saved.start} is a learned prompt, and only adapters can be loaded")
@@ -137,7 +137,7 @@ def attach_adapters(model: Any, saved: SavedAdapters, lora: LoraSettings | None)
 
 
 def merge_adapters(adapted: Any) -> Any:
-    """Return the model alone, with the products of its adapters added to its weights.
+    """Merge the adapters into the weights and return the base model.
 
     Where an adapter changes one of two tied matrices, they are untied first.
     """

@@ -1,9 +1,10 @@
-"""Batches that are written ahead of their step: the policy writes on while workers still answer.
+"""Sampling ahead: the policy writes later steps' batches while workers still answer earlier ones.
 
-Step t learns from a batch that the weights of step t - `staleness` wrote, or newer ones. Batches
-are learned from in the order in which they were written: that makes a training repeatable however
-long workers take, and it waits for a slow answer only once it is `staleness` steps late. What the
-old weights thought of a completion is kept, so that the loss has the ratio of new to old (PPO).
+Step t learns from a batch written by the weights of step t - `staleness` or newer ones. Batches are
+learned from in the order in which they were written, so a training is repeatable however long
+workers take; it waits for a slow answer only when that is `staleness` steps late. The
+log-probabilities of the weights that wrote a batch are kept, so that the loss has the ratio of new
+to old (PPO).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from batuta.errors import StoreError
 
 
 class WrittenFor(Protocol):
-    """What is known of a batch that was written for a later step."""
+    """The part of a batch that the queue reads."""
 
     @property
     def step(self) -> int:
@@ -35,16 +36,16 @@ BatchT = TypeVar("BatchT", bound=WrittenFor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBatch:
-    """Completions, and which weights wrote them."""
+    """Completions of one step, and which weights wrote them."""
 
     step: int
     """The step that learns from them."""
     version: int
-    """Steps that the weights had learned which wrote them."""
+    """Optimiser steps that the weights which wrote them had taken."""
     rows: dict[str, Any]
     """In TRL's form, a list for each column."""
     logprobs: list[list[float]] | None = None
-    """Of each token by those weights, in nats; None: TRL corrects by what the engine says."""
+    """Of each token under those weights, in nats; None: TRL uses the inference engine's."""
 
 
 class AheadQueue(Generic[BatchT]):
@@ -55,12 +56,12 @@ class AheadQueue(Generic[BatchT]):
     """
 
     def __init__(self, staleness: int, steps: int, write: Callable[[int, int], BatchT]) -> None:
-        """Writes nothing yet.
+        """Create an empty queue.
 
         Args:
-            staleness: steps between writing and learning, at most.
-            steps: of the training; nothing is written for later ones.
-            write: writes the batch of a step (first) with the weights after so many steps (second).
+            staleness: the most steps between writing a batch and learning from it.
+            steps: the steps of the training; no batch is written for a later one.
+            write: called with the step of the batch and with the number of optimiser steps taken.
         """
         self._staleness = staleness
         self._steps = steps
@@ -68,7 +69,7 @@ class AheadQueue(Generic[BatchT]):
         self._ready: deque[BatchT] = deque()
 
     def take(self, step: int) -> BatchT:
-        """The batch of that step, after everything that may be written now has been."""
+        """Write all batches that may be written now, and return the one of that step."""
         while self._ready and self._ready[0].step < step:
             self._ready.popleft()
         upto = max(step, min(step + self._staleness, self._steps - 1))
@@ -77,23 +78,23 @@ class AheadQueue(Generic[BatchT]):
         return self._ready.popleft()
 
     def pending(self) -> tuple[BatchT, ...]:
-        """What is written and not learned from yet, in order."""
+        """Return the batches that are written and not yet learned from, in order."""
         return tuple(self._ready)
 
     def restore(self, batches: Iterable[BatchT]) -> None:
-        """Go on with what a killed training had written; in order, from the next step on."""
+        """Continue with the batches of a killed training: in order, from the next step on."""
         self._ready = deque(batches)
 
 
 def score_rows(
     trainer: Any, rows: dict[str, Any], *, pad: int, micro_batch: int
 ) -> list[list[float]]:
-    """What the present weights think of each completion's tokens, as the loss will compute it.
+    """Compute the log-probabilities of each completion's tokens as the loss will compute them.
 
     Args:
-        trainer: TRL's, whose policy it is.
-        rows: `prompt_ids` and `completion_ids`.
-        pad: token that fills up.
+        trainer: TRL's trainer, which holds the policy.
+        rows: the columns `prompt_ids` and `completion_ids`.
+        pad: the padding token.
         micro_batch: rows of one forward pass.
 
     Returns:
@@ -117,7 +118,7 @@ def score_rows(
 def _pad_rows(
     prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Ids and mask (B, P + T), prompts to the left and completions to the right; and T."""
+    """Return ids and mask (B, P + T), prompts padded on the left, and T."""
     before, after = max(map(len, prompts)), max(map(len, written))
     ids = torch.full((len(prompts), before + after), pad)
     mask = torch.zeros_like(ids)
@@ -129,7 +130,7 @@ def _pad_rows(
 
 
 def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> torch.Tensor:
-    """The same as a tensor (B, T) beside completion ids (B, T), 0 where there is no token."""
+    """Return the log-probabilities as a tensor (B, T), 0 where a row of `like` has no token."""
     found = torch.zeros(like.shape, dtype=torch.float32)
     for at, row in enumerate(logprobs):
         found[at, : len(row)] = torch.tensor(row)
@@ -137,26 +138,26 @@ def pad_logprobs(logprobs: Sequence[Sequence[float]], like: torch.Tensor) -> tor
 
 
 class KeepPendingBatches(TrainerCallback):
-    """Writes what is in flight beside each checkpoint, each process its own."""
+    """Writes the unlearned batches beside each checkpoint, one file for each process."""
 
     def __init__(self, pending: Callable[[int], Sequence[WrittenBatch]], rank: int) -> None:
-        """`pending` gives what is not learned from yet after so many steps."""
+        """Take a function that returns the unlearned batches after a given number of steps."""
         self._pending = pending
         self._rank = rank
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The checkpoint is whole already: one without this file begins its batches anew."""
+        """Write the file; a checkpoint without it is valid and samples these batches again."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_pending(pending_file(folder, self._rank), self._pending(int(state.global_step)))
 
 
 def pending_file(checkpoint: Path, rank: int) -> Path:
-    """Where a process keeps what is in flight."""
+    """Return the file in which a process keeps its unlearned batches."""
     return checkpoint / f"in_flight-{rank}.json"
 
 
 def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
-    """Write the batches; none where a second round is among them, whose first is not kept.
+    """Write the batches, or nothing if one of them holds a second round.
 
     Raises:
         StoreError: the file cannot be written.
@@ -172,7 +173,7 @@ def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
 
 
 def read_pending(file: Path, step: int, staleness: int) -> list[WrittenBatch]:
-    """What was in flight at that step and may still be learned from; none if there is no file."""
+    """Return the batches written ahead of that step; none if the file or the order is wrong."""
     try:
         lines = json.loads(file.read_text("utf-8"))
         batches = [WrittenBatch(**line) for line in lines]

@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next step, as far as it does not grow from step to step."""
+"""Keeps freed memory in the process for the next step, and returns it if it piles up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAD_BYTES = 256 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Tell glibc not to hand freed memory back to the system; False on another C library.
+    """Tell glibc to keep freed memory in the process; return False on another C library.
 
     A step's activations are some hundred megabytes in pieces that glibc maps and unmaps one by one:
     filling fresh pages took more time than the arithmetic of a small network.
@@ -34,7 +34,7 @@ _STATM = Path("/proc/self/statm")
 
 @dataclass(slots=True)
 class MemoryTrimmer:
-    """Hands retained memory back when the process has grown by half since it last did.
+    """Returns retained memory to the system when the process has grown by half since the last time.
 
     Texts of other lengths in every step leave holes that the next step does not fill: with a
     network of 135 million parameters a training that needs 4 GB grew to 12 GB in forty steps and
@@ -42,12 +42,12 @@ class MemoryTrimmer:
     """
 
     least: int = 4 * 2**30
-    """Bytes that are never too many: a small network keeps what it has."""
+    """Resident bytes below which nothing is returned."""
     held: int = 0
-    """Resident bytes after memory was handed back last."""
+    """Resident bytes after memory was last returned."""
 
     def trim_growth(self) -> bool:
-        """Call it after a step; returns whether memory was handed back."""
+        """Return memory if the process has grown too much, and tell whether it did."""
         if not _STATM.exists() or _resident_bytes() < max(self.least, self.held * 3 // 2):
             return False
         try:

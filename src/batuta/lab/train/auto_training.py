@@ -1,7 +1,7 @@
-"""`batuta train conductor --minutes`: a tuning, a fit to what it found, GRPO; the best is kept.
+"""`batuta train conductor --minutes`: a search, fitting to what it found, GRPO; the best is kept.
 
-Each stage ends by its share of the time (`StageClock`). What is left out of the choice of settings
-is as `TrainSettings` has it.
+Each stage ends at its share of the time (`StageClock`). Settings that are not chosen here keep the
+defaults of `TrainSettings`.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ from batuta.lab.train.supervision import (
 from batuta.lab.tune.stages import BEST_SINGLE
 
 END_SEARCH, END_FITTING = 0.4, 0.65
-"""The shares of the time by which these stages have ended."""
+"""Shares of the time at which these stages end."""
 END_FITTING_AT_MOST = 0.87
-"""Share of a short time after which fitting ends; reinforcement gains less by then."""
+"""The share at which fitting ends if the time is short: reinforcement then gains less."""
 HELD_SHARE, MOST_HELD = 0.2, 100
-"""The share of the questions on which policies are judged; the most, as each costs calls."""
+"""The share of the questions kept back for judging policies, and the most, as each costs calls."""
 LEAST_QUESTIONS = 32
-"""Questions with which a training can begin: the search divides what is not kept back."""
+"""The fewest questions for a training: the search needs some beside those kept back."""
 _GROUP, _QUESTIONS = 8, 16
-_STEPS_A_MINUTE, _MOST_STEPS = 40, 1500
+_STEPS_PER_MINUTE, _MOST_STEPS = 40, 1500
 _LEAST_SEARCH = 5.0
-"""Seconds without which no search is begun."""
+"""Seconds below which no search is started."""
 
 Choice = tuple[str, str, str]
-"""A setting, its value, and why."""
+"""A setting, its value, and the reason."""
 
 
 def count_kept_back(source: str) -> int:
-    """Return how many questions of a source are kept back.
+    """Return how many questions of a source are kept back for judging policies.
 
     Raises:
         ConfigError: it has too few different questions.
@@ -92,18 +92,18 @@ def count_kept_back(source: str) -> int:
 def choose_settings(
     *, pool: str, source: str, held: int, minutes: float, cores: int, output: Path, seed: int = 1
 ) -> tuple[TrainSettings, list[Choice]]:
-    """Return the settings, and what was chosen why.
+    """Return the chosen settings, and for each choice its value and reason.
 
     Args:
-        pool: whom to conduct.
-        source: of the questions.
+        pool: the workers, as `batuta ask --pool` names them.
+        source: the source of the questions.
         held: how many of them are kept back.
-        minutes: how long all of it may take.
-        cores: of this machine.
-        output: the folder.
-        seed: of everything.
+        minutes: the time for all stages.
+        cores: the cores of this machine.
+        output: the folder of the training.
+        seed: the seed of all random choices.
     """
-    steps = max(1, min(_MOST_STEPS, round(_STEPS_A_MINUTE * minutes)))
+    steps = max(1, min(_MOST_STEPS, round(_STEPS_PER_MINUTE * minutes)))
     optimiser = OptimiserSettings(
         sampler="own",
         steps=steps,
@@ -169,13 +169,13 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
 
 
 def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageClock) -> FitPlan:
-    """Time fitting on random workflows here, before anything is spent.
+    """Measure a step of fitting on random workflows, before anything is spent.
 
     Returns:
-        What fits as the machine is now.
+        The network and the step time that fit this machine now.
 
     Raises:
-        ConfigError: the time is too short to teach even a small network the syntax.
+        ConfigError: the time is too short for even a small network to learn the syntax.
     """
     set_threads(settings)
     pool = anyio.run(load_pool, settings)
@@ -197,7 +197,7 @@ def require_time(settings: TrainSettings, held: Sequence[Task], clock: StageCloc
 def train_within(
     settings: TrainSettings, clock: StageClock, *, command: Sequence[str], on_progress: AutoListener
 ) -> AutoReport:
-    """Go through all stages within the clock's time; the best policy is in the folder.
+    """Run all stages within the clock's time; the best policy is in the report's folder.
 
     Raises:
         ConfigError: the settings cannot be carried out.
@@ -234,10 +234,10 @@ def train_within(
         over = clock.until(1.0)
         if fit_single_worker(settings, pool, lessons, held, folder=report.folder, is_over=over):
             report.judgements.append({"stage": BEST_SINGLE, "right": single, "steps": 1.0})
-            said = "was worse than the best single worker: it now calls that one alone"
+            outcome = "was worse than the best single worker: it now calls that one alone"
         else:
-            said = "is worse than the best single worker, and the time is over"
-        on_progress(f"the best policy {said}")
+            outcome = "is worse than the best single worker, and the time is over"
+        on_progress(f"the best policy {outcome}")
     report.seconds = clock.used
     return report
 
@@ -250,7 +250,7 @@ def _fit_found(
     *,
     on_progress: AutoListener,
 ) -> TrainSettings:
-    """Fit the policy; return the settings as the found workflows need them."""
+    """Fit the policy to the found workflows; return the settings with the planned network."""
     lessons = add_random_lessons(found.targets, pool, settings.seed)
     texts = lesson_texts(settings, pool, lessons)
     plan = plan_fitting(settings, texts, max(clock.left(END_FITTING), 0.0))

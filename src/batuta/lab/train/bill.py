@@ -1,8 +1,8 @@
-"""What a training is expected to take: calls, tokens, dollars, time. Measured where it can be.
+"""What a training is expected to take: calls, tokens, dollars and time.
 
 A run of the same settings in the same folder is the best guide. Without one, random workflows over
-the training's own questions are priced, some real calls correct that where they are asked for, and
-the assumptions behind the time are said.
+the training's own questions are priced, real calls correct that if they are asked for, and each
+figure names its assumptions.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from batuta.language import render_workflow
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price
 
 PRICED_WORKFLOWS = 300
-"""Random workflows that are priced."""
+"""Number of random workflows that are priced."""
 RECENT_STEPS = 20
-"""Steps of an earlier run that say what comes next."""
+"""Last steps of an earlier run from which the figures are taken."""
 FRAME_BYTES = 1000
 """The assumed size of a worker's prompt beside the question and the replies that it reads."""
 SUBTASK_BYTES = 500
 """The assumed size of a subtask that a later step reads."""
 SECONDS_A_CALL = 15.0
-"""Assumed of a worker that is no simulation."""
+"""Assumed duration of a call, unless the workers are simulated."""
 SIMULATED_SECONDS = 0.0005
-"""Of a simulated worker's call, on one core."""
+"""Duration of a simulated worker's call on one core."""
 GENERATION_SPEED = {"cpu": 1e10, "cuda": 5e13}
-"""Operations a second that are assumed of a device while it writes."""
+"""Assumed operations per second of a device during generation."""
 LEARNING_SPEED = {"cpu": 3e10, "cuda": 2e14}
-"""And while the weights are moved."""
+"""Assumed operations per second during the update of the weights."""
 _SAMPLE_SEED = 1_900_000_000
 """The seed of the first run of a sample; a training's own seeds differ from it."""
 
@@ -69,27 +69,27 @@ _WORST_CASE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Expected of the whole training."""
+    """The expected consumption of the whole training."""
 
     workflows: int
-    """Completions that are run."""
+    """Completions that are executed."""
     steps: float
-    """Calls of a workflow."""
+    """Mean calls of a workflow."""
     calls: int
     tokens: int
-    """Of the workers."""
+    """Tokens of the workers, input and output."""
     usd: Decimal
-    """For the calls whose price is known."""
+    """Dollars for the calls whose price is known."""
     unpriced_calls: int | None
-    """Calls whose price is not known; None: an earlier run did not count them."""
+    """Calls without a known price; None if an earlier run did not count them."""
     depth: float | None
-    """Calls one after another; None: not told by an earlier run."""
+    """Mean number of calls in sequence; None if an earlier run did not record it."""
     source: str
-    """Where the figures come from."""
+    """Which runs or assumptions the figures rest on."""
 
 
 def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
-    """The last figures of a run in the same folder, if it was of the same policy and sizes."""
+    """Return the last metrics of a run in this folder if it had the same policy, pool and sizes."""
     try:
         text = (settings.output / SETTINGS_FILE).read_text("utf-8")
         before = TrainSettings.model_validate_json(text)
@@ -105,13 +105,13 @@ def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
 def estimate_cost(
     settings: TrainSettings, episodes: Sequence[Episode], lines: Sequence[dict[str, Any]]
 ) -> CostEstimate:
-    """What is expected to be spent, by an earlier run's figures or by random workflows."""
+    """Estimate what the workers will consume, from an earlier run's metrics or random workflows."""
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
-    told = [line for line in lines if line.get("steps")]
+    basis = [line for line in lines if line.get("steps")]
     return (
-        _measured_cost(workflows, told)
-        if told
+        _measured_cost(workflows, basis)
+        if basis
         else _priced_cost(workflows, episodes, settings.seed)
     )
 
@@ -160,7 +160,7 @@ def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> Cost
 
 
 def bound_workflow_usd(question: str, pool: Pool, unknown: Price) -> Decimal:
-    """Return what one workflow can cost at most, in dollars.
+    """Return the most that one workflow can cost, in dollars.
 
     It asks the dearest worker in every step, each reads all before it, and replies are as long as
     the worker may write.
@@ -190,18 +190,18 @@ def estimate_step_time(
     call_slots: int,
     simulated: bool,
 ) -> tuple[float, str]:
-    """Return the seconds of a step, by an earlier run's clock or by assumptions, and by which.
+    """Return the expected seconds of a step, and what they are based on.
 
     Args:
-        settings: of the training.
-        cost: what it is expected to take of the workers.
-        lines: the last figures of an earlier run.
-        parameters: of the policy.
-        prompt_tokens: of its longest prompt.
+        settings: the training.
+        cost: the expected consumption of the workers.
+        lines: the last metrics of an earlier run.
+        parameters: the parameters of the policy.
+        prompt_tokens: the tokens of the longest prompt.
         device: `cpu` or `cuda`.
-        processes: that train.
-        call_slots: calls that the pool takes at the same time.
-        simulated: whether the workers are.
+        processes: the processes that train.
+        call_slots: calls that the pool serves at the same time.
+        simulated: whether the workers are simulated.
     """
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
@@ -216,15 +216,15 @@ def estimate_step_time(
         running = max(waves, calls / call_slots) * SECONDS_A_CALL
         why = f"{SECONDS_A_CALL:g} s a call"
     writes, learns = GENERATION_SPEED[device], LEARNING_SPEED[device]
-    # Operations a parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing, which
-    # computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
+    # Operations per parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing,
+    # which computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
     groups, rows = o.questions / processes, o.questions * o.group / processes
     written = rows * o.completion / 2
     read = (rows if o.sampler == "transformers" else groups) * prompt_tokens
     learned = written + (groups if o.shares_prompts else rows) * prompt_tokens
-    thinking = 2 * (written / writes + read / learns)
-    thinking += (8 if o.gradient_checkpointing else 6) * learned / learns
-    return running + parameters * thinking, (
+    computing = 2 * (written / writes + read / learns)
+    computing += (8 if o.gradient_checkpointing else 6) * learned / learns
+    return running + parameters * computing, (
         f"assumed: {why}, {writes:.0e} operations a second while the policy writes and "
         f"{learns:.0e} while it reads and learns, completions of half their length"
     )
@@ -236,13 +236,13 @@ def estimate_step_time(
 async def correct_by_calls(
     settings: TrainSettings, assumed: CostEstimate, episodes: Sequence[Episode], calls: int
 ) -> tuple[CostEstimate, list[str]]:
-    """Run random workflows of the training's questions, of about so many calls together.
+    """Run random workflows over the training's questions, of about `calls` calls in total.
 
-    The calls are kept where the training keeps its own, and draw on its budget.
+    The calls go into the training's journal and count against its budget.
 
     Returns:
-        The estimate as they show it, as it is where none succeeded; and the reasons why a call of a
-        workflow failed, a sentence each: such workflows are not counted.
+        The corrected estimate, unchanged if no workflow succeeded; and one sentence for each call
+        that failed, whose workflow is not counted.
 
     Raises:
         BatutaError: the pool, the journal or a grader cannot be opened.
@@ -283,7 +283,7 @@ def _compare_sample(
     chosen: Sequence[tuple[Episode, Workflow]],
     rollouts: Sequence[GradedRollout],
 ) -> tuple[CostEstimate, list[str]]:
-    """Return the estimate times what the calls took of what was foretold of the same workflows."""
+    """Scale the estimate by real tokens and dollars over those predicted for the same workflows."""
     usage, cost, failures = ZERO_USAGE, ZERO_COST, list[str]()
     expected_usage, expected_cost, counted = ZERO_USAGE, ZERO_COST, 0
     for (episode, flow), rollout in zip(chosen, rollouts, strict=True):
@@ -292,24 +292,24 @@ def _compare_sample(
         failures += failed
         if failed or len(steps) < len(flow):
             continue
-        foretold = estimate_workflow(Question.of(episode.task.question), flow, episode.pool)
+        predicted = estimate_workflow(Question.of(episode.task.question), flow, episode.pool)
         counted += 1
         usage = sum((step.usage for step in steps), usage)
         cost = sum((step.cost for step in steps), cost)
-        expected_usage += foretold.usage
-        expected_cost += foretold.cost
+        expected_usage += predicted.usage
+        expected_cost += predicted.cost
     if not usage.total or not expected_usage.total:
         return assumed, failures
-    longer = Decimal(usage.total) / expected_usage.total
-    dearer = cost.usd / expected_cost.usd if expected_cost.usd else Decimal(1)
+    token_ratio = Decimal(usage.total) / expected_usage.total
+    usd_ratio = cost.usd / expected_cost.usd if expected_cost.usd else Decimal(1)
     corrected = replace(
         assumed,
-        tokens=round(assumed.tokens * longer),
-        usd=(assumed.usd * dearer).quantize(Decimal("0.0001")),
+        tokens=round(assumed.tokens * token_ratio),
+        usd=(assumed.usd * usd_ratio).quantize(Decimal("0.0001")),
         source=(
-            f"{assumed.source.partition(',')[0]}, {longer:.2f} times the assumed tokens and "
-            f"{dearer:.2f} times the dollars by {usage.calls} real calls in {counted} workflows, "
-            "every draft valid"
+            f"{assumed.source.partition(',')[0]}, {token_ratio:.2f} times the assumed tokens and "
+            f"{usd_ratio:.2f} times the dollars by {usage.calls} real calls in {counted} "
+            "workflows, every draft valid"
         ),
     )
     return corrected, failures
@@ -324,7 +324,7 @@ def add_spending(
     episodes: Sequence[Episode],
     found: Preflight,
 ) -> None:
-    """Add what the workers are expected to cost, what they can cost at most, and the budget."""
+    """Add the workers' expected and highest possible cost, and the budget, to the forecast."""
     o = settings.optimiser
     rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
     if settings.reward.executions > 1:
@@ -354,13 +354,13 @@ def add_spending(
 
 
 def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the limit in dollars, and note for how many steps it is expected to suffice."""
+    """Add the budget, and note for how many steps it is expected to suffice."""
     most, steps = settings.pool.max_usd, settings.optimiser.steps
     if most is None:
         return
     paid = paid_so_far(settings.output)
-    told = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
-    found.add("budget", float(most), "usd", told)
+    basis = f"pool.max_usd; ${paid:,.4f} of it are paid in {settings.output}"
+    found.add("budget", float(most), "usd", basis)
     left = most - paid
     if cost.usd > left:
         enough = max(0, int(steps * left / cost.usd))
@@ -371,19 +371,19 @@ def _add_budget(settings: TrainSettings, cost: CostEstimate, found: Preflight) -
 
 
 def _add_evaluation(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add what evaluation while training takes."""
+    """Add the cost of the evaluations during training."""
     e, steps = settings.evaluation, settings.optimiser.steps
     if not e.every:
         return
     times = 1 + len({*range(e.every, steps + 1, e.every), steps})
     share = Decimal(times * e.questions) / cost.workflows
     dollars = f" and ${cost.usd * share:,.2f}" if cost.usd else ""
-    told = f"{times} times {e.questions} questions kept back: about {round(cost.calls * share):,}"
-    found.add("evaluations", times, "count", f"{told} calls{dollars} beside those named here")
+    basis = f"{times} times {e.questions} questions kept back: about {round(cost.calls * share):,}"
+    found.add("evaluations", times, "count", f"{basis} calls{dollars} beside those named here")
 
 
 def _add_rejection_sampling(settings: TrainSettings, cost: CostEstimate, found: Preflight) -> None:
-    """Add the cost of rejection sampling, where it is asked for and not done yet."""
+    """Add the cost of rejection sampling if the settings ask for it and it has not run yet."""
     r, done = settings.rejection, settings.output / "rejection"
     if not r.rounds:
         return

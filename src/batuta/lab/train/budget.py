@@ -1,8 +1,8 @@
-"""A training's limit in dollars, `pool.max_usd`: reserved before each call, kept over resumptions.
+"""A training's limit in dollars, `pool.max_usd`: reserved before each call, kept when it resumes.
 
-Each process of a training has its part of the remaining money, and a file of what it has paid. A
-refused call tells nothing about the workflow that needed it, so the batch is not learned from and
-the training ends.
+Each process has an equal part of the remaining money, and a file of the calls that it has paid. A
+refused call says nothing about its workflow, so the policy does not learn from that batch and the
+training ends.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class BudgetSpentError(BatutaError):
 
 @final
 class TrainingBudget:
-    """The budget of one process of a training, including earlier ones in the same folder."""
+    """The budget of one process of a training, with what earlier ones in the same folder spent."""
 
     def __init__(self, settings: TrainSettings, folder: Path) -> None:
-        """Reads what was paid so far.
+        """Read what was paid so far.
 
         Raises:
-            ConfigError: calls are not kept, so what is asked again would be paid again uncounted.
+            ConfigError: the calls are not journaled, so a repeated one would be paid twice.
             StoreError: a list of paid calls cannot be read.
         """
         most = settings.pool.max_usd
@@ -57,10 +57,10 @@ class TrainingBudget:
         rank = int(os.environ.get("RANK", "0"))
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         self._paid = PaidCalls(_paid_file(folder, rank))
-        mine = self._paid.sum_up()[1]
-        self._others = paid_so_far(folder) - mine
-        left = max(most - mine - self._others, Decimal(0))
-        self._budget = TuneBudget(Allowance(usd=mine + left / processes), self._paid)
+        own = self._paid.sum_up()[1]
+        self._others = paid_so_far(folder) - own
+        left = max(most - own - self._others, Decimal(0))
+        self._budget = TuneBudget(Allowance(usd=own + left / processes), self._paid)
 
     @property
     def usd(self) -> Decimal:
@@ -68,7 +68,7 @@ class TrainingBudget:
         return self._budget.usd + self._others
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
-        """Return the client, whose calls draw on the budget."""
+        """Return a client whose calls count against the budget."""
         return _LimitedClient(BudgetedClient(client, worker, self._budget))
 
     def close(self) -> None:
@@ -88,11 +88,11 @@ class _LimitedClient:
 
     @property
     def identity(self) -> Identity:
-        """The client's."""
+        """The identity of the wrapped client."""
         return client_identity(self._client)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the reply of the client.
+        """Return the reply of the wrapped client.
 
         Raises:
             CallRefusedError: the budget does not suffice.
@@ -105,7 +105,7 @@ class _LimitedClient:
 
 
 def budget_problem(settings: TrainSettings) -> str | None:
-    """Return what keeps a budget from being kept, in a sentence; None if nothing does."""
+    """Return a sentence that says why the budget could not be kept, or None."""
     pool = settings.pool
     if pool.max_usd is None:
         return None
@@ -154,7 +154,7 @@ def is_refused(run: Run, grade: Grade | None) -> bool:
 
 
 def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -> None:
-    """Pass if every call of the workflows was paid.
+    """Return if the budget refused no call of the workflows.
 
     Raises:
         BudgetSpentError: the budget refused one.
@@ -167,7 +167,7 @@ def require_budget(rollouts: Iterable[Rollout], budget: TrainingBudget | None) -
 
 
 def describe_spending(budget: TrainingBudget) -> str:
-    """Return what is spent of what, in words."""
+    """Return a sentence that says how much of the budget is spent."""
     return (
         f"pool.max_usd = {format_usd(budget.max_usd)} does not suffice for another call, "
         f"{format_usd(budget.usd)} being spent"

@@ -19,27 +19,27 @@ _WRITTEN_BY_DEEPSPEED = "global_step*"
 
 
 def checkpoint_damage(path: Path) -> str | None:
-    """Say what is wrong with the checkpoint in that folder; None if nothing is found.
+    """Return what is wrong with the checkpoint in that folder, or None.
 
-    What PyTorch writes has a checksum for every tensor; of a safetensors file only the length is
-    known.
+    PyTorch's files have a checksum for every tensor; of a safetensors file only the length can be
+    checked.
     """
     return next(_find_damage(path), None)
 
 
 @contextmanager
-def refuse_strange_checkpoint(checkpoint: str | None) -> Iterator[None]:
-    """Refuse a checkpoint that cannot be loaded within the block.
+def refuse_unusable_checkpoint(checkpoint: str | None) -> Iterator[None]:
+    """Raise an error that says what to do if the block cannot load the checkpoint.
 
     Raises:
-        ConfigError: it is of another model or of other settings, or damaged all the same.
+        ConfigError: it belongs to another model or other settings, or is damaged.
     """
     try:
         yield
     except (*DAMAGE, SafetensorError) as error:
         reason = str(error).partition("\n")[0][:120]
         raise ConfigError(
-            f"{checkpoint} cannot be gone on from ({reason}): is it of another model or of other "
+            f"{checkpoint} cannot be resumed from ({reason}): is it of another model or of other "
             "settings? name another with --checkpoint, or begin anew without --resume"
         ) from None
 
@@ -58,7 +58,7 @@ def _find_damage(path: Path) -> Iterator[str]:
 
 
 def _is_state(path: Path) -> bool:
-    """Tell whether the trainer's state is there, and of the step that the folder is named after."""
+    """Tell whether the trainer's state exists and names the same step as the folder."""
     try:
         step = json.loads((path / STATE_FILE).read_bytes())["global_step"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -75,12 +75,12 @@ def _is_json(file: Path) -> bool:
 
 
 def _is_torch_archive(file: Path) -> bool:
-    """Tell whether every entry of the archive has its checksum."""
+    """Tell whether the checksum of every entry of the archive is right."""
     try:
         with zipfile.ZipFile(file) as archive:
             return archive.testzip() is None
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError):
-        return False  # a flipped bit in a header makes it an unsupported kind for zipfile
+        return False  # a flipped bit in a header can look like an unsupported compression
 
 
 def _is_safetensors(file: Path) -> bool:

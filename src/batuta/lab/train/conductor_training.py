@@ -1,4 +1,4 @@
-"""`batuta train conductor`: from settings to a trained policy."""
+"""`batuta train conductor`: trains a policy by reinforcement learning."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from batuta.rendering.terminal import write_error
 
 
 class Supervision(Protocol):
-    """Judges and watches a training while it goes on."""
+    """Judges and watches a training while it runs."""
 
     @property
     def keeps(self) -> bool:
-        """Whether it says itself which policy is the result."""
+        """Whether it chooses the resulting policy itself."""
         ...
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """The questions that policies are judged on."""
+        """Return the questions on which policies are judged."""
         ...
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """A step's workflows were run."""
+        """Receive the executed workflows of a step."""
         ...
 
     def make_callback(
@@ -67,13 +67,13 @@ class Supervision(Protocol):
         episodes: Sequence[Episode],
         keep: Callable[[], None],
     ) -> TrainerCallback:
-        """What the trainer calls at its steps; `keep` makes the policy as it is the result."""
+        """Return the callback for the trainer; `keep` writes the current policy as the result."""
         ...
 
 
 @final
 class _NoSupervision:
-    """Lets the training go on to its end."""
+    """Supervises nothing, so the training runs to its end."""
 
     keeps = False
 
@@ -90,7 +90,7 @@ class _NoSupervision:
 
 
 SAMPLES_PER_STEP = 4
-"""Workflows kept of a sampled step."""
+"""Workflows written to the samples file for each sampled step."""
 
 
 def train_conductor(
@@ -102,10 +102,10 @@ def train_conductor(
     checkpoint: str | None = None,
     supervision: Supervision | None = None,
 ) -> Path:
-    """Train the policy; with `resume`, from the last checkpoint on, or from the named one.
+    """Train the policy; with `resume`, from the newest checkpoint or the named one.
 
-    Under a supervision the policy that it kept is the result, in place of the last one; with an
-    evaluation it is that of the best checkpoint.
+    The result is the last policy, with an evaluation the best checkpoint's, and under a supervision
+    the one that it kept.
 
     Returns:
         The folder of the trained policy.
@@ -113,7 +113,7 @@ def train_conductor(
     Raises:
         ConfigError: the settings cannot be carried out.
         StoreError: the run folder cannot be written.
-        BudgetSpentError: `pool.max_usd` does not suffice; what was learned is kept.
+        BudgetSpentError: `pool.max_usd` does not suffice; the policy so far is kept.
     """
     retain_freed_memory()
     require_hub(settings.hub)
@@ -127,42 +127,44 @@ def train_conductor(
         settings.seed,
         word_dropout=settings.prompt.hidden,
     )
-    watching = supervision or _make_supervision(settings, folder)
-    held = watching.held_episodes(pool)
-    opening = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
-    main = int(os.environ.get("RANK", "0")) == 0
+    supervising = supervision or _make_supervision(settings, folder)
+    held = supervising.held_episodes(pool)
+    runner_factory = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
+    is_main = int(os.environ.get("RANK", "0")) == 0
 
     def record_rollouts(step: int, rollouts: Sequence[GradedRollout]) -> None:
-        watching.record_rollouts(rollouts)
-        if main and step % settings.log.sample_every == 0:
+        supervising.record_rollouts(rollouts)
+        if is_main and step % settings.log.sample_every == 0:
             folder.add_samples(step, rollouts[:: max(1, len(rollouts) // SAMPLES_PER_STEP)])
 
-    def note(line: dict[str, Any]) -> None:
-        if main:
+    def record_metrics(line: dict[str, Any]) -> None:
+        if is_main:
             folder.add_metrics(line)
             on_metrics(line)
 
-    reward = RewardFunction(settings, asked, opening, record_rollouts)
-    trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
+    reward = RewardFunction(settings, asked, runner_factory, record_rollouts)
+    trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=record_metrics)
     keep = partial(_keep_policy, trainer, settings, folder, pool)
-    trainer.add_callback(watching.make_callback(trainer, reward=reward, episodes=held, keep=keep))
+    trainer.add_callback(
+        supervising.make_callback(trainer, reward=reward, episodes=held, keep=keep)
+    )
     restore_pending(trainer, settings, before)
-    if main:
+    if is_main:
         _begin_run(settings, folder, command, before=before, resume=resume)
-    whole = _run_trainer(trainer, reward, opening, before)
-    _keep_result(trainer, keep, watching, whole=whole)
+    whole = _run_trainer(trainer, reward, runner_factory, before)
+    _keep_result(trainer, keep, supervising, whole=whole)
     if not whole:
-        _end_by_budget(trainer, opening.budget, folder)
-    if main and settings.hub.repo:
+        _end_by_budget(trainer, runner_factory.budget, folder)
+    if is_main and settings.hub.repo:
         upload_policy(settings.hub, folder.policy)
     return folder.policy
 
 
 def _keep_result(
-    trainer: GRPOTrainer, keep: Callable[[], None], watching: Supervision, *, whole: bool
+    trainer: GRPOTrainer, keep: Callable[[], None], supervising: Supervision, *, whole: bool
 ) -> None:
     """Keep the best evaluated policy, else the last one, unless the supervision keeps its own."""
-    if not watching.keeps and (whole or trainer.state.global_step):
+    if not supervising.keeps and (whole or trainer.state.global_step):
         load_best(trainer)
         keep()
 
@@ -175,7 +177,7 @@ def _begin_run(
     before: Path | None,
     resume: bool,
 ) -> None:
-    """Write down what begins, and forget what came after the checkpoint."""
+    """Write the settings, and discard what was recorded after the checkpoint."""
     folder.begin(settings, command)
     folder.rewind(_checkpoint_step(before))
     if "wandb" in settings.log.to:
@@ -192,13 +194,13 @@ def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision
 def wandb_environment(
     settings: TrainSettings, folder: RunFolder, *, resume: bool
 ) -> dict[str, str]:
-    """Return the variables by which transformers' callback goes on with the same run."""
+    """Return the variables by which transformers' callback continues the same run."""
     run = folder.keep_wandb_id(settings.log.wandb_id, resume=resume)
     return {"WANDB_RUN_ID": run, "WANDB_RESUME": "allow"}
 
 
 def policy_card(settings: TrainSettings) -> ConductorCard:
-    """What serving must know of the policy."""
+    """Return what serving must know about the policy."""
     return ConductorCard(
         name=settings.name,
         rendering=settings.prompt.rendering(),
@@ -210,7 +212,7 @@ def policy_card(settings: TrainSettings) -> ConductorCard:
 def _keep_policy(
     trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
 ) -> None:
-    """Writes the policy as it is, with its card; every process takes part."""
+    """Write the policy as it is now, with its card; every process must call it."""
     trainer.save_model(str(folder.policy))
     if int(os.environ.get("RANK", "0")) == 0:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
@@ -220,7 +222,7 @@ def _keep_policy(
 def _run_trainer(
     trainer: GRPOTrainer,
     reward: RewardFunction,
-    opening: RolloutRunnerFactory,
+    runner_factory: RolloutRunnerFactory,
     checkpoint: Path | None,
 ) -> bool:
     """Train and close every connection; return whether the budget sufficed to the end."""
@@ -234,17 +236,17 @@ def _run_trainer(
     else:
         return True
     finally:
-        for closing in (reward.cancel, opening.close):
+        for closing in (reward.cancel, runner_factory.close):
             asyncio.run_coroutine_threadsafe(closing(), trainer.async_loop).result()
 
 
 def _checkpoint_step(checkpoint: Path | None) -> int:
-    """The step after which it was written; 0: there is none."""
+    """Return the step of the checkpoint; 0 if there is none."""
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 async def load_pool(settings: TrainSettings) -> Pool:
-    """The workers, without a connection that lasts."""
+    """Load the pool of the settings without keeping a connection open."""
     async with HttpTransport() as http:
         return (
             await load_config(http, pool=settings.pool.source, conductor="best", time_scale=0.0)
@@ -252,14 +254,14 @@ async def load_pool(settings: TrainSettings) -> Pool:
 
 
 def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
-    """Return the checkpoint to go on from: the named one, or the newest; None if there is none.
+    """Return the checkpoint to resume from: the named one, or the newest; None if there is none.
 
     Args:
-        folder: of the training.
+        folder: the folder of the training.
         name: `checkpoint-20`, its folder, `20`, or `best`: the best one that was evaluated.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it is not whole.
+        ConfigError: there is no such checkpoint, or it is damaged.
     """
     if name is None:
         return last_checkpoint(folder)
@@ -279,9 +281,9 @@ def find_checkpoint(folder: RunFolder, name: str | None) -> Path | None:
 
 
 def last_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the newest whole checkpoint; None if there is none, so that training begins anew.
+    """Return the newest undamaged checkpoint, or None.
 
-    Which newer ones are damaged and passed over is said on standard error.
+    Damaged ones that are newer are named on standard error.
     """
     for _, path in reversed(folder.list_checkpoints()):
         damage = checkpoint_damage(path)
@@ -296,9 +298,9 @@ def last_checkpoint(folder: RunFolder) -> Path | None:
 
 @final
 class _KeepStepStart(TrainerCallback):
-    """Remembers the random state and the token count at a step's start, before drafts are sampled.
+    """Remembers the random state and token count before a step samples its drafts.
 
-    A training resumed from there samples the same drafts, whose finished calls are kept.
+    A training that resumes from there samples the same drafts, whose finished calls are journaled.
     """
 
     def __init__(self) -> None:
@@ -306,13 +308,13 @@ class _KeepStepStart(TrainerCallback):
         self._step, self._tokens = 0, 0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Remember them."""
+        """Remember the random state and the token count."""
         self._step, self._tokens = state.global_step, state.num_input_tokens_seen
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
         self._random = (random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)  # noqa: NPY002 - what transformers keeps
 
     def restore(self, state: Any) -> None:
-        """Go back to them."""
+        """Restore the random state and the token count if a step is unfinished."""
         if self._random is None or self._step != state.global_step:
             return  # no step is unfinished
         state.num_input_tokens_seen = self._tokens
@@ -325,7 +327,7 @@ class _KeepStepStart(TrainerCallback):
 
 
 def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
-    """Write a checkpoint of the steps that have ended, unless there is one or none has ended."""
+    """Write a checkpoint of the finished steps, unless it exists or no step has finished."""
     step = int(trainer.state.global_step)
     if not step or (Path(trainer.args.output_dir) / f"checkpoint-{step}").is_dir():
         return
@@ -335,7 +337,7 @@ def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
 
 
 def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
-    """Raise what a person needs to know.
+    """Raise an error that says what was kept and how to continue.
 
     Raises:
         BudgetSpentError: always.

@@ -1,4 +1,4 @@
-"""Correction for an engine whose probabilities differ slightly from the trainer's.
+"""Correction for an inference engine whose probabilities differ slightly from the trainer's.
 
 vLLM samples with its own kernels, so a token's probability there differs slightly from the one used
 for the gradient. TRL weights the loss by the ratio of the two; this module translates its options,
@@ -14,11 +14,11 @@ import torch
 from batuta.lab.train.settings import OptimiserSettings
 
 _MODES = {"token": "token_truncate", "sequence": "sequence_mask"}
-"""TRL's name of each correction."""
+"""TRL's name for each correction."""
 
 
 def correction_options(o: OptimiserSettings) -> dict[str, Any]:
-    """Return the correction in TRL's words."""
+    """Return the correction as TRL's options."""
     if o.correction == "none":
         return {"vllm_importance_sampling_correction": False}
     return {
@@ -39,12 +39,12 @@ def count_beyond_limit(
     """Count the ratios above the limit, and all ratios: a tensor of two numbers.
 
     Args:
-        learned_BT: log-probabilities of the tokens where the gradient is computed, in nats.
-        sampled_BT: the same as the engine told them; not a number where it told none.
+        learned_BT: the tokens' log-probabilities in the trainer, in nats.
+        sampled_BT: the same as the engine reported them; NaN where it reported none.
         mask_BT: 1 where a completion has a token.
-        whole: whether a ratio is that of a whole completion, which TRL then leaves out of the
-            loss, or that of a token, which TRL cuts down to the limit.
-        limit: of a ratio.
+        whole: compare whole completions, which TRL masks above the limit, and not single tokens,
+            which it truncates to the limit.
+        limit: the greatest ratio that is left alone.
     """
     on_BT = mask_BT.bool()
     diff_BT = torch.nan_to_num((learned_BT - sampled_BT) * mask_BT, nan=0.0)

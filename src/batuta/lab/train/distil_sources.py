@@ -1,4 +1,4 @@
-"""Workflows that were found elsewhere, as examples: a file of drafts, or the folder of a tuning."""
+"""Workflows to distil from: a file of drafts, or the folder that `batuta tune` wrote."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from batuta.language import parse_workflow, render_workflow
 from batuta.rendering.terminal import write_error
 
 WORKFLOWS = "workflows.jsonl"
-"""The file in a tuning's folder: each of its questions with the workflow found for it."""
+"""The file in a tuning's folder that holds each question with the workflow found for it."""
 
 
 def read_found_workflows(
     folder: Path, pool: Pool, without: frozenset[str] = frozenset()
 ) -> list[tuple[Task, Workflow]]:
-    """Read the questions of a tuning and what it runs on them.
+    """Read the questions of a tuning with the workflows that it chose for them.
 
     Args:
-        folder: where `batuta tune` wrote.
-        pool: whom the policy is to conduct.
-        without: keys of questions that are kept back, which are left out.
+        folder: the folder that `batuta tune` wrote.
+        pool: the workers that the policy will conduct.
+        without: keys of the questions kept back, which are left out.
 
     Raises:
-        ConfigError: there are none, or the pool lacks a worker of theirs.
+        ConfigError: there are no workflows, or one calls a worker that the pool lacks.
     """
     path = folder / WORKFLOWS
     if not path.is_file():
@@ -47,15 +47,15 @@ def read_found_workflows(
         lacks = f"the pool has no worker {', '.join(absent)}" if absent else "it is empty"
         raise ConfigError(f"{path} cannot be learned from: {lacks}")
     left = [each for each in found if text_key(each[0].question) not in without]
-    _tell_left_out(path, len(found) - len(left), any_left=bool(left))
+    _report_left_out(path, len(found) - len(left), any_left=bool(left))
     return left
 
 
-def _tell_left_out(path: Path, many: int, *, any_left: bool) -> None:
-    """Say how many workflows are left out, as their questions are kept back.
+def _report_left_out(path: Path, many: int, *, any_left: bool) -> None:
+    """Report how many workflows are left out because their questions are kept back.
 
     Raises:
-        ConfigError: no other is left.
+        ConfigError: none is left.
     """
     if many and not any_left:
         raise ConfigError(
@@ -88,7 +88,7 @@ def make_tuned_examples(
     pool: Pool,
     found: Sequence[tuple[Task, Workflow]],
 ) -> list[list[TrainingExample]]:
-    """Prompts as the policy will meet them; a question whose workers are not listed is left out."""
+    """Render each question as the policy will read it, except where a worker is not listed."""
     episodes = make_episodes(
         [task for task, _ in found],
         pool,
@@ -110,10 +110,10 @@ def make_tuned_examples(
 
 
 def digest_source(source: Path) -> str:
-    """Of the bytes that are learned from: a stage that is gone on with has to find the same.
+    """Return a digest of what is learned from, so that a resumed stage finds the same.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     path = source / WORKFLOWS if source.is_dir() else source
     try:
@@ -131,7 +131,7 @@ def read_examples(
     *,
     without: frozenset[str] = frozenset(),
 ) -> list[list[Example]]:
-    """Read the examples of a file, those of one prompt together.
+    """Read the examples of a file, grouped by prompt.
 
     A row is a draft: `question`, the workers that are listed, as `pool` (ids of the settings'
     pool) or as `workers` (each an `id` and what its card says, a `description` and `shares` in
@@ -170,7 +170,7 @@ def read_examples(
         episode = Episode(number=number, task=task, pool=listed, seed=number)
         prompt = render_chat_prompt(tokenizer, episode.request(rendering))
         groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
-    _tell_left_out(path, left_out, any_left=bool(groups))
+    _report_left_out(path, left_out, any_left=bool(groups))
     if not groups:
         raise ConfigError(f"{path} holds no drafts")
     return list(groups.values())

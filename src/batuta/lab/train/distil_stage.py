@@ -1,8 +1,8 @@
-"""The policy is fitted to workflows that a search has found; nobody is called.
+"""Fits the policy to workflows that a search has found, without calling a worker.
 
-A stage between the SFT warm-up and reinforcement learning. What was found is a file of drafts
-(`batuta train distil`), or the folder of `batuta tune`, whose workflows stand in the place of
-rejection sampling (`batuta train conductor --from`).
+A stage between the SFT warm-up and reinforcement learning. It reads a file of drafts (`batuta train
+distil`), or the folder of `batuta tune`, whose workflows then replace rejection sampling (`batuta
+train conductor --from`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import DistilSettings, TrainSettings
 
 _SPARE = 9
-"""Tokens of a draft beyond the longest one that was found."""
+"""Tokens that a draft may be longer than the longest one found."""
 _PASSES = 40
-"""Times that each example of a tuning is seen where the settings allow fewer steps."""
+"""Passes over a tuning's examples if the settings do not say how many steps."""
 
 
 def run_distillation(
@@ -45,25 +45,25 @@ def run_distillation(
     *,
     resume: bool = False,
 ) -> Path:
-    """Fit the policy to what a search has found.
+    """Fit the policy to workflows that a search has found.
 
     Args:
-        settings: the file; the pool is the one that the workflows' workers are of.
+        settings: the training; its pool must have the workflows' workers.
         source: JSON lines of `question`, `pool` (ids, in the order they are listed) or `workers`
             (with their cards), `draft` and, if it is not 1, `weight`, whose drafts of one question
             over one pool share their prompt; lines of `drill` may stand between them
             (`distil_sources`); or the folder that `batuta tune` wrote. Both are fitted as `distil`
             says; what it leaves open of batch, steps and learning rate is, for a folder, that of
             rejection sampling.
-        on_step: hears each step's number, of how many, and its loss.
-        resume: go on from where the same stage was killed.
+        on_step: called with each step's number, the number of steps, and the loss.
+        resume: continue where the same stage was killed.
 
     Returns:
         The folder of the fitted policy, from which reinforcement learning begins.
 
     Raises:
-        ConfigError: the settings cannot be carried out, the source cannot be used, or what was
-            found is longer than the policy may write.
+        ConfigError: the settings cannot be carried out, the source cannot be used, or a
+            workflow is longer than the policy may write.
         StoreError: the folder cannot be written.
     """
     start = require_policy_start(settings, "distilled")
@@ -84,7 +84,7 @@ def run_distillation(
         fitting = _fit_of_tuning(settings, len(groups))
     log = RunFolder(settings.output).log_losses("distilled")
 
-    def tell(step: int, loss: FitLoss) -> None:
+    def report_step(step: int, loss: FitLoss) -> None:
         log(step, loss.shown, loss.drills)
         on_step(step + 1, fitting.steps, loss.shown)
 
@@ -97,7 +97,7 @@ def run_distillation(
         batches=draw_groups(groups, fitting.batch, Random(f"distil {settings.seed}")),
         steps=fitting.steps,
         learning_rate=fitting.learning_rate,
-        on_step=tell,
+        on_step=report_step,
         autocast=bf16_autocast(settings),
         is_over=lambda share: (
             fitting.minutes is not None and checkpoint.seconds > 60 * fitting.minutes * share
@@ -110,7 +110,7 @@ def run_distillation(
 def _require_room(
     groups: Sequence[Sequence[TrainingExample]], tokenizer: Any, completion: int
 ) -> None:
-    """What is learned must fit into a draft: of what is cut off, nothing can be run.
+    """Check that every workflow fits in a completion, as a truncated one could not be run.
 
     Raises:
         ConfigError: a workflow is longer than the policy may write.
@@ -125,7 +125,7 @@ def _require_room(
 
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
-    """How long and how fast the workflows of a tuning are learned."""
+    """Return the settings of fitting, completed for a tuning's workflows."""
     own, said = settings.rejection, settings.distil
     steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
     usual = {"steps": steps, "batch": own.batch, "learning_rate": own.learning_rate}
@@ -137,7 +137,7 @@ def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
 def draw_groups(
     groups: Sequence[Sequence[Example]], size: int, rng: Random
 ) -> Iterator[list[Example]]:
-    """Batches of about `size` examples without end: all groups in a random order, then again."""
+    """Yield batches of about `size` examples without end, each pass in a new random order."""
     batch: list[Example] = []
     while True:
         for group in rng.sample(groups, len(groups)):

@@ -1,4 +1,4 @@
-"""What is asked in which step: a task, a pool and a seed for every question, known beforehand."""
+"""Episodes: the task, pool and seed of every question of a training, known beforehand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batuta.language import PromptOptions, conductor_request
 
 DROPPED_WORD = "_"
 SHUFFLED_SHARE = 0.5
-"""Share of the hidden words that are told by their letters, in any order."""
+"""Share of the hidden words that appear with their letters shuffled."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
@@ -24,16 +24,17 @@ class Episode:
     """A question as the policy meets it."""
 
     number: int
-    """Counts all questions of the training, in order."""
+    """Number of the question in the whole training."""
     task: Task
     pool: Pool
-    """The workers it may call, in the order it sees them."""
+    """The workers it may call, in the order in which it sees them."""
     seed: int
     policy_question: str | None = None
-    """The question as the policy reads it; None: as it is. Workers always read it as it is."""
+    """The question as the policy reads it, if words are hidden from it; workers read the task's
+    own."""
 
     def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
-        """The policy's prompt, in the first round or after one that was run."""
+        """Return the policy's prompt for the first round, or for the round after `previous`."""
         context = PlanningContext(
             question=Question.of(self.policy_question or self.task.question),
             pool=self.pool,
@@ -44,7 +45,7 @@ class Episode:
 
 
 def render_chat_prompt(tokenizer: Any, request: Request) -> str:
-    """The request in the policy's chat format, up to where the draft begins."""
+    """Return the request in the policy's chat format, up to where the draft begins."""
     messages = [{"role": "user", "content": request.messages[0].text}]
     opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return f"{opened}{request.prefill or ''}"
@@ -58,14 +59,14 @@ def make_episodes(
     *,
     word_dropout: float = 0.0,
 ) -> list[Episode]:
-    """One episode a task, each with its own draw from the pool.
+    """Return one episode for each task, with its own part of the pool.
 
     Args:
-        tasks: what is asked.
-        pool: who can be called.
-        settings: how each episode draws from it.
-        seed: of the draws.
-        word_dropout: share of the words that the policy does not get to read.
+        tasks: the questions.
+        pool: all workers.
+        settings: how each episode draws its workers.
+        seed: the seed of the draws.
+        word_dropout: share of a question's words that are hidden from the policy.
     """
     return [
         Episode(
@@ -82,12 +83,12 @@ def make_episodes(
 
 
 def apply_word_dropout(text: str, share: float, rng: Random) -> str:
-    """The text with about that share of its words hidden; figures and signs stay.
+    """Return the text with about that share of its words hidden; digits and punctuation stay.
 
-    A small policy made from nothing knows a question by the few words that it was trained on. With
-    some of them hidden it must use all there is, and depends less on the wording. Of each clause
-    another share is hidden, mostly nearly all or nearly none: so a clause looks that is worded in a
-    new way. Half of the hidden words have their letters shuffled instead, as words not met before.
+    A small policy trained from scratch recognises a question by the few words of its training. With
+    some of them hidden it must use the others, and depends less on the wording. The share differs
+    from clause to clause, mostly nearly all or nearly none, as if a clause were worded in a new
+    way. Half of the hidden words have their letters shuffled instead, like unknown words.
     """
     if not share:
         return text
@@ -107,7 +108,7 @@ def apply_word_dropout(text: str, share: float, rng: Random) -> str:
 
 
 def draw_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:
-    """The workers that one question lists."""
+    """Return the workers that one question lists, drawn as the settings say."""
     drawn = pool
     if settings.fewest is not None and rng.random() >= settings.whole:
         most = min(settings.most or len(pool), len(pool))

@@ -1,4 +1,4 @@
-"""Evaluation during training, on questions kept back; the best checkpoint is kept as well."""
+"""Evaluation on questions kept back during training; the best checkpoint is kept as well."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
 
 _FIRST_SEED = 7
-"""The seed of the first question's run, the same in all evaluations: only the policy differs."""
+"""The seed of the first question's run; it is the same in all evaluations, to compare policies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldResult:
-    """The result of one question that was kept back."""
+    """The result of one question kept back."""
 
     right: float | None
-    """The grade; None: a worker's outage, which is not counted."""
+    """The grade; None if a worker's outage prevented one."""
     reward: float | None
     valid: bool
     steps: int
@@ -39,7 +39,7 @@ class HeldResult:
 
     @staticmethod
     def of(rollout: GradedRollout) -> HeldResult:
-        """Return what is counted of a rollout."""
+        """Return the result of a rollout."""
         rounds, grade = rollout.run.rounds, rollout.grade
         valid = bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
         score = (grade.score or 0.0) if grade else 0.0
@@ -55,28 +55,28 @@ class HeldResult:
 
 @final
 class TrainingEvaluation:
-    """Evaluates at regular steps; it is the `Supervision` of `train_conductor`."""
+    """Evaluates a policy every few steps; a `Supervision` of `train_conductor`."""
 
     keeps = False
 
     def __init__(self, settings: TrainSettings, held: Sequence[Task], folder: RunFolder) -> None:
-        """Keep what an evaluation needs.
+        """Store the settings, the questions and the folder.
 
         Args:
-            settings: of the training.
-            held: the questions that are kept back.
-            folder: where the figures of each evaluation are written.
+            settings: the training.
+            held: the questions kept back.
+            folder: the folder to which each evaluation's figures are written.
         """
         self._settings = settings
         self._held = held
         self._folder = folder
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the questions that were kept back, as the policy meets them."""
+        """Return the questions kept back as episodes."""
         return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Note nothing: only what is kept back is counted."""
+        """Ignore the rollouts: only questions kept back are evaluated."""
 
     def make_callback(
         self,
@@ -86,7 +86,7 @@ class TrainingEvaluation:
         episodes: Sequence[Episode],
         keep: Callable[[], None],
     ) -> TrainerCallback:
-        """Return what the trainer calls at its steps; the best policy is kept at the end."""
+        """Return the callback that evaluates; the best policy is kept at the end."""
         del keep
         return EvaluationCallback(
             self._settings, self._folder, trainer, reward=reward, episodes=episodes
@@ -113,14 +113,14 @@ class EvaluationCallback(TrainerCallback):
         self._episodes = episodes
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate the start, or the checkpoint where a killed training had not got to it."""
+        """Evaluate the starting policy, or a checkpoint that was not evaluated before a kill."""
         step = int(state.global_step)
         told = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
         if step not in told and self._is_due(step, state) and self._is_best(step, state) and step:
             state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate where it is due; a policy that is the best so far gets a checkpoint."""
+        """Evaluate if it is due, and request a checkpoint if the policy is the best so far."""
         step = int(state.global_step)
         if self._is_due(step, state) and self._is_best(step, state):
             control.should_save = True
@@ -129,7 +129,7 @@ class EvaluationCallback(TrainerCallback):
         return step % self._settings.evaluation.every == 0 or step == state.max_steps
 
     def _is_best(self, step: int, state: Any) -> bool:
-        """Evaluate, and tell whether the step is the best one after the start so far."""
+        """Evaluate, and tell whether this step, not the start, has the best figure so far."""
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         value = line[self._settings.evaluation.metric]
         before = state.best_metric if state.best_global_step else None
@@ -142,7 +142,7 @@ class EvaluationCallback(TrainerCallback):
         return better
 
     def _log(self, line: dict[str, Any], state: Any) -> None:
-        """Hand the figures to TensorBoard and Weights & Biases; the step's own are still logged."""
+        """Log the figures to TensorBoard and Weights & Biases without losing the step's own log."""
         trainer, told = self._trainer, {f"eval_{k}": v for k, v in line.items() if v is not None}
         logs_step = trainer.control.should_log
         trainer.callback_handler.on_log(trainer.args, state, trainer.control, told)
@@ -152,7 +152,7 @@ class EvaluationCallback(TrainerCallback):
 def evaluate_policy(
     trainer: Any, reward: RewardFunction, episodes: Sequence[Episode], step: int
 ) -> dict[str, Any]:
-    """Return the figures of the policy as it is, over all processes; it writes greedily.
+    """Return the figures of the current policy over all processes, sampled greedily.
 
     Raises:
         CallRefusedError: the training's budget does not suffice.
@@ -172,7 +172,7 @@ def evaluate_policy(
 
 
 def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
-    """Return the figures of an evaluation; what no question tells is None."""
+    """Return the means of an evaluation; None where no question counts."""
     right = [each.right for each in found if each.right is not None]
     rewards = [each.reward for each in found if each.reward is not None]
     return {
@@ -187,14 +187,14 @@ def sum_up_held(found: Sequence[HeldResult]) -> dict[str, Any]:
 
 
 def load_best(trainer: Any) -> None:
-    """Make the best evaluated policy the trainer's own; without one it stays as it is."""
+    """Load the best evaluated policy into the trainer; without one the last policy stays."""
     state = trainer.state
     if state.best_model_checkpoint and state.best_global_step != state.global_step:
         trainer._load_best_model()  # noqa: SLF001
 
 
 def describe_evaluation(folder: Path, metric: str) -> str | None:
-    """Return, in a sentence, which policy is the best; None: nothing was evaluated."""
+    """Return a sentence about the policy that is best by `metric`, or None."""
     lines = [line for line in read_jsonl(folder / EVALUATION_FILE) if line[metric] is not None]
     later = [line for line in lines if line["step"]]
     if not later:

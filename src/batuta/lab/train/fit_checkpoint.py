@@ -1,4 +1,4 @@
-"""Where a fit by likelihood goes on after it was killed: weights, optimiser, how far it came."""
+"""Checkpoints of a fit by likelihood, from which a killed stage resumes."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.settings import TrainSettings
 
 DAMAGE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, pickle.PickleError)
-"""What reading a file raises that is cut off, something else, or of another network."""
+"""Errors of reading a file that is truncated, of another kind, or of another network."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FitCheckpoint:
-    """One file, written anew every so many steps and forgotten when the stage has ended."""
+    """One file, rewritten every `every` steps and removed when the stage has ended."""
 
     path: Path
     every: int
-    """Steps from one writing to the next."""
+    """Steps between two checkpoints."""
     made_of: str
-    """What is fitted to what: a checkpoint of something else is refused."""
+    """Digest of the settings and examples; a checkpoint with another one is refused."""
     resume: bool
-    """Whether a file that is there is gone on from; else it is written over."""
+    """Resume from an existing file instead of overwriting it."""
     before: float = 0.0
     """Seconds that the fit took before it was killed."""
     began: float = field(default_factory=monotonic)
 
     @classmethod
     def of_stage(cls, settings: TrainSettings, stage: str, source: str, *, resume: bool) -> Self:
-        """The checkpoint of a stage in the settings' folder.
+        """Return the checkpoint of a stage in the settings' folder.
 
         Args:
-            settings: every one that decides what is learned is part of what it is made of.
+            settings: the training; those settings that decide what is learned go into the digest.
             stage: `warmup` or `distilled`.
-            source: digest of the examples, where they are a file.
-            resume: whether to go on from what is there.
+            source: the digest of the examples' file, if there is one.
+            resume: resume from an existing file.
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
-        decides = {"seed", "policy", "curriculum", "pool", "prompt", *own}
-        said = settings.model_dump_json(include=decides) + stage + source
+        fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
+        said = settings.model_dump_json(include=fields) + stage + source
         made_of = hashlib.sha256(said.encode()).hexdigest()
         path = settings.output / f"{stage}.checkpoint"
         return cls(path=path, every=settings.log.checkpoint_every, made_of=made_of, resume=resume)
 
     @property
     def seconds(self) -> float:
-        """How long the fit has taken, what was before it was killed included."""
+        """Seconds that the fit has taken, including those before it was killed."""
         return self.before + monotonic() - self.began
 
     def restore(self, learning: Sequence[torch.Tensor], optimiser: Any, schedule: Any) -> int:
-        """Put everything as it was at the last writing.
+        """Restore weights, optimiser, learning rate and random state.
 
         Returns:
-            The steps done; 0: there is nothing to go on from.
+            The steps done; 0 if there is no checkpoint.
 
         Raises:
-            ConfigError: the file is damaged, or of another fit.
+            ConfigError: the file is damaged or belongs to another fit.
         """
         if not self.resume or not self.path.is_file():
             self.remove()
@@ -84,7 +84,7 @@ class FitCheckpoint:
         except DAMAGE as error:
             reason = str(error).partition("\n")[0][:120]
             raise ConfigError(
-                f"{self.path} cannot be gone on from ({reason}); without --resume the stage begins "
+                f"{self.path} cannot be resumed from ({reason}); without --resume the stage begins "
                 "anew"
             ) from None
         self.before = float(kept["seconds"])
@@ -93,7 +93,7 @@ class FitCheckpoint:
     def keep(
         self, done: int, learning: Sequence[torch.Tensor], optimiser: Any, schedule: Any
     ) -> None:
-        """Write the file, where so many steps are done that it is time.
+        """Write the file if `done` is a multiple of `every`.
 
         Raises:
             StoreError: the disk is full.
@@ -120,10 +120,10 @@ class FitCheckpoint:
             raise StoreError(f"the checkpoint {self.path} cannot be written: {reason}") from None
 
     def remove(self) -> None:
-        """Forget it: the stage has ended, or begins anew."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
     def end(self, folder: Path) -> Path:
-        """The stage is written to that folder: the checkpoint is not needed any more."""
+        """Delete the checkpoint of a finished stage, and return the stage's folder."""
         self.remove()
         return folder

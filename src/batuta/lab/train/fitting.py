@@ -1,8 +1,8 @@
-"""Fitting a policy to examples by their likelihood: SFT warm-up, distilling, rejection sampling.
+"""Fits a policy to examples by likelihood: SFT warm-up, distilling, rejection sampling.
 
-An example is a whole draft behind its prompt, or a drill: a text of which parts are learned. A
-drill practises one thing, as ranking three numbers, for a tenth of a draft's price, which has the
-prompt to read first.
+An example is a prompt with its draft, or a drill: a text of which parts are learned. A drill
+practises one skill, such as ranking three numbers, at a tenth of the cost of a draft, whose prompt
+must be read first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from batuta.lab.train.fit_checkpoint import FitCheckpoint
 from batuta.lab.train.shared_prompt import completion_logprobs
 
 BATCH_PARTS = 3
-"""Of a batch that is fitted."""
+"""Parts into which a batch is split, by length."""
 
 
 class TrainingExample(NamedTuple):
-    """A prompt in the policy's chat format, and the draft that is to follow it."""
+    """A prompt in the policy's chat format, and the draft to be learned after it."""
 
     prompt: str
     draft: str
@@ -32,7 +32,7 @@ class TrainingExample(NamedTuple):
 
 
 class Drill(NamedTuple):
-    """A text in parts that are given and learned in turn; the first is given."""
+    """A text in parts that are alternately given and learned; the first one is given."""
 
     parts: tuple[str, ...]
     weight: float = 1.0
@@ -42,14 +42,14 @@ Example = TrainingExample | Drill
 
 
 class FitLoss(NamedTuple):
-    """What a step's examples cost before it, in nats a token; None where there were none."""
+    """Mean loss of a step's examples before its update, in nats a token; None without examples."""
 
     drafts: float | None
     drills: float | None = None
 
     @property
     def shown(self) -> float:
-        """Of the drafts, or where there are none of the drills."""
+        """The loss of the drafts, or of the drills if there are no drafts."""
         return next((loss for loss in self if loss is not None), 0.0)
 
 
@@ -66,24 +66,24 @@ def fit_examples(
     is_over: Callable[[float], bool] = lambda _: False,
     checkpoint: FitCheckpoint | None = None,
 ) -> None:
-    """Raise the likelihood of drafts, of what drills teach, and with `prompt_weight` of prompts.
+    """Maximise the likelihood of drafts and drills, and with `prompt_weight` that of prompts.
 
     Args:
         model: a causal language model, changed in place; with adapters, only they change.
-        tokenizer: of its texts.
+        tokenizer: the model's tokenizer.
         batches: at least `steps` of them.
-        steps: how many.
-        learning_rate: at its highest; it rises for 8 % of the steps and then falls to 0.
-        on_step: is told each step's number and losses.
-        prompt_weight: of a prompt's token, where a draft's has its example's weight; with 0 a
-            prompt is read once for all of its drafts in a batch.
-        autocast: the precision that is computed in; None: that of the weights.
-        is_over: whether a part of the time is over. Where the machine is slower than was thought,
-            steps are left out evenly, so that the learning rate has fallen to 0 in time.
-        checkpoint: from where it goes on, and where it is kept on the way; None: nothing is kept.
+        steps: the number of optimiser steps.
+        learning_rate: the peak; it rises for 8 % of the steps and then falls to 0.
+        on_step: called with each step's number and losses.
+        prompt_weight: the weight of a prompt's token, while a draft's token has its example's
+            weight; with 0 a prompt is read once for all of its drafts in a batch.
+        autocast: the context of the precision; None: the precision of the weights.
+        is_over: tells whether that share of the time is over. On a machine slower than expected,
+            steps are skipped evenly, so that the learning rate still falls to 0 in time.
+        checkpoint: where to resume from and to write to; None: no checkpoints.
 
     Raises:
-        ConfigError: the checkpoint is another training's, or damaged.
+        ConfigError: the checkpoint is damaged or belongs to another training.
         StoreError: the checkpoint cannot be written.
     """
     learning = [each for each in model.parameters() if each.requires_grad]
@@ -102,7 +102,7 @@ def fit_examples(
         batch = next(batches)
         with autocast or nullcontext():
             loss = add_gradients(model, tokenizer, batch, prompt_weight)
-        if torch.nn.utils.clip_grad_norm_(learning, 1.0).isfinite():  # else it would spoil them all
+        if torch.nn.utils.clip_grad_norm_(learning, 1.0).isfinite():  # else all weights turn NaN
             optimiser.step()
         schedule.step()
         while schedule.last_epoch < steps - 1 and is_over((schedule.last_epoch + 1) / steps):
@@ -118,9 +118,9 @@ def fit_examples(
 def add_gradients(
     model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float = 0.0
 ) -> FitLoss:
-    """Add the gradients of the batch's mean loss by weight, and say what it was.
+    """Add the gradients of the batch's weighted mean loss, and return the loss.
 
-    Drafts of one prompt share its reading, where nothing of the prompt is learned.
+    Drafts of one prompt share one pass over it, unless the prompt itself is learned.
     """
     drafts = [one for one in batch if isinstance(one, TrainingExample)]
     rows = [_tokenize_example(one, tokenizer, prompt_weight) for one in drafts]
@@ -134,7 +134,7 @@ def add_gradients(
 
 
 class _Row(NamedTuple):
-    """An example's token ids, each one's weight, and whether it is to be written."""
+    """Token ids of an example, the weight of each, and whether each is to be written."""
 
     ids: list[int]
     weights: list[float]
@@ -159,10 +159,10 @@ def _tokenize_example(one: Example, tokenizer: Any, prompt_weight: float = 0.0) 
 
 
 def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float | None:
-    """The gradients of these rows' part of the loss; the mean over what is to be written, nats.
+    """Add the gradients of these rows' part of the loss; return their mean loss in nats per token.
 
-    In parts by length, so that short examples are not padded to the longest, and with the logits of
-    those tokens only that have a weight.
+    Rows are split by length, so that short ones are not padded to the longest, and logits are
+    computed only for tokens with a weight.
     """
     if not rows:
         return None
@@ -189,7 +189,7 @@ def _add_rows(model: Any, rows: Sequence[_Row], pad: int, whole: float) -> float
 def _pad_rows(
     rows: Sequence[_Row], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, each next token's weight and whether it is written, and what is no padding."""
+    """Return token ids, each next token's weight, whether it is written, and the attention mask."""
     shape = len(rows), max(len(row.ids) for row in rows)
     ids = torch.full(shape, pad)
     weights = torch.zeros(shape)
@@ -207,7 +207,7 @@ def _pad_rows(
 def _add_shared(
     model: Any, tokenizer: Any, batch: Sequence[TrainingExample], whole: float
 ) -> float:
-    """As `_add_rows`, of the drafts alone, each distinct prompt read once."""
+    """Add gradients as `_add_rows` does, for drafts alone, reading each distinct prompt once."""
     by_prompt: dict[str, list[TrainingExample]] = {}
     for one in batch:
         by_prompt.setdefault(one.prompt, []).append(one)
@@ -235,7 +235,7 @@ def _add_shared(
 
 
 PROMPTS_AT_ONCE = 8
-"""Prompts of one forward pass, of about the same length."""
+"""Prompts of similar length in one forward pass."""
 
 
 def _split_prompts(prompts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""The forecast of a training: expected figures, remarks, and what is missing."""
+"""The forecast of a training: expected figures, notes, and what is missing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ class ExpectedFigure:
 
     name: str
     value: float | None
-    """None: unknown, which is not 0."""
+    """None if it is unknown, which is not 0."""
     unit: str
     """`count`, `bytes`, `tokens`, `usd` or `seconds`."""
     source: str
-    """How it is known, or what was assumed."""
+    """How it was measured, or what was assumed."""
 
 
 @dataclass(slots=True)
 class Preflight:
-    """The forecast of a training, and what it lacks."""
+    """The forecast of a training, and what prevents it from starting."""
 
     figures: list[ExpectedFigure] = field(default_factory=list[ExpectedFigure])
     missing: list[str] = field(default_factory=list[str])
-    """One sentence each; empty: it can start."""
+    """What prevents a start, in one sentence each; empty if nothing does."""
     notes: list[str] = field(default_factory=list[str])
-    """Remarks that are worth knowing and forbid nothing."""
+    """Remarks that do not prevent a start."""
 
     @property
     def is_ready(self) -> bool:
@@ -34,5 +34,5 @@ class Preflight:
         return not self.missing
 
     def add(self, name: str, value: float | None, unit: str, source: str) -> None:
-        """Add an expected number."""
+        """Append an expected figure."""
         self.figures.append(ExpectedFigure(name=name, value=value, unit=unit, source=source))

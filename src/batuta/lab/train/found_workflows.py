@@ -1,7 +1,7 @@
-"""A tuning finds workflows for a training's questions, and a policy made from nothing learns them.
+"""A search for good workflows, and fitting a policy made from scratch to them.
 
-A search asks the workers far less often than a policy that learns from nothing by trying: so it is
-the first stage of a training that chooses its settings by itself.
+A search needs far fewer calls than reinforcement learning from scratch, so it is the first stage
+of a training that chooses its own settings.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ from batuta.lab.tune.tuning import run_tuning
 from batuta.language import render_workflow
 
 FOLDER = "tuned"
-"""The folder of the search, in that of the training."""
+"""Name of the search's folder inside the training's."""
 SEARCH_CALLS = 6000
-"""Calls of workers that the search makes at most."""
+"""The most calls of workers that the search makes."""
 LEAST_STEPS = 100
-"""Steps of fitting without which even the small network does not know the syntax of workflows."""
+"""Steps of fitting below which even the small network does not know the syntax of workflows."""
 ENOUGH_STEPS = 300
-"""Steps after which what was found is written nearly everywhere, and sooner than others gain."""
+"""Steps after which the found workflows are written nearly everywhere; further ones gain little."""
 SMALL = NetworkSettings(vocabulary=512, hidden=64, layers=2, inner=128)
 LARGE = NetworkSettings()
 BATCH = 16
 _QUESTIONS = 2000
-"""Questions that are learned from at most, where a world makes as many as are wanted."""
+"""The most questions to learn from, if a world generates as many as are wanted."""
 _OTHERS = 9
-"""One in ten examples is a random workflow: what is never written cannot be found to be better by
-reinforcement."""
+"""One in this many examples gets a random workflow: reinforcement learning cannot prefer what the
+policy never writes."""
 _GOOD_STEPS, _MOST_STEPS = 400, 1200
-"""Steps for which the time must suffice before a larger network is made; and never more."""
+"""Steps for which the time must suffice to choose the larger network, and the most steps."""
 _RATES = {SMALL.hidden: 6e-3, LARGE.hidden: 3e-3}
 _START_RATE, _SINGLE_RATE = 1e-4, 2e-3
-"""Learning rates of a model that is named, and of a policy that is fitted once more."""
+"""Learning rates for a named model, and for the final fit to one worker."""
 _SINGLE_STEPS = 200
 _TIMED = 3
 _ROOM = 16
-"""Tokens that a workflow may be longer than the longest that was found."""
+"""Tokens that a workflow may be longer than the longest one found."""
 _SAMPLED = 2000
-"""Texts that a tokenizer is made from at most."""
+"""The most texts that a tokenizer is made from."""
 
 Lesson = tuple[Task, Workflow]
-"""A question, and what is to be written for it."""
+"""A question, and the workflow to write for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +88,21 @@ class FoundWorkflows:
     """The result of a search."""
 
     lessons: tuple[Lesson, ...]
-    """Each question to learn from."""
+    """Each question to learn from, with its workflow."""
     single: Workflow
-    """The best single worker."""
+    """The workflow of the best single worker."""
     single_right: float | None
-    """The best single worker's share right on the questions kept back; None if not measured."""
+    """Share right of the best single worker on the questions kept back; None if not measured."""
     found_right: float | None
-    """The found workflows' share right on them; None if not measured."""
+    """Share right of the found workflows on the questions kept back; None if not measured."""
     workflows: int
-    """Runs on the questions that are kept back."""
+    """Executions on the questions kept back."""
     calls: int
     usd: Decimal
 
     @property
     def targets(self) -> tuple[Lesson, ...]:
-        """The lessons that the policy is fitted to: the best single worker if none is better."""
+        """The lessons to fit; they call the best single worker if that was more often right."""
         if None in {self.single_right, self.found_right}:
             return self.lessons
         worse = (self.found_right or 0.0) < (self.single_right or 0.0)
@@ -118,15 +118,15 @@ async def search_workflows(
     most_minutes: float,
     on_progress: AutoListener,
 ) -> FoundWorkflows:
-    """Tune the pool on the questions to learn from, and measure it on those kept back.
+    """Tune the pool on the questions to learn from, and measure the result on those kept back.
 
     Args:
-        settings: pool, folder, seed, and what a call costs of a right answer.
-        source: of the questions.
-        held: the questions that are kept back.
-        minutes: that it may take.
-        most_minutes: after which nobody is called; until then what was found is measured.
-        on_progress: hears how it goes.
+        settings: the training: its pool, folder, seed, and the cost of a call.
+        source: the source of the questions.
+        held: the questions kept back.
+        minutes: the time for the search.
+        most_minutes: the time for search and measurement together.
+        on_progress: called with a sentence for each stage.
 
     Raises:
         ConfigError: no worker answers, or the time is too short to ask each.
@@ -142,7 +142,7 @@ async def search_workflows(
         last=TuneStage.SELECT,
     )
     ends = Allowance(calls=SEARCH_CALLS, minutes=max(most_minutes, minutes, 0.01))
-    # nothing is judged here, so what would judge is searched on
+    # the search needs no questions for a final judgement, so it uses these too
     parts = split_questions(questions.tasks, questions.family, settings.seed)
     parts = replace(parts, search=(*parts.search, *parts.judgement), judgement=())
     async with HttpTransport() as http:
@@ -167,7 +167,7 @@ async def search_workflows(
 
 
 def _search_questions(source: str, held: Sequence[Task], seed: int) -> TuneQuestions:
-    """Return the questions of the source without those that are kept back."""
+    """Return the source's questions without those kept back."""
     without = {text_key(task.question) for task in held}
     questions = open_questions(source, _QUESTIONS, seed)
     left = tuple(task for task in questions.tasks if text_key(task.question) not in without)
@@ -197,7 +197,7 @@ async def _measure_found(
 
 
 def _write_plain(candidate: Candidate) -> Workflow:
-    """Return the workflow in one round, whether or not it looks at its answers."""
+    """Return the candidate as a workflow of one round, without a look at its answers."""
     return write_workflow(candidate.without_look())
 
 
@@ -213,7 +213,7 @@ def random_lessons(tasks: Sequence[Task], pool: Pool, seed: int) -> list[Lesson]
 def lesson_texts(
     settings: TrainSettings, pool: Pool, lessons: Sequence[Lesson]
 ) -> list[tuple[str, str]]:
-    """Return what the policy reads, not yet in its chat format, and what it is to write."""
+    """Return pairs of the policy's prompt, not yet in its chat format, and the draft to write."""
     rendering = settings.prompt.rendering()
     episodes = make_episodes([task for task, _ in lessons], pool, settings.pool, settings.seed)
     return [
@@ -227,16 +227,16 @@ def lesson_texts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitPlan:
-    """The size of a network made from nothing, and its time: measured on this machine."""
+    """The size of a network made from scratch, and its measured time per step."""
 
     network: NetworkSettings
-    """Not used where the policy is one that was there before."""
+    """Not used if the settings name a model to start from."""
     step_seconds: float
     completion: int
-    """Tokens of a workflow at most."""
+    """The most tokens of a workflow."""
 
     def count_steps(self, seconds: float) -> int:
-        """Return the steps for which a time suffices, as far as more of them are of use."""
+        """Return the steps that fit in `seconds`, at most the useful number."""
         return max(0, min(_MOST_STEPS, int(seconds / self.step_seconds)))
 
     def apply_to(self, settings: TrainSettings) -> TrainSettings:
@@ -251,12 +251,12 @@ def plan_fitting(
 ) -> FitPlan:
     """Return the largest network for which the time suffices.
 
-    It times a few steps of fitting on some of the texts: what else this machine does counts too.
+    It times a few steps on some of the texts, so other load on the machine counts too.
 
     Args:
-        settings: with the model to start from, or none.
-        texts: what is to be learned, or texts like it.
-        seconds: that fitting may take.
+        settings: the training, with a model to start from or none.
+        texts: what is to be learned, or similar texts.
+        seconds: the time for fitting.
 
     Raises:
         ConfigError: the model that the settings name cannot be loaded.
@@ -287,7 +287,7 @@ def _plan_network(
 def open_new_policy(
     settings: TrainSettings, network: NetworkSettings, texts: Sequence[tuple[str, str]]
 ) -> tuple[Any, Any]:
-    """Return a network and a tokenizer made from these texts alone, or the model that is named.
+    """Return a network and tokenizer made from these texts, or the model that the settings name.
 
     Raises:
         ConfigError: it cannot be loaded.
@@ -312,7 +312,7 @@ def _count_longest(tokenizer: Any, texts: Sequence[str]) -> int:
 
 
 def _time_step(model: Any, tokenizer: Any, texts: Sequence[tuple[str, str]]) -> float:
-    """Return the seconds of a step; the first one, which is slower, does not count."""
+    """Return the mean seconds of a step, without the slower first one."""
     batch = [
         TrainingExample(render_user_prompt(tokenizer, prompt), draft)
         for prompt, draft in islice(cycle(_sample_texts(texts, BATCH)), BATCH)
@@ -337,12 +337,7 @@ def fit_lessons(
     steps: int,
     is_over: Callable[[float], bool],
 ) -> Path:
-    """Fit a policy to the lessons, and return its folder, from which reinforcement begins.
-
-    Raises:
-        ConfigError: the model that the settings name cannot be loaded.
-        StoreError: the folder cannot be written.
-    """
+    """Fit a policy to the lessons, and return its folder."""
     network = settings.policy.network
     model, tokenizer = open_new_policy(settings, network, lesson_texts(settings, pool, lessons))
     rate = _START_RATE if settings.policy.start else _RATES.get(network.hidden, _RATES[64])
@@ -354,7 +349,7 @@ def fit_lessons(
 
 
 def add_random_lessons(lessons: Sequence[Lesson], pool: Pool, seed: int) -> list[Lesson]:
-    """Return the lessons with random workflows among them, one in ten."""
+    """Return the lessons with random workflows for some more of their questions."""
     some = [task for task, _ in lessons[::_OTHERS]]
     return [*lessons, *random_lessons(some, pool, seed)]
 
@@ -389,19 +384,19 @@ def fit_single_worker(
     folder: Path,
     is_over: Callable[[float], bool],
 ) -> bool:
-    """Fit the policy in the folder to one workflow for everything, and write it there.
+    """Fit the policy in the folder to one workflow for all questions, and save it if it succeeds.
 
     Args:
-        settings: of the training.
-        pool: whom it conducts.
-        lessons: the questions to learn from, each with that workflow.
-        held: the questions that are kept back.
-        folder: of the policy.
-        is_over: whether a part of the time is over.
+        settings: the training.
+        pool: the workers.
+        lessons: the questions to learn from, each with that one workflow.
+        held: the questions kept back.
+        folder: the folder of the policy.
+        is_over: tells whether that share of the time is over.
 
     Returns:
-        Whether it writes that workflow, and nothing else, for all that are kept back; if not, the
-        folder stays as it is.
+        True if it writes exactly that workflow for all questions kept back; else the folder is not
+        changed.
     """
     model, tokenizer = load_policy(str(folder), None)
     place_model(model)

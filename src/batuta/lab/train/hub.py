@@ -15,7 +15,7 @@ from batuta.lab.train.settings import HubSettings
 
 
 def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return what keeps a policy from being uploaded, in a sentence; None if nothing is known."""
+    """Return a sentence that says why the policy could not be uploaded, or None."""
     if not hub.repo:
         return None
     try:
@@ -31,19 +31,19 @@ def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> st
 
 
 def require_hub(hub: HubSettings) -> None:
-    """Pass if the policy can be uploaded, as far as is known before it is trained.
+    """Check the repository's name and the token before the training begins.
 
     Raises:
-        ConfigError: the name is none, or there is no token.
+        ConfigError: the name is invalid, or there is no token.
     """
     if problem := hub_problem(hub):
         raise ConfigError(problem)
 
 
 def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = os.environ) -> str:
-    """Upload the policy's folder, its card included; the model's address.
+    """Upload the policy's folder with its card, and return the model's address.
 
-    HF_ENDPOINT names another hub than the public one.
+    HF_ENDPOINT selects another hub than the public one.
 
     Raises:
         SourceError: the hub refused it or cannot be reached; the folder stays as it is.
@@ -54,7 +54,7 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
         api.upload_folder(
             repo_id=hub.repo, folder_path=policy, commit_message="The policy after training"
         )
-    except Exception as error:  # noqa: BLE001 - whichever HTTP library is below raises its own
+    except Exception as error:  # noqa: BLE001 - the HTTP library below raises its own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SourceError(
             f"{policy} is trained, but could not be uploaded to {hub.repo}: {reason}; try again "

@@ -1,4 +1,4 @@
-"""A training as people see it on a terminal, while it runs and after."""
+"""The view of a training on a terminal, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from batuta.errors import ConfigError
 from batuta.lab.train.run_folder import METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE, read_jsonl
 
 REFRESH_SECONDS = 1.0
-"""Seconds between two looks at the folder."""
+"""Seconds between two reads of the folder."""
 STALL_SECONDS = 120.0
-"""Seconds without a new line, beyond a few steps' time, after which a run counts as stopped."""
+"""Seconds without a new line, beyond the time of a few steps, after which a run counts as
+stopped."""
 RECENT_STEPS = 10
-"""Steps whose time is split."""
+"""Steps over which the time is averaged."""
 BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
-"""Characters of a curve at most."""
+"""The most characters of a curve."""
 MAX_ANSWER_CHARACTERS = 80
-"""Characters of an answer that are shown."""
+"""The most characters of an answer that are shown."""
 CURVES = (
     ("reward", "reward"),
     ("right", "right"),
@@ -48,13 +49,13 @@ CURVES = (
     ("second/right", "second rounds: right"),
     ("second/stands", "second rounds: let stand"),
 )
-"""What is shown of each step, and its name for people."""
+"""Each figure that is shown, and its label."""
 TROUBLES = ("outages", "limited", "skipped")
-"""Shown where there was any."""
+"""Figures that are shown only if one of their values is not 0."""
 
 
 class TrainingState(StrEnum):
-    """What a run folder tells of its run."""
+    """The state of the run in a folder."""
 
     EMPTY = "nothing has been trained here yet"
     WARM = "an SFT warm-up is here; training has not begun"
@@ -65,23 +66,23 @@ class TrainingState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingView:
-    """What a run folder holds at one moment."""
+    """The contents of a run folder at one moment."""
 
     folder: Path
     state: TrainingState
     lines: tuple[Mapping[str, Any], ...]
-    """The figures of each step."""
+    """The metrics of each step."""
     samples: tuple[Mapping[str, Any], ...]
-    """The workflows sampled last, of one step."""
+    """The workflows of the step that was sampled last."""
     steps: int | None
-    """Of the whole training; None: not written down."""
+    """The steps of the whole training; None if unknown."""
 
 
 def read_view(folder: Path, now: float) -> TrainingView:
-    """The folder as it is.
+    """Read the run folder.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         now: seconds since the epoch.
 
     Raises:
@@ -127,7 +128,7 @@ def _find_state(
 
 
 def render_view(view: TrainingView) -> RenderableType:
-    """The view as it is drawn."""
+    """Return the view as text and a table for rich."""
     done = view.lines[-1]["step"] if view.lines else 0
     of = "" if view.steps is None else f" of {view.steps}"
     at = f"step {done}{of} · " if view.lines else ""
@@ -155,9 +156,9 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def draw_sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:
-    """The values as bars from their lowest to their highest; means where there are too many.
+    """Draw the values as bars, scaled from the lowest to the highest; gaps where there is none.
 
-    Where there is no value there is a gap.
+    More values than `width` are averaged.
     """
     columns = min(width, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]
@@ -180,7 +181,7 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
 
 
 def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Where the time of the last steps went, in words."""
+    """Return the share of sampling, running and updating in the last steps' time, as a sentence."""
     recent = [line for line in lines[-RECENT_STEPS:] if line.get("step_time")]
     if not recent:
         return "no step was timed"
@@ -198,7 +199,7 @@ def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sample_texts(view: TrainingView) -> list[RenderableType]:
-    """The workflows sampled last."""
+    """Return the workflows of the step that was sampled last."""
     if not view.samples:
         return []
     parts: list[RenderableType] = [Text(f"\nsampled at step {view.samples[0]['step']}", "bold")]
@@ -213,18 +214,18 @@ def _sample_texts(view: TrainingView) -> list[RenderableType]:
 
 
 def _last_line(answer: str | None) -> str:
-    """The last line of an answer, clipped."""
+    """Return the end of an answer's last line."""
     lines = (answer or "").strip().splitlines() or ["no answer"]
     return lines[-1][-MAX_ANSWER_CHARACTERS:]
 
 
 def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
-    """Draw the folder, and again at every change until its run ends or the reader leaves.
+    """Draw the folder, and redraw it until the run ends.
 
     Args:
-        folder: of the run.
-        console: to draw on; one that is no terminal is drawn on once.
-        once: draw and return.
+        folder: the folder of the run.
+        console: where to draw; one that is not a terminal is drawn on once.
+        once: draw once and return.
 
     Raises:
         ConfigError: there is no such folder.

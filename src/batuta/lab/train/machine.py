@@ -1,7 +1,7 @@
-"""Estimates what a training needs of the machine before anything is loaded.
+"""Estimates a training's memory, and lists what the machine lacks, before anything is loaded.
 
-Weights, gradients and Adam's two moments are exact. Activations are an estimate: the tensors that
-a decoder layer of the Qwen2 kind keeps for its backward pass, counted once for each token.
+Weights, gradients and Adam's two moments are exact. Activations are estimated from the tensors that
+a Qwen2 decoder layer keeps for its backward pass, per token.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -32,10 +32,10 @@ from batuta.lab.train.device import linear_weights
 from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 FP32, BF16 = 4, 2
-"""Bytes of a number."""
+"""Bytes per number."""
 GIB = 2**30
 _EXTRAS = {"vllm": "'trl[vllm]'"}
-"""Packages that an extra of another package installs, in the versions that it supports."""
+"""The requirement that installs a package in a version that its user supports."""
 KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
@@ -54,47 +54,47 @@ KNOWN_ARCHITECTURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What the training runs on."""
+    """The processes and machines of a training, and what they share."""
 
     processes: int = 1
-    """One for each device."""
+    """Processes, one for each device."""
     local_processes: int = 1
-    """Of these, on this machine."""
+    """Processes on this machine."""
     sharded: bool = False
-    """Weights, gradients and moments are divided among the processes."""
+    """True if weights, gradients and moments are divided among the processes."""
     offloaded: bool = False
-    """Weights, gradients and moments stay in the host's memory."""
+    """True if weights, gradients and moments stay in the host's memory."""
 
     @property
     def nodes(self) -> int:
-        """Machines that train."""
+        """The number of machines."""
         return -(-self.processes // max(1, self.local_processes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes on one device, and the numbers that are learned."""
+    """Bytes on one device, and the number of parameters."""
 
     parameters: int
     trainable: int
-    """Of `parameters`, and of the adapters', those that change."""
+    """Parameters that are trained, those of adapters included."""
     weights: int
     gradients: int
     moments: int
-    """Adam's two, in fp32."""
+    """Adam's two moments, in fp32."""
     working_copy: int
-    """The weights once more, in the precision that is computed in."""
+    """The bf16 copy of the weights that the products use."""
     activations: int
     generation: int
-    """What completions take while they are written; of a colocated vLLM, its share."""
+    """Memory of generation; with a colocated vLLM, its share of the device."""
     generation_stays: bool
-    """Whether that is held while the policy learns, as a colocated vLLM's share is."""
+    """True if that memory stays occupied during the update, as with a colocated vLLM."""
     host: int
-    """In the host's memory instead, on each device's behalf."""
+    """Bytes in the host's memory instead, for each device."""
 
     @property
     def total(self) -> int:
-        """Bytes on the device at the same time, at most."""
+        """The greatest number of bytes on the device at any time."""
         held = self.weights + self.moments + self.working_copy
         learning = self.gradients + self.activations
         if self.generation_stays:
@@ -103,12 +103,12 @@ class MemoryEstimate:
 
 
 def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
-    """Return the architecture behind a folder or hub id, without the network; None if unknown.
+    """Return the architecture of a folder or hub id without using the network; None if unknown.
 
-    Adapters have their model's.
+    Adapters have that of their base model.
 
     Raises:
-        ConfigError: adapters do not say which model they stand on.
+        ConfigError: the adapters do not name their base model.
     """
     if saved := find_adapters(start, revision, local_only=True):
         start, revision = saved.base, saved.config.revision
@@ -120,7 +120,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
 
 
 def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
-    """The architecture that a SFT warm-up makes."""
+    """Return the architecture of a network made from scratch."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,
@@ -134,25 +134,25 @@ def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
 
 
 def keeps_frozen_narrow(settings: TrainSettings, devices: Devices) -> bool:
-    """Whether the matrices beside the adapters lie in bf16; a shard's are all of one kind."""
+    """Tell whether frozen matrices are stored in bf16; sharding needs one dtype for all."""
     policy = settings.policy
     return policy.bf16 and policy.lora is not None and not devices.sharded
 
 
 class ParameterCount(NamedTuple):
-    """Numbers of a network, adapters included."""
+    """Parameters of a network, those of adapters included."""
 
     total: int
     trained: int
     frozen: int
-    """In linear layers that are not trained."""
+    """Parameters in linear layers that are not trained."""
 
 
 def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> ParameterCount:
-    """Count the numbers that the network has, and those of them that are trained.
+    """Count the network's parameters.
 
     Raises:
-        ConfigError: the network has no such targets of adapters.
+        ConfigError: the network has no layers of the names in `lora.targets`.
     """
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
@@ -171,19 +171,19 @@ def estimate_memory(
     *,
     device_bytes: int | None = None,
 ) -> MemoryEstimate:
-    """The memory of a training step with prompts of `prompt` tokens and the longest completions.
+    """Estimate the memory of a training step with the longest completions.
 
     Args:
-        settings: of the training.
-        config: of the policy.
-        prompt_tokens: tokens.
-        devices: how the step is divided.
+        settings: the training.
+        config: the architecture of the policy.
+        prompt_tokens: tokens of a prompt.
+        devices: how the step is divided among devices.
         device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
     """
     numbers = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
-    learned = FP32 * numbers.trained // shards
-    held = [FP32 * numbers.total // shards, learned, 2 * learned]
+    trained_bytes = FP32 * numbers.trained // shards
+    held = [FP32 * numbers.total // shards, trained_bytes, 2 * trained_bytes]
     if keeps_frozen_narrow(settings, devices):
         held[0] -= (FP32 - BF16) * numbers.frozen
     weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
@@ -215,10 +215,10 @@ def estimate_memory(
 def _working_copy_bytes(
     settings: TrainSettings, numbers: ParameterCount, *, layers: int, devices: Devices
 ) -> int:
-    """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
+    """Return the bytes of the bf16 weights beside the fp32 ones.
 
-    A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
-    whole pass; what is frozen beside adapters lies in bf16 itself.
+    Sharded weights are gathered for about two layers at a time. Autocast keeps a copy of what is
+    trained for the whole pass; weights that are frozen beside adapters are stored in bf16 already.
     """
     if not settings.policy.bf16:
         return 0
@@ -230,7 +230,7 @@ def _working_copy_bytes(
 def _activation_bytes(
     settings: TrainSettings, config: PreTrainedConfig, prompt_tokens: int, devices: Devices
 ) -> int:
-    """What the forward pass of one micro-batch keeps for its backward pass."""
+    """Return the bytes that the forward pass of one micro-batch keeps for its backward pass."""
     o = settings.optimiser
     hidden, layers = (
         int(_config_value(config, "hidden_size")),
@@ -243,12 +243,12 @@ def _activation_bytes(
     inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
-        stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
+        stream = wide if devices.sharded else FP32  # autocast computes the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
     if not shared:
         return tokens * layers * layer
     logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
-    # a prompt that was read once is attended to by each completion on its own
+    # each completion attends to its own copy of the shared prompt's keys and values
     spread = 2 * wide * hidden * layers * o.micro_batch * prompt_tokens
     return tokens * layers * layer + logits + spread
 
@@ -261,7 +261,7 @@ def _generation_bytes(
     *,
     device_bytes: int | None,
 ) -> int:
-    """Keys and values of all completions of a step, and what reading their prompts takes once."""
+    """Return the bytes of a step's keys and values, and of reading its prompts."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
@@ -277,7 +277,7 @@ def _generation_bytes(
 
 
 def kv_width(config: PreTrainedConfig) -> int:
-    """Numbers of one token's keys in one layer; its values have as many."""
+    """Return the numbers of one token's keys in one layer; its values have as many."""
     heads = int(_config_value(config, "num_attention_heads"))
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
     width = int(
@@ -292,7 +292,7 @@ def _config_value(config: PreTrainedConfig, name: str) -> Any:
 
 
 def read_devices(environ: Mapping[str, str]) -> Devices:
-    """Return how `accelerate launch` divides the training, from the variables of its processes."""
+    """Read from the environment of `accelerate launch` how the training is divided."""
     sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
     offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
     processes = int(environ.get("WORLD_SIZE", "1"))
@@ -301,12 +301,12 @@ def read_devices(environ: Mapping[str, str]) -> Devices:
 
 
 def needs_gpu(settings: TrainSettings) -> bool:
-    """Return True if the settings make sense on a GPU only; some processors compute bf16 too."""
+    """Tell whether the settings need a GPU; bf16 alone does not, as some CPUs compute it."""
     return settings.optimiser.sampler.startswith("vllm")
 
 
 def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
-    """Bytes of memory that one device has, and which device; None: it is not here."""
+    """Return the bytes of memory of one device, or None if there is none, and its description."""
     if torch.cuda.is_available():
         about: Any = torch.cuda.get_device_properties(0)
         return int(about.total_memory), f"of one {about.name}"
@@ -316,7 +316,7 @@ def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
 
 
 def missing_extras(settings: TrainSettings) -> list[str]:
-    """Packages that the settings call for and that are not installed, a sentence each."""
+    """Return a sentence for each package that the settings need and that is not installed."""
     wanted = {"peft": settings.policy.lora is not None}
     wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
     wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
@@ -332,7 +332,7 @@ def missing_extras(settings: TrainSettings) -> list[str]:
 
 
 def supported_vllm() -> SpecifierSet:
-    """Return the versions of vLLM that the installed TRL names; any, if it names none."""
+    """Return the vLLM versions that the installed TRL requires; any if it names none."""
     for line in requires("trl") or ():
         named = Requirement(line)
         if named.name == "vllm" and named.marker and named.marker.evaluate({"extra": "vllm"}):
@@ -341,7 +341,7 @@ def supported_vllm() -> SpecifierSet:
 
 
 def vllm_problem(installed: str) -> str | None:
-    """Return why TRL cannot work with that version of vLLM; None: it says that it can."""
+    """Return why TRL cannot work with that version of vLLM, or None."""
     wanted = supported_vllm()
     if wanted.contains(Version(installed).base_version, prereleases=True):
         return None
@@ -350,12 +350,12 @@ def vllm_problem(installed: str) -> str | None:
 
 
 def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
-    """Sizes that do not go into each other, a sentence each."""
+    """Return a sentence for each pair of sizes that do not divide each other."""
     o = settings.optimiser
-    again = settings.recursion.count_second_rounds(o.questions)
+    second_rounds = settings.recursion.count_second_rounds(o.questions)
     found: list[str] = []
-    if o.questions % processes or (again and (o.questions // processes) % 2):
-        pairs = " in pairs of a first and a second round" if again else ""
+    if o.questions % processes or (second_rounds and (o.questions // processes) % 2):
+        pairs = " in pairs of a first and a second round" if second_rounds else ""
         found.append(
             f"optimiser.questions = {o.questions} cannot be divided among {processes} "
             f"processes{pairs}"
@@ -369,7 +369,7 @@ def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
 
 
 def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return what this machine lacks, and settings that exclude each other, a sentence each."""
+    """Return a sentence for each shortage of this machine and each contradiction of settings."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
     if needs_gpu(settings) and cuda < devices.local_processes:
@@ -382,7 +382,7 @@ def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
 
 
 def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
-    """Return what keeps several machines from training together, a sentence each."""
+    """Return a sentence for each thing that prevents several machines from training together."""
     found = list[str]()
     if devices.nodes == 1:
         return found

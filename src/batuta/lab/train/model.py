@@ -1,4 +1,4 @@
-"""The policy: a small Qwen2 from nothing or a pretrained model, loaded and kept in folders."""
+"""The policy: a small Qwen2 made from scratch or a pretrained model, in folders."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from batuta.lab.train.settings import LoraSettings, NetworkSettings, TrainSettin
 from batuta.lab.train.shared_prompt import completion_logprobs
 
 LOGPROB_TOLERANCE = 1e-2
-"""The most nats by which a token's log-probability may differ from transformers' own."""
+"""The most nats by which a token's log-probability may differ from that of transformers."""
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Names of the tokenizer that is nothing but its file, of this transformers and of older ones."""
+"""Names of the tokenizer class that is defined by its file alone, in this and older
+transformers."""
 
 
 def make_model(
@@ -52,16 +53,16 @@ def make_model(
     inner: int = 256,
     positions: int = 1024,
 ) -> Qwen2ForCausalLM:
-    """A Qwen2 of random weights with tied embeddings, in fp32.
+    """Return a Qwen2 with random fp32 weights and tied embeddings.
 
     Args:
         tokenizer: gives the vocabulary and the special tokens.
         hidden: width of the residual stream.
-        layers: how many.
-        heads: of attention.
-        kv_heads: keys and values are shared among the heads.
-        inner: width inside the feed-forward part.
-        positions: tokens of prompt and completion at most.
+        layers: the number of decoder layers.
+        heads: the attention heads.
+        kv_heads: the heads of keys and values, which attention heads share.
+        inner: width of the feed-forward part.
+        positions: the most tokens of a prompt with its completion.
     """
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -82,7 +83,7 @@ def make_model(
 
 
 def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
-    """A network of that size, made from nothing, where a stage of one process computes."""
+    """Return a network of that size with random weights, on the training device."""
     model = make_model(
         tokenizer,
         hidden=network.hidden,
@@ -96,21 +97,21 @@ def make_policy(tokenizer: Any, network: NetworkSettings) -> Any:
 
 
 def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
-    """Model, with fp32 weights, and tokenizer of a folder or hub id; adapters are merged into it.
+    """Load the model in fp32, with adapters merged, and the tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded, weights are missing, the tokenizer is of another model
-            or has no chat template, or the weights do not fit in memory.
+        ConfigError: they cannot be loaded, weights are missing, the tokenizer belongs to another
+            model or has no chat template, or the weights do not fit in memory.
     """
     model, tokenizer = _load_checked(start, revision, None)
     return (merge_adapters(model) if isinstance(model, PeftModel) else model), tokenizer
 
 
 def load_to_adapt(start: str, revision: str | None, lora: LoraSettings) -> tuple[Any, Any]:
-    """Load a policy as `load_policy` does, but keep its adapters apart, to be trained further.
+    """Load a policy as `load_policy` does, but keep its adapters separate, to train them further.
 
     Raises:
-        ConfigError: as there, or the adapters are of another kind than `lora` asks for.
+        ConfigError: as there, or the adapters differ from `lora`.
     """
     return _load_checked(start, revision, lora)
 
@@ -131,7 +132,7 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
 
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Read model and tokenizer as they lie there, with adapters in place where there are some.
+    """Load model and tokenizer, with adapters attached if there are any.
 
     Raises:
         ConfigError: they cannot be loaded, or weights are missing.
@@ -160,16 +161,16 @@ def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) ->
 
 
 DAMAGE = (SafetensorError, StrictDataclassError, RuntimeError, KeyError, IndexError, TypeError)
-"""What the libraries raise on files that are spoilt or do not belong together."""
+"""Errors of the libraries about files that are damaged or do not belong together."""
 
 
 def first_line(error: Exception) -> str:
-    """What the error says first, in at most 120 characters."""
+    """Return the first line of the error's message, at most 120 characters."""
     return str(error).splitlines()[0][:120] if str(error) else type(error).__name__
 
 
 def require_all_weights(report: Mapping[str, Any], source: object) -> None:
-    """Whether every weight was read: transformers fills what is missing with random numbers.
+    """Raise an error if weights are missing, as transformers fills them with random numbers.
 
     Raises:
         ConfigError: some are missing.
@@ -182,10 +183,10 @@ def require_all_weights(report: Mapping[str, Any], source: object) -> None:
 
 
 def _check_chat_template(tokenizer: Any, start: str) -> None:
-    """Whether a prompt can be put to the model.
+    """Check that the tokenizer can render a prompt.
 
     Raises:
-        ConfigError: there is no template, or it is none that can be rendered.
+        ConfigError: there is no chat template, or it cannot be rendered.
     """
     if not tokenizer.chat_template:
         raise ConfigError(
@@ -203,7 +204,7 @@ def _check_chat_template(tokenizer: Any, start: str) -> None:
 
 
 def _check_room(start: str, revision: str | None) -> None:
-    """Whether the weights fit in this machine's free memory.
+    """Check that the weights fit in this machine's free memory.
 
     Raises:
         ConfigError: they do not.
@@ -220,7 +221,7 @@ def _check_room(start: str, revision: str | None) -> None:
 
 
 def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
-    """Let only the uppermost layers and the last norm learn; None: everything."""
+    """Train only the uppermost layers and the last norm; None trains everything."""
     if upper_layers is None:
         return
     decoder: Any = without_adapters(model).get_decoder()
@@ -230,16 +231,16 @@ def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
 
 
 def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
-    """A policy to train on and its tokenizer: what is to be learned of it is chosen.
+    """Load a policy and its tokenizer for a single-process stage, with what it trains selected.
 
-    It lies on the GPU where there is one.
+    It is placed on the GPU if there is one.
 
     Args:
-        start: a folder of a policy, or the name of a model.
-        settings: adapters (LoRA), or how many of the upper layers are trained.
+        start: the folder or hub id of a policy.
+        settings: the training: its adapters (LoRA), or how many upper layers are trained.
 
     Raises:
-        ConfigError: there is no such policy, it is damaged, or memory does not suffice.
+        ConfigError: the policy does not exist, is damaged, or does not fit in memory.
     """
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_shared_prompts(model, start)
@@ -252,7 +253,7 @@ def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
 
 
 def check_own_sampler(model: Any, start: str) -> None:
-    """Whether our own sampler can read that model.
+    """Check that our own sampler can compute the model.
 
     Raises:
         ConfigError: it cannot.
@@ -265,10 +266,10 @@ def check_own_sampler(model: Any, start: str) -> None:
 
 
 def check_shared_prompts(model: Any, start: str) -> None:
-    """Check that the stages before reinforcement learning compute the model's loss.
+    """Check that the single-process stages compute the model's loss correctly.
 
-    They read a prompt once for its drafts and take the last state times the last matrix for the
-    logits; some models do more with these, or keep something else than keys and values.
+    They read a prompt once for its drafts and multiply the last state by the output matrix; some
+    models transform the logits further, or cache something other than keys and values.
 
     Raises:
         ConfigError: they do not.
@@ -293,14 +294,14 @@ def check_shared_prompts(model: Any, start: str) -> None:
 
 
 def read_tokenizer(start: str, revision: str | None = None) -> Any:
-    """Read the tokenizer of a folder or hub id as it was saved; adapters may have their model's.
+    """Load the tokenizer of a folder or hub id as it was saved, or that of its base model.
 
-    `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
-    whatever its tokenizer.json says, and a small policy was not trained on those.
+    `AutoTokenizer` splits text as Qwen2 does for every folder of a Qwen2 model, whatever its
+    tokenizer.json says, and a small policy was not trained on those tokens.
 
     Raises:
-        ConfigError: what the folder says of it is no JSON object.
-        OSError, ValueError: there is none.
+        ConfigError: tokenizer_config.json is not a JSON object.
+        OSError, ValueError: there is no tokenizer.
     """
     kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
     try:
@@ -312,24 +313,24 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
 
 
 def _is_generic_tokenizer(folder: Path) -> bool:
-    """Whether the folder's tokenizer says that it is nothing but its tokenizer.json."""
+    """Tell whether the folder's tokenizer is defined by its tokenizer.json alone."""
     path = folder / "tokenizer_config.json"
     return path.is_file() and read_json(path).get("tokenizer_class") in _GENERIC_TOKENIZERS
 
 
 STAGES = ("warmup", "distilled", "rejection", "conductor")
-"""The stages of a training, in order; each but the last leaves a folder of its name."""
+"""The stages of a training, in order; each but the last writes a folder of its name."""
 
 
 def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str | None:
-    """The folder or hub id that a stage starts from: what the last stage before it has left.
+    """Return the folder or hub id that a stage starts from: the result of the last stage before it.
 
     Args:
-        settings: which name it, or the folder in which an earlier stage left it.
+        settings: the training, which names a model or has the folders of earlier stages.
         stage: one of `STAGES`.
 
     Returns:
-        None: nothing is named and no earlier stage was done.
+        None if no earlier stage has run and no model is named.
     """
     for name in reversed(STAGES[: STAGES.index(stage)]):
         if name == "rejection" and not settings.rejection.rounds:
@@ -340,7 +341,7 @@ def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str 
 
 
 def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> str:
-    """As `find_policy_start`.
+    """Return what `find_policy_start` finds.
 
     Raises:
         ConfigError: there is nothing to start from.
@@ -355,7 +356,7 @@ def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> s
 
 
 def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
-    """Write the policy that a stage before reinforcement learning ended with.
+    """Write the policy with which a stage before reinforcement learning ends.
 
     Returns:
         Its folder.
@@ -364,7 +365,7 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
         StoreError: it cannot be written.
     """
     folder = settings.output / stage
-    if isinstance(model, PeftModel):  # the next stage begins with adapters of its own
+    if isinstance(model, PeftModel):  # the next stage adds new adapters
         model = merge_adapters(model)
     try:
         model.save_pretrained(folder)
@@ -384,13 +385,13 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
 
 
 def merge_policy(adapters: Path, out: Path) -> Path:
-    """Write a policy that is adapters as one whole model in fp32, with its card where it has one.
+    """Merge a policy's adapters into its model and write it in fp32, with its card if it has one.
 
     Returns:
         `out`.
 
     Raises:
-        ConfigError: no adapters lie there, or they or their model cannot be loaded.
+        ConfigError: the folder has no adapters, or they or their model cannot be loaded.
         StoreError: the folder cannot be written.
     """
     if not is_adapter(adapters):

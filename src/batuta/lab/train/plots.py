@@ -1,7 +1,7 @@
 """Curves of a training, or of several seeds of one, as PNG files.
 
-A thin line is what was measured at each step, a thick one its running mean. With several runs the
-thick line is the mean of their running means and the band reaches from the lowest to the highest.
+A thin line shows the value of each step and a thick one its running mean. With several runs the
+thick line is the mean of their running means, within a band from the lowest to the highest.
 """
 
 # matplotlib's own stubs leave keyword arguments untyped:
@@ -21,20 +21,20 @@ from batuta.lab.evals.plots import Axes, make_panels, save_figure, style_axes
 from batuta.lab.train.run_folder import METRICS_FILE, read_jsonl
 
 SMOOTHING_SHARE = 0.04
-"""Share of a run that the running mean looks back on."""
+"""Share of a run over which the running mean is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What is drawn in one figure."""
+    """One figure: its file, labels and curves."""
 
     file: str
     title: str
     unit: str
     curves: tuple[tuple[str, str], ...]
-    """Name in the metrics, name for people; a curve that no run has is left out."""
+    """The key in the metrics and the label of each curve; one without data is left out."""
     share: bool = False
-    """The axis reaches from 0 to 1 at least."""
+    """True if the axis shows at least 0 to 1."""
 
 
 PANELS = (
@@ -97,15 +97,15 @@ PANELS = (
 )
 
 Point = tuple[float, float]
-"""Step and value."""
+"""A step and a value."""
 
 
 def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
-    """Write the figures that the runs have data for; the files.
+    """Draw the figures for which the runs have data, and return their files.
 
     Args:
-        folders: of runs; several are taken for seeds of one training.
-        out: where the files go.
+        folders: the run folders; several are treated as seeds of one training.
+        out: the folder of the files.
 
     Raises:
         ConfigError: a folder has no metrics.
@@ -150,7 +150,7 @@ def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path:
 def _draw_curve(
     axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, *, width: float
 ) -> None:
-    """One curve of all runs."""
+    """Draw one curve of all runs."""
     means = [running_mean(points) for points in series]
     if len(series) == 1:
         axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)
@@ -162,12 +162,12 @@ def _draw_curve(
 
 
 def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
-    """Steps and values of the figure of that name, where it was measured."""
+    """Return the step and value of a metric wherever it was measured."""
     return [(float(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:
-    """Each value with those shortly before it; fewer of them at the beginning."""
+    """Return the mean of each value and those shortly before it; of fewer at the beginning."""
     back = max(1, round(len(points) * SMOOTHING_SHARE))
     return [
         (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
@@ -176,7 +176,7 @@ def running_mean(points: Sequence[Point]) -> list[Point]:
 
 
 def spread_band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
-    """Step, lowest, mean and highest of the runs, as far as the shortest of them goes."""
+    """Return step, lowest, mean and highest of the runs, up to the end of the shortest."""
     known = [dict(points) for points in runs]
     end = min(max(points) for points in known)
     steps = sorted({step for points in known for step in points if step <= end})

@@ -1,6 +1,6 @@
-"""`batuta train conductor --check`: what a training takes and what it lacks, before it spends.
+"""`batuta train conductor --check`: what a training needs and lacks, before it spends anything.
 
-Loads no weights, writes nothing, and opens no connection unless the pool is to be discovered.
+It loads no weights, writes nothing, and opens no connection unless the pool must be discovered.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -65,24 +65,24 @@ from batuta.lab.train.sampler import architecture_problem
 from batuta.lab.train.settings import TrainSettings
 
 MAX_PROMPTS = 500
-"""Prompts that are measured."""
+"""The most prompts that are measured."""
 PLACEHOLDER_KEY = "not-set"
-"""Stands for a key that is missing, so that the rest of the pool can be read."""
+"""Stands for a missing key, so that the rest of the pool can be read."""
 PLACEHOLDER_TASK = Task(id=TaskId("stand-in"), question="word " * 100, target="0", grader="integer")
-"""A question of 100 words, in the place of those that are missing."""
+"""A question of 100 words that stands for missing ones."""
 CALLS_PER_WORKER = 32
-"""Calls at the same time of a worker that the environment's keys give."""
+"""Concurrent calls assumed for a worker that was found by the environment's keys."""
 
 
 def check_training(
     settings: TrainSettings, environ: Mapping[str, str] = os.environ, calls: int = 0
 ) -> Preflight:
-    """Report what the training takes and lacks; settings that cannot be carried out never raise.
+    """Report what the training needs and lacks; unusable settings are reported, never raised.
 
     Args:
-        settings: of the training.
-        environ: where keys are looked up.
-        calls: real calls of workers from which the bill is foretold; 0: nothing is spent.
+        settings: the training.
+        environ: the environment with the keys.
+        calls: real calls of workers that correct the estimated cost; 0 spends nothing.
     """
     found = Preflight()
     loaded, places = _check_pool(settings, environ, found)
@@ -146,7 +146,7 @@ def _correct_by_calls(
     *,
     found: Preflight,
 ) -> CostEstimate:
-    """Correct the estimate by some real calls; where none are made, leave it and note why."""
+    """Correct the estimate by some real calls; if none is made, return it and note why."""
     if assumed.depth is None:
         found.notes.append("the run in this folder tells more than calls would: none was made")
         return assumed
@@ -171,7 +171,7 @@ def _correct_by_calls(
 def _check_pool(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> tuple[LoadedConfig | None, int]:
-    """The workers, even if their keys are missing, and how many calls they take at once."""
+    """Load the workers, even if keys are missing, and count the calls that they serve at once."""
     path = Path(settings.pool.source)
     try:
         kind = settings.pool.source.partition(":")[0]
@@ -204,14 +204,14 @@ async def _load_pool(settings: TrainSettings, environ: Mapping[str, str]) -> Loa
 
 
 def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) -> list[str]:
-    """The variables that workers need and that are not set."""
+    """Return the environment variables that workers need and that are not set."""
     names: list[str] = []
     for worker in workers:
         provider = find_provider(worker.provider)
-        reached = provider.local or worker.base_url or has_url_override(provider, environ)
+        has_address = provider.local or worker.base_url or has_url_override(provider, environ)
         if worker.key_env:
             names += [] if environ.get(worker.key_env) else [worker.key_env]
-        elif provider.key_vars and not reached and not provider_key(provider, environ):
+        elif provider.key_vars and not has_address and not provider_key(provider, environ):
             names.append(provider.key_vars[0])
     return names
 
@@ -222,7 +222,7 @@ def _missing_keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) 
 def _plan_episodes(
     settings: TrainSettings, config: LoadedConfig | None, found: Preflight
 ) -> list[Episode]:
-    """The training's questions, each with its pool; stand-ins for those that cannot be had."""
+    """Return the training's episodes, with placeholders for questions that cannot be loaded."""
     pool: Pool | None = config and config.pool
     try:
         tasks = draw_questions(settings)
@@ -236,7 +236,7 @@ def _plan_episodes(
 def _check_policy(
     settings: TrainSettings, environ: Mapping[str, str], found: Preflight
 ) -> PreTrainedConfig | None:
-    """The policy's architecture; says what must be made or fetched first."""
+    """Return the policy's architecture, and report what must be made or downloaded first."""
     start = find_policy_start(settings)
     if start is None:
         found.missing.append(
@@ -261,13 +261,13 @@ def _check_policy(
         )
     elif not local and not _is_downloaded(start, revision):
         offline = environ.get("HF_HUB_OFFLINE", "0") not in {"", "0"}
-        where = found.missing if offline else found.notes
-        where.append(f"{start} is not downloaded yet; it is fetched from the hub at the start")
+        problems = found.missing if offline else found.notes
+        problems.append(f"{start} is not downloaded yet; it is fetched from the hub at the start")
     return config
 
 
 def _model_behind(settings: TrainSettings, start: str, found: Preflight) -> tuple[str, str | None]:
-    """Return the whole model that a start is or stands on; note it if its adapters do not fit."""
+    """Return the model behind a start, its base if these are adapters, and report misfits."""
     try:
         saved = find_adapters(start, settings.policy.revision, local_only=True)
         if saved and settings.policy.lora:
@@ -283,7 +283,7 @@ def _is_downloaded(start: str, revision: str | None) -> bool:
 
 
 def _local_tokenizer(start: str, revision: str | None) -> Any:
-    """The policy's tokenizer; None if it is not on this machine."""
+    """Return the policy's tokenizer, or None if it is not on this machine."""
     try:
         if Path(start).is_dir():
             return read_tokenizer(start, revision)
@@ -298,7 +298,7 @@ def _check_prompts(
     config: PreTrainedConfig | None,
     found: Preflight,
 ) -> int:
-    """Tokens of the longest prompt of a first round; says if it does not fit."""
+    """Return the tokens of the longest first-round prompt, and report if it does not fit."""
     start = find_policy_start(settings)
     try:
         tokenizer = start and _local_tokenizer(start, settings.policy.revision)
@@ -337,7 +337,7 @@ def _check_memory(
     *,
     found: Preflight,
 ) -> MemoryEstimate | None:
-    """Estimate the memory, and note whether it fits."""
+    """Add the memory to the forecast, and report if it does not fit."""
     if config is None:
         found.add("parameters", None, "count", "the architecture is not known on this machine")
         return None
@@ -378,7 +378,7 @@ def _check_memory(
 
 
 def _check_host_memory(needed: int, found: Preflight) -> None:
-    """Note it as missing if what is offloaded does not fit in this machine's memory."""
+    """Report if the offloaded tensors do not fit in this machine's memory."""
     has = host_memory()
     found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
     if needed > has:

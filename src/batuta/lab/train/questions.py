@@ -1,4 +1,4 @@
-"""The questions of a whole training, in order: the curriculum's mix, step by step."""
+"""The questions of a whole training in order, drawn from the curriculum's mix step by step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from batuta.lab.tasks.question_keys import text_key
 from batuta.lab.train.settings import CurriculumStage, TrainSettings
 
 RUNS_SOURCE = "runs"
-"""Stored runs that were scored; `runs:PATH` names another store."""
+"""Scored runs of a store; `runs:PATH` names another store than the usual one."""
 _KEPT_BACK_SEED = 5_000_011
-"""Added to the seed for the questions that are kept back; stages add their first step."""
+"""Added to the seed of questions kept back; stages of the curriculum add their first step."""
 _SPARE = 4
-"""The number of questions drawn for each one kept back, as some are drawn twice."""
+"""Questions drawn for each one kept back, as some are drawn twice."""
 _MOST_DRAWS = 16
-"""The most questions drawn to find enough different ones, as a multiple of those wanted."""
+"""The most questions drawn to find different ones, as a multiple of the number wanted."""
 FILE_LIMIT = 1_000_000
-"""Questions read of a file at most."""
+"""The most questions read from a file."""
 
 
 def draw_kept_back(settings: TrainSettings) -> list[Task]:
@@ -107,7 +107,7 @@ def draw_others(name: str, count: int, seed: int, without: frozenset[str]) -> li
 def _stage_steps(
     curriculum: Sequence[CurriculumStage], steps: int
 ) -> list[tuple[CurriculumStage, int]]:
-    """Each stage and how many steps it lasts."""
+    """Return each stage with the number of its steps."""
     ordered = sorted(curriculum, key=lambda stage: stage.step)
     ends = [*(stage.step for stage in ordered[1:]), steps]
     return [
@@ -117,7 +117,7 @@ def _stage_steps(
 
 
 def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
-    """`count` training questions of that source.
+    """Draw `count` training questions of that source.
 
     Raises:
         ConfigError: there is no such source.
@@ -133,7 +133,7 @@ def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
 
 
 def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:
-    """`count` of the tasks: all of them in a random order, then from the beginning."""
+    """Return `count` of the tasks: all of them in random order, then again from the beginning."""
     Random(seed).shuffle(tasks)
     return list(islice(cycle(tasks), count))
 
@@ -142,7 +142,7 @@ def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSett
     """Return the settings with `share` of every stage's questions from served runs.
 
     Args:
-        settings: whose curriculum keeps its proportions among its own sources.
+        settings: the training; its own sources keep their proportions.
         source: `runs` or `runs:TARGET`.
         share: in (0, 1].
     """

@@ -1,9 +1,9 @@
-"""Rejection sampling: the policy is fitted to those of its own workflows that earned more.
+"""Rejection sampling: the policy is fitted to its own right workflows.
 
-A stage of its own between the SFT warm-up and reinforcement learning (expert iteration; the weights
-are those of reward-weighted regression). What random workflows happen to succeed depends on the
-question, so that a likelihood, which asks for the whole conditional distribution, teaches the
-policy to read it; a policy gradient from a random start first finds one workflow for everything.
+A stage between the SFT warm-up and reinforcement learning (expert iteration, weighted as in
+reward-weighted regression). Which random workflows succeed depends on the question, so maximum
+likelihood, which fits the whole conditional distribution, teaches the policy to read the question;
+a policy gradient from a random start first finds one workflow for all questions.
 """
 
 from __future__ import annotations
@@ -39,38 +39,39 @@ from batuta.lab.train.settings import RejectionSettings, TrainSettings
 from batuta.language import ACCEPTED, parse_workflow, render_workflow
 
 RejectionListener = Callable[[str, int, int, dict[str, float]], None]
-"""Is told what is going on, how far it is, of how much, and its figures."""
+"""Called with the current activity, its progress, its total, and its figures."""
 QUESTIONS_AT_ONCE = 48
-"""Questions whose workflows are sampled together."""
+"""The number of questions whose workflows are sampled together."""
 ACCEPT_EVERY = 4
-"""One of so many drafts after a first round lets its answer stand, whatever the policy writes."""
+"""One in this many drafts after a first round accepts its answer, whatever the policy writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGroup:
-    """A question, and the first round that all its drafts continue from, if there is one."""
+    """A question, and the first round that all its drafts continue, if there is one."""
 
     episode: Episode
     seed: int
-    """Of its runs: of each the next one, or of all the first round's."""
+    """The seed of the first draft's run; each further one adds 1, unless they share a first
+    round."""
     root: PolicyDraft | None = None
     rounds: tuple[Round, ...] = ()
 
     def seed_of(self, row: int) -> int:
-        """Of the run of that draft."""
+        """Return the seed of the run of that draft."""
         return (self.seed + (0 if self.root else row)) % 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectionContext:
-    """What every round needs."""
+    """The objects that every round of rejection sampling needs."""
 
     settings: TrainSettings
     model: Any
     tokenizer: Any
     on_progress: RejectionListener
     pool: Pool
-    """All workers, of whom a question may list some."""
+    """All workers; a question may list some of them."""
     budget: TrainingBudget | None = None
 
 
@@ -78,11 +79,11 @@ def run_rejection_sampling(
     settings: TrainSettings,
     on_progress: RejectionListener,
 ) -> Path:
-    """Sample, run, keep what earned more than its question's mean, fit; several rounds.
+    """Sample workflows, run them, and fit the policy to the right ones, for several rounds.
 
     Args:
-        settings: the file.
-        on_progress: hears how it goes.
+        settings: the training.
+        on_progress: called with the progress and the figures so far.
 
     Returns:
         The folder of the fitted policy.
@@ -138,7 +139,7 @@ async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
 async def _sample_round(
     context: RejectionContext, runner: RolloutRunner, met: Sequence[Episode], number: int
 ) -> list[TrainingExample]:
-    """Drafts of that round that earned more than the mean of their question, with their weights."""
+    """Return the drafts of a round to fit, with their weights."""
     group, seed = context.settings.rejection.group, context.settings.seed
     kept: list[TrainingExample] = []
     all_rollouts: list[GradedRollout] = []
@@ -166,7 +167,7 @@ async def _sample_round(
 async def _continue_groups(
     context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
-    """The groups, `recursion.share` of them after a first round that the policy wrote."""
+    """Return the groups, `recursion.share` of them continuing a first round of the policy."""
     settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
@@ -188,7 +189,7 @@ async def _continue_groups(
 def keep_right_drafts(
     prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
 ) -> list[TrainingExample]:
-    """The right drafts of each group, with their weights."""
+    """Return the right drafts of each group that have a weight above 0."""
     kept: list[TrainingExample] = []
     for number, prompt in enumerate(prompts):
         mine = [p for p in rollouts[number * group : (number + 1) * group] if p.reward is not None]
@@ -205,14 +206,14 @@ def keep_right_drafts(
 def _sample_drafts(
     context: RejectionContext, part: Sequence[DraftGroup], number: int
 ) -> tuple[list[str], list[PolicyDraft]]:
-    """The prompts, and a group of drafts for each."""
+    """Return the prompt of each question, and a group of drafts for each."""
     group = context.settings.rejection.group
     prompts = [_group_prompt(context, one) for one in part]
     if number < context.settings.rejection.random:
         drafts = [draft for one in part for draft in random_drafts(context, one)]
     else:
         drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
-    for at, one in enumerate(part):  # what nobody tries is never found to be right
+    for at, one in enumerate(part):  # a draft that nobody tries is never found to be right
         if one.root:
             stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
             drafts[at * group : at * group + len(stands)] = stands
@@ -232,7 +233,7 @@ def _write_drafts(
     *,
     number: int,
 ) -> list[PolicyDraft]:
-    """So many drafts of the policy for each."""
+    """Sample `group` drafts of the policy for each prompt."""
     settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
@@ -267,10 +268,10 @@ def _write_drafts(
 def replace_missing_workers(
     text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
 ) -> str:
-    """The draft with a random listed worker for each that its question does not list.
+    """Return the draft with a random listed worker in place of each that is not listed.
 
-    The same worker for every step of the one who is absent. A draft that is no workflow of anybody
-    stays as it is.
+    All steps of one missing worker get the same substitute. A draft that is no workflow of known
+    workers is returned unchanged.
     """
     listed = one.episode.pool
     try:
@@ -285,13 +286,14 @@ def replace_missing_workers(
 
 
 def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
+    """Return random workflows, like those that the policy of the SFT warm-up writes."""
     settings, pool = context.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
-    again = one.root is not None
+    revises = one.root is not None
     free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
     flows = (
-        random_workflow(rng, pool, revise=again, free=free) for _ in range(settings.rejection.group)
+        random_workflow(rng, pool, revise=revises, free=free)
+        for _ in range(settings.rejection.group)
     )
     return [
         PolicyDraft(text=render_workflow(flow, pool, names=compact), root=one.root)
@@ -300,11 +302,11 @@ def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraf
 
 
 def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
-    """The likelihood of the kept drafts, each as important as its weight says."""
+    """Fit the policy to the kept drafts, drawn by their weights."""
     rejection = context.settings.rejection
     steps = rejection.steps
 
-    def heard(step: int, loss: FitLoss) -> None:
+    def report_step(step: int, loss: FitLoss) -> None:
         context.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss.shown})
 
     if kept:
@@ -317,7 +319,7 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
             batches=batches,
             steps=steps,
             learning_rate=rejection.learning_rate,
-            on_step=heard,
+            on_step=report_step,
             autocast=bf16_autocast(context.settings),
         )
 
@@ -325,7 +327,7 @@ def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], numb
 def _draw_batches(
     kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
 ) -> Iterator[list[TrainingExample]]:
-    """Batches drawn without end, by weight."""
+    """Yield batches drawn by weight, without end."""
     weights = [one.weight for one in kept]
     while True:
         yield [one._replace(weight=1.0) for one in rng.choices(kept, weights, k=rejection.batch)]

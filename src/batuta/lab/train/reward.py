@@ -1,13 +1,13 @@
-"""The whole reward: what a workflow earns that was run by the engine and graded.
+"""The reward of a workflow that was executed and graded.
 
-Reward of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow whose
-answer is wrong, 1 for a right one. Deviations: a cost may be charged, only when the answer is
-right (xRouter, Router-R1), and by how easy its question is (adaptive length penalty); a worker's
-outage leaves the group instead of scoring 0.
+It is that of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow
+with a wrong answer, 1 for a right one. Deviations: right answers may be charged a cost (xRouter,
+Router-R1), more of it on easy questions (adaptive length penalty); a completion that met a worker's
+outage leaves its group instead of scoring 0.
 
-In this order: `run_reward` (base and cost of one run), `step_rewards` (schedule of the cost,
-difficulty exponent, mean over executions), `mix_rewards` (first rounds are paid for the second),
-`draft_weights` (what rejection sampling uses instead).
+It is computed by `run_reward` (base and cost of one run), `step_rewards` (schedule of the cost,
+difficulty exponent, mean over executions) and `mix_rewards` (first rounds share the reward of
+second ones); rejection sampling uses `draft_weights` instead.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from batuta.lab.evals.outage import find_step_outage
 from batuta.lab.train.settings import RewardSettings
 
 Executions = Sequence[tuple[Run, Grade | None]]
-"""A workflow's runs, and the grades of their answers."""
+"""The executions of one workflow, with the grades of their answers."""
 
 
 def run_reward(
     run: Run, grade: Grade | None, settings: RewardSettings, cost_weight: float
 ) -> float | None:
-    """The reward of a run; None if it says nothing about the workflow.
+    """Return the reward of a run; None if it says nothing about the workflow.
 
-    An answer that no rule can decide, where no judge is named, is worth what a wrong one is.
+    An answer that could not be graded earns what a wrong one earns.
 
     Args:
-        run: what was run.
-        grade: of its answer; None: there is no answer.
-        settings: what is paid for what.
-        cost_weight: 0 to 1, how much of the cost is charged at this time of the training.
+        run: the executed workflow.
+        grade: the grade of its answer; None if there is no answer.
+        settings: the rewards and the cost.
+        cost_weight: the part of the cost that is charged at this step, 0 to 1.
     """
     decision = run.rounds[-1].decision if run.rounds else None
     if isinstance(decision, MalformedPlan):
@@ -52,14 +52,14 @@ def run_reward(
 
 
 def has_infrastructure_failure(run: Run) -> bool:
-    """Whether a worker failed in a way that is nobody's fault, by evaluation's own list."""
+    """Tell whether the run was cancelled or met a worker's outage, as the evaluation counts it."""
     if run.outcome is Outcome.CANCELLED:
         return True
     return any(find_step_outage(step) is not None for step in run.steps)
 
 
 def round_cost(run: Run, settings: RewardSettings) -> float:
-    """What the run's last round cost, in the settings' units."""
+    """Return the cost of the run's last round in the settings' units."""
     last = run.rounds[-1]
     usage = sum((step.usage for step in last.steps), last.decision.draft.usage)
     if settings.cost == "tokens":
@@ -71,7 +71,7 @@ def round_cost(run: Run, settings: RewardSettings) -> float:
 
 
 def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
-    """How much of the cost is charged at that step of the training, 0 to 1."""
+    """Return the part of the cost that is charged at that step, 0 to 1."""
     return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))
 
 
@@ -81,16 +81,16 @@ def step_rewards(
     settings: RewardSettings,
     step: int,
 ) -> list[float | None]:
-    """What every workflow of a training step earns, the mean over its executions.
+    """Return the reward of every workflow of a step, the mean over its executions.
 
     Args:
-        groups: which group each workflow is of.
-        executions: of every workflow.
-        settings: what is paid for what.
-        step: of the training, which says how much of the cost is charged.
+        groups: the group of each workflow.
+        executions: the executions of each workflow.
+        settings: the rewards and the cost.
+        step: the step of the training, which sets the part of the cost that is charged.
 
     Returns:
-        A reward for each workflow; None: a worker's outage, it leaves its group.
+        A reward for each workflow; None after an outage, which takes it out of its group.
     """
     scheduled = scheduled_cost_weight(step, settings)
     found: list[float | None] = []
@@ -105,12 +105,12 @@ def step_rewards(
 def right_shares(
     groups: Sequence[Hashable], executions: Sequence[Executions], settings: RewardSettings
 ) -> list[float]:
-    """For each workflow, the share of its group's executions that are right; 0 to 1.
+    """Return, for each workflow, the share of its group's executions that are right.
 
     Args:
-        groups: which group each workflow is of.
-        executions: of every workflow.
-        settings: what is paid for what; an execution that earns None is left out.
+        groups: the group of each workflow.
+        executions: the executions of each workflow.
+        settings: the rewards; an execution that earns None is left out.
     """
     scores: dict[Hashable, list[float]] = {group: [] for group in groups}
     for group, parts in zip(groups, executions, strict=True):
@@ -123,14 +123,14 @@ def right_shares(
 def mix_rewards(
     rewards: Sequence[float | None], first_rows: Sequence[int | None], discount: float
 ) -> list[float | None]:
-    """First rounds are also paid for what the second made of them (paper, section 3.3).
+    """Add to each continued first round's reward a part of its second round's.
 
-    Reward of a continued first round: (1 - discount) of its own and `discount` of the mean of the
-    second round's group.
+    The result is (1 - discount) times its own reward plus `discount` times the mean of the second
+    rounds that continue it (Conductor paper, section 3.3).
 
     Args:
-        rewards: of every completion of a step.
-        first_rows: for a second round, which completion was its first; None: it is a first round.
+        rewards: the rewards of a step's completions.
+        first_rows: for a second round, the row of its first round; None for a first round.
         discount: 0 to 1.
     """
     later: dict[int, list[float]] = {}
@@ -146,16 +146,16 @@ def mix_rewards(
 
 
 def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """How much each right draft of a question counts.
+    """Return the weight of each right draft of a question.
 
-    A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
-    more. The weights sum to what the drafts lack of 1 on average: what is rare counts more, and a
-    question that all drafts solve in the shortest way, or none solves, says nothing.
+    The shortest right draft has the worth 1, and each further call divides it by `shorter`. The
+    weights sum to 1 minus the mean worth of all drafts: rare successes count more, and a question
+    that all drafts solve in the shortest way, or none solves, counts nothing.
 
     Args:
-        calls: of each right draft.
-        draft_count: so many drafts there are, right and wrong.
-        shorter: at least 1.
+        calls: the number of calls of each right draft.
+        draft_count: the number of drafts, right and wrong.
+        shorter: the factor for each call, at least 1.
     """
     worth = [shorter ** (min(calls) - each) for each in calls]
     lack = 1 - sum(worth) / max(1, draft_count)

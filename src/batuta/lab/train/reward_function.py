@@ -1,4 +1,4 @@
-"""TRL's asynchronous reward: every completion of a step is conducted, all at the same time."""
+"""TRL's asynchronous reward: it conducts and grades all completions of a step concurrently."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from batuta.lab.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.lab.train.settings import TrainSettings
 
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
-"""Receives every step's executed completions."""
+"""Called with the step and its executed completions."""
 
 _LEAST_COST = 0.003
-"""Of a call, where it is raised."""
+"""The lowest cost of a call from which `raise_cost` starts."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
-"""Difficulty of what is counted as easy at most and as hard at least."""
+"""The greatest difficulty that counts as easy, and the least that counts as hard."""
 
 
 class RewardFunction:
-    """Runs, grades, and rewards."""
+    """Executes, grades and rewards completions; it is passed to TRL as a reward function."""
 
     __name__ = "conducted"
 
@@ -38,13 +38,13 @@ class RewardFunction:
         open_runner: Callable[[], Awaitable[RolloutRunner]],
         on_rollouts: RolloutListener,
     ) -> None:
-        """Learns what to run.
+        """Store what executing completions needs.
 
         Args:
-            settings: of the training.
-            episodes: what the rows are about.
-            open_runner: opens the workers' clients, in the loop where they will be called.
-            on_rollouts: receives what was run.
+            settings: the training.
+            episodes: the episodes that the rows name by number.
+            open_runner: opens the workers' clients in the event loop that calls them.
+            on_rollouts: called with each step's rollouts.
         """
         self._settings = settings
         self._episodes = episodes
@@ -69,7 +69,7 @@ class RewardFunction:
         prompt_tokens: Sequence[int] | None = None,
         **_: Any,
     ) -> list[float | None]:
-        """The reward of every completion; None: it leaves its group."""
+        """Return the reward of every completion; None takes it out of its group."""
         began = time.perf_counter()
         step = int(trainer_state.global_step)
         roots = root or [None] * len(completions)
@@ -103,13 +103,13 @@ class RewardFunction:
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Begin to run and grade the batch of a later step; that step awaits it.
+        """Start to execute and grade the batch of a later step, which will await it.
 
         Args:
-            step: that learns from it.
-            rows: in TRL's form, with the `episode` of each.
+            step: the step that learns from it.
+            rows: TRL's columns, with the `episode` of each row.
             texts: the completions.
-            loop: where workers are called, running in another thread.
+            loop: the event loop that calls workers, in another thread.
         """
         roots = rows["root"]
         drafts = self._drafts(
@@ -120,7 +120,7 @@ class RewardFunction:
         )
 
     async def cancel(self) -> None:
-        """End what is being run for later steps, and wait for its end; in that same loop."""
+        """Cancel what runs for later steps and wait for its end, in the loop that runs it."""
         running = [asyncio.wrap_future(each) for each in self._running.values()]
         self._running.clear()
         for each in running:
@@ -137,7 +137,7 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
-        """What is to be run for each row."""
+        """Return the episode and the draft of each row."""
         return [
             (
                 self._episodes[number],
@@ -166,7 +166,7 @@ class RewardFunction:
     def run_first_rounds(
         self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
     ) -> list[FirstRound | None]:
-        """First rounds, executed now because a second round's prompt shows them."""
+        """Execute first rounds now, because a second round's prompt shows them."""
         seeds = [self._seed(step, row) for _, _, row in chosen]
         drafts = [(e, draft) for e, draft, _ in chosen]
         rollouts = self.run_drafts(drafts, seeds, trainer, step=step)
@@ -183,7 +183,7 @@ class RewardFunction:
         *,
         step: int | None = None,
     ) -> list[GradedRollout]:
-        """Drafts, executed at once; `step` is the one that they count in, None: the present one."""
+        """Execute drafts now; `step` decides the charged cost, None means the current one."""
         counted = int(trainer.state.global_step) if step is None else step
 
         async def run_all() -> list[GradedRollout]:
@@ -193,7 +193,7 @@ class RewardFunction:
         return asyncio.run_coroutine_threadsafe(run_all(), trainer.async_loop).result()
 
     def raise_cost(self, times: float) -> float:
-        """Charges so many times as much from now on, up to the ceiling; the new coefficient."""
+        """Multiply the cost of a call from now on, up to the ceiling; return its coefficient."""
         if self._runner is None:
             return self._settings.reward.coefficient
         before = self._runner.rewards
@@ -213,10 +213,10 @@ class RewardFunction:
 
 
 def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | None]) -> float:
-    """The share of groups in which all completions earn the same, as far as they were judged.
+    """Return the share of groups in which all judged completions earn the same.
 
-    They teach nothing. TRL's own figure (`frac_reward_zero_std`) counts so only where advantages
-    are divided by their group's spread.
+    Such groups teach nothing. TRL's own figure (`frac_reward_zero_std`) is the same only if
+    advantages are divided by the spread of their group.
     """
     earned: dict[Hashable, set[float | None]] = {}
     for group, reward in zip(groups, rewards, strict=True):
@@ -225,7 +225,7 @@ def share_without_spread(groups: Sequence[Hashable], rewards: Sequence[float | N
 
 
 def is_continuable(rollout: GradedRollout) -> bool:
-    """Whether a second round can continue from it: its draft could be read."""
+    """Tell whether a second round can continue the rollout, because its draft could be parsed."""
     rounds = rollout.run.rounds
     return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
 
@@ -235,7 +235,7 @@ def _completion_text(completion: Any) -> str:
 
 
 def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
-    """What a step's rollouts say about the policy."""
+    """Return the mean figures of a step's rollouts."""
     valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
     accepted = sum(not isinstance(each.run.rounds[-1].decision, MalformedPlan) for each in rollouts)
     counted = [each for each in rollouts if each.reward is not None]
@@ -263,7 +263,7 @@ def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
 
 
 def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, float]:
-    """How often the second round lets the answer stand, and when that is right."""
+    """Return how often second rounds accept the first answer, and how often they end right."""
     second = [each for each in rollouts if each.draft.root]
     if not second:
         return {}

@@ -1,4 +1,4 @@
-"""How the workers and the judge of rollouts are opened: by names, so that any machine can do it."""
+"""Opens the workers and the judge of rollouts from names alone, so that any machine can do it."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ CALLS_FILE = "calls.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSetup:
-    """The job of rollouts for processes that have nothing open yet."""
+    """What a process needs to open workers and judge; it can be sent to another machine."""
 
     pool: str
-    """As `batuta ask --pool`; the files that it means are the same on every machine."""
+    """The pool as `batuta ask --pool` names it; its files must be the same on every machine."""
     rendering: PromptOptions
     kinds: tuple[Task, ...]
-    """A task of each grader that is needed; a simulated world grades its own."""
+    """One task of each grader that is needed; simulated worlds grade their own tasks."""
     journal: str | None
-    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    """A file, or the URL of a PostgreSQL database; None if calls are not kept."""
     scope: str
-    """Within which a database's calls are shared: the training's folder."""
+    """The training's folder, within which a database's calls are shared."""
     seconds: float | None
-    """Seconds that a run may take; None: the pool's own limit."""
+    """Seconds that a run may take; None for the pool's own limit."""
     judge: str | None = None
-    """The worker that grades what no rule decides."""
+    """The worker that grades answers which no rule decides."""
     processes: int = 1
-    """That open this and call workers at the same time."""
+    """Processes that open this and call workers at the same time."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """What runs an order; every connection ends with the block.
+        """Open what executes an order, and close every connection with the block.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -68,7 +68,7 @@ class RolloutSetup:
     async def open_runner(
         self, stack: AsyncExitStack, budget: TrainingBudget | None = None
     ) -> DraftRunner:
-        """Workers and judge, closed with the stack, whose calls draw on the budget.
+        """Open workers and judge until the stack closes; their calls count against the budget.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -81,14 +81,14 @@ class RolloutSetup:
         if budget is not None:
             clients |= {w.id: budget.limit_client(clients[w.id], w) for w in ensemble.pool}
         if self.journal is not None and not ensemble.simulated:
-            self._tell_changes(clients)
+            self._report_changed_workers(clients)
             journal = await self._open_journal(self.journal, stack)
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
-        judging = self._find_judge(clients)
-        grade = await stack.enter_async_context(open_answer_grader(self.kinds, judging))
+        judge_client = self._find_judge(clients)
+        grade = await stack.enter_async_context(open_answer_grader(self.kinds, judge_client))
 
         async def judge(task: Task, answer: str) -> Grade:
-            """The grade, by the grader of the source that the task came from."""
+            """Grade by the task's own source if that has a grader."""
             own = find_source_grader(task)
             return await grade(task, answer) if own is None else own(task, answer)
 
@@ -97,8 +97,8 @@ class RolloutSetup:
             limits = replace(limits, seconds=self.seconds)
         return DraftRunner(clients=clients, judge=judge, rendering=self.rendering, limits=limits)
 
-    def _tell_changes(self, clients: Mapping[WorkerId, Client]) -> None:
-        """Say who is another one than when the folder was begun; the journal knows them apart."""
+    def _report_changed_workers(self, clients: Mapping[WorkerId, Client]) -> None:
+        """Report workers whose model changed since the folder was begun."""
         folder = Path(self.scope)
         if not folder.is_dir():  # a folder on another machine
             return
@@ -107,7 +107,7 @@ class RolloutSetup:
             write_error(f"batuta: {sentence}\n")
 
     def _find_judge(self, clients: Mapping[WorkerId, Client]) -> Client | None:
-        """The worker that grades what no rule decides; None: none is named."""
+        """Return the client of the judge, or None if none is named."""
         if self.judge is None:
             return None
         if WorkerId(self.judge) not in clients:
@@ -122,13 +122,13 @@ class RolloutSetup:
 
 @final
 class _SeededClient:
-    """A client whose requests have a seed, so that the journal keeps their replies too."""
+    """Adds a seed to requests without one, so that the journal keeps their replies too."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the client's reply to the same request with a seed."""
+        """Return the client's reply to the request with a seed."""
         sampling = request.sampling
         if sampling.seed is None:
             request = replace(request, sampling=replace(sampling, seed=0))
@@ -137,17 +137,17 @@ class _SeededClient:
 
 @final
 class RolloutRunnerFactory:
-    """Opens what runs rollouts in the loop in which it is called, and closes it there."""
+    """Opens what executes rollouts, in the event loop that calls it, and closes it there."""
 
     def __init__(
         self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
     ) -> None:
-        """Opens nothing yet.
+        """Prepare the setup without opening anything.
 
         Args:
-            settings: the training's.
-            folder: where finished calls are kept, unless the settings name a database.
-            tasks: what will be asked.
+            settings: the training.
+            folder: where finished calls are kept unless the settings name a database.
+            tasks: the questions that will be asked.
         """
         pool = settings.pool
         others = {task.grader: task for task in tasks if find_source_grader(task) is None}
@@ -165,13 +165,13 @@ class RolloutRunnerFactory:
         self._folder = folder.path
         self._stack = AsyncExitStack()
         self.budget: TrainingBudget | None = None
-        """The budget of the calls, set once a runner is open; None: there is no limit."""
+        """The budget of the calls, once a runner is open; None if there is no limit."""
 
     async def __call__(self) -> RolloutRunner:
-        """What runs and rewards drafts, on the executor that the settings name.
+        """Return what executes and rewards drafts, on the executor that the settings name.
 
         Raises:
-            ConfigError: there is no such executor, or its machines have no journal in common.
+            ConfigError: there is no such executor, or its machines share no journal.
             BatutaError: the pool, the journal or the grader cannot be opened.
         """
         pool = self._settings.pool
@@ -203,5 +203,5 @@ class RolloutRunnerFactory:
         )
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         await self._stack.aclose()

@@ -1,4 +1,4 @@
-"""Every completion of the policy is run by the engine and graded: hundreds at the same time."""
+"""Executes and grades every completion of the policy, hundreds concurrently."""
 
 from __future__ import annotations
 
@@ -35,75 +35,75 @@ from batuta.language import PromptOptions
 from batuta.usage import ZERO_COST
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Grades an answer."""
+"""Grades the answer to a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDraft:
-    """A completion, as the policy wrote it."""
+    """A completion as the policy wrote it."""
 
     text: str
     prompt_tokens: int = 0
     tokens: int = 0
     root: PolicyDraft | None = None
-    """The first round's draft, if this one is of a second round."""
+    """The first round's draft, if this one belongs to a second round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedRollout:
-    """A completion, executed and graded."""
+    """An executed and graded completion."""
 
     episode: Episode
     draft: PolicyDraft
     run: Run
     grade: Grade | None
     reward: float | None
-    """None: a worker's outage; the completion leaves its group."""
+    """None after a worker's outage, which takes the completion out of its group."""
     refused: bool = False
     """True if the training's budget refused one of its calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftClient:
-    """A client that says what the policy has already written."""
+    """A client whose reply is a draft that the policy has already written."""
 
     draft: PolicyDraft
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The draft, with its tokens; the policy's own are free."""
+        """Return the draft with its token counts; the policy's own tokens cost nothing."""
         usage = Usage(calls=1, input=self.draft.prompt_tokens, output=self.draft.tokens)
         return Reply(text=self.draft.text, usage=usage, cost=ZERO_COST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftOrder:
-    """A draft that is to be run, here or on another machine."""
+    """A draft to execute, here or on another machine."""
 
     task: Task
     pool: Pool
     draft: PolicyDraft
     seed: int
-    """Of its first run; each further one has the next."""
+    """The seed of its first execution; each further one adds 1."""
     times: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRunner:
-    """Who runs drafts and who judges them."""
+    """The clients that execute drafts and the grader of their answers."""
 
     clients: Mapping[WorkerId, Client]
     judge: AnswerGrader
     rendering: PromptOptions
     limits: Limits = Limits()
-    """The limits of a run, except for its rounds, which the draft decides."""
+    """The limits of a run; its rounds follow from the draft."""
 
     async def run_order(self, order: DraftOrder) -> Executions:
-        """Every run of the draft, one after another."""
+        """Execute the draft as often as ordered, one execution after another."""
         seeds = range(order.seed, order.seed + order.times)
         return [await self._run_draft(order, seed) for seed in seeds]
 
     async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
-        """One run; a second round comes after its first, executed again with the same seed."""
+        """Execute the draft once; a second round first repeats its first one with the same seed."""
         draft = order.draft
         conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
         first = draft.root and LLMConductor(
@@ -125,15 +125,15 @@ class DraftRunner:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDraftRunner:
-    """The job of a runner that is open in this process already."""
+    """The job of a runner that is already open in this process."""
 
     runner: DraftRunner
     places: anyio.Semaphore | None = None
-    """For all batches that are run at the same time; None: each has its own limit alone."""
+    """Limits all concurrent batches together; None: each batch has only its own limit."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """What runs an order; the runner stays open."""
+        """Return what executes an order; the runner stays open."""
         yield self._run_in_place if self.places else self.runner.run_order
 
     async def _run_in_place(self, order: DraftOrder) -> Executions:
@@ -143,7 +143,7 @@ class OpenedDraftRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRunner:
-    """Runs drafts, here or on other machines, and rewards them."""
+    """Executes drafts, here or on other machines, and rewards them."""
 
     job: ExecutorJob[DraftOrder, Executions]
     rewards: RewardSettings
@@ -153,12 +153,12 @@ class RolloutRunner:
     async def run_drafts(
         self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
     ) -> list[GradedRollout]:
-        """Run every draft; the rollouts, in the order of the drafts.
+        """Execute every draft, and return the rollouts in the order of the drafts.
 
         Args:
-            drafts: completions and what they are for.
-            seeds: of each draft's run.
-            step: of the training, which says how much of the cost is charged.
+            drafts: the completions with their episodes.
+            seeds: the seed of each draft's run.
+            step: the step of the training, which sets the part of the cost that is charged.
         """
         orders = [
             DraftOrder(

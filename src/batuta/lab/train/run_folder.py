@@ -1,4 +1,4 @@
-"""A training run's folder: what was asked for, what came of every step, and what was written."""
+"""The folder of a training: its settings, the metrics of every step, samples, and versions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class RunFolder:
     """Writes `metrics.jsonl`, `samples.jsonl`, `settings.json` and `versions.json`."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder.
+        """Create the folder.
 
         Raises:
-            StoreError: it cannot be made.
+            StoreError: it cannot be created.
         """
         self.path = path
         try:
@@ -40,16 +40,16 @@ class RunFolder:
 
     @property
     def policy(self) -> Path:
-        """Where the trained model lies."""
+        """The folder of the trained model."""
         return self.path / "policy"
 
     @property
     def checkpoints(self) -> Path:
-        """Where training can continue from."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
-        """Write down what is about to happen.
+        """Write the settings, the command and the versions of the libraries.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -66,7 +66,7 @@ class RunFolder:
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
     def rewind(self, step: int) -> None:
-        """Forget what was written after that step, checkpoints too: training continues from there.
+        """Discard what was written after that step, checkpoints included.
 
         Raises:
             StoreError: the files cannot be written.
@@ -83,14 +83,14 @@ class RunFolder:
     def list_checkpoints(self) -> list[tuple[int, Path]]:
         """Return the step and the folder of each checkpoint, the oldest first.
 
-        A copy that somebody has given another name is none of them.
+        Folders with another name, such as copies, are ignored.
         """
         folders = self.checkpoints.glob("checkpoint-*")
         numbered = ((each.name.removeprefix("checkpoint-"), each) for each in folders)
         return sorted((int(step), each) for step, each in numbered if step.isdecimal())
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """A step's figures.
+        """Append a step's metrics.
 
         Raises:
             StoreError: the disk is full.
@@ -98,7 +98,7 @@ class RunFolder:
         self._write_lines(METRICS_FILE, [line], "a")
 
     def add_evaluation(self, line: Mapping[str, Any]) -> None:
-        """Add a policy's figures on the questions that are kept back.
+        """Append a policy's figures on the questions kept back.
 
         Raises:
             StoreError: the disk is full.
@@ -106,11 +106,11 @@ class RunFolder:
         self._write_lines(EVALUATION_FILE, [line], "a")
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
-        """Return the id of the run in Weights & Biases, made anew unless the training goes on.
+        """Return the id of the run in Weights & Biases, a new one unless the training resumes.
 
         Args:
-            wandb_id: as the settings say; empty: the one that is kept, or a new one.
-            resume: whether the training goes on.
+            wandb_id: the id in the settings; empty: the stored one, or a new one.
+            resume: whether the training resumes.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -122,7 +122,7 @@ class RunFolder:
         return chosen
 
     def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
-        """Some workflows of a step, as they were drafted, executed and graded.
+        """Append some workflows of a step, as they were drafted, executed and graded.
 
         Raises:
             StoreError: the disk is full.
@@ -130,22 +130,21 @@ class RunFolder:
         self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
 
     def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:
-        """A listener that writes each step, its loss and the seconds so far to a file.
+        """Return a function that appends a step's number, loss and seconds to a file.
 
-        The file is `STAGE.jsonl`. What an earlier fit wrote of that first step and later ones is
-        forgotten, so a stage that is gone on with has one line a step. Besides the step it hears
-        the loss of its drafts and, where there are some, of its drills. It may raise StoreError:
-        the disk is full.
+        The file is `STAGE.jsonl`. Its lines from the first step reported here on are dropped, so a
+        resumed stage has one line per step. The function takes the step, the loss of its drafts
+        and that of its drills or None, and raises StoreError if the disk is full.
         """
-        began, name, heard = monotonic(), f"{stage}.jsonl", False
+        began, name, has_begun = monotonic(), f"{stage}.jsonl", False
 
         def add(step: int, loss: float, drills: float | None) -> None:
-            nonlocal began, heard
-            if not heard:
+            nonlocal began, has_begun
+            if not has_begun:
                 kept = [each for each in read_jsonl(self.path / name) if each["step"] < step]
                 began -= kept[-1]["seconds"] if kept else 0.0
                 self._write_lines(name, kept, "w")
-                heard = True
+                has_begun = True
             line = {"step": step, "loss": round(loss, 4), "seconds": round(monotonic() - began, 1)}
             if drills is not None:
                 line["drills"] = round(drills, 4)
@@ -162,12 +161,12 @@ class RunFolder:
 
 
 def _to_json(line: Mapping[str, Any]) -> str:
-    """Write the line as JSON, whose only word for a figure that is not finite is null."""
+    """Return the line as JSON, which has null for figures that are not finite."""
     return json.dumps(finite_figures(line), ensure_ascii=False, allow_nan=False)
 
 
 def finite_figures(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line with None in the place of every number that is not finite."""
+    """Return the line with None in place of every number that is not finite."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in line.items()
@@ -175,7 +174,7 @@ def finite_figures(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
-    """A rollout, as it is kept and shown."""
+    """Return a rollout as the samples file keeps it."""
     task, run = rollout.episode.task, rollout.run
     return {
         "step": step,
@@ -196,7 +195,7 @@ def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a JSONL file, none if it is not there; a line cut short is left out.
+    """Read a JSONL file; return no lines if it is missing, and skip lines that are cut short.
 
     Earlier versions wrote NaN, which is read as None.
     """

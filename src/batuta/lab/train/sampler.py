@@ -1,9 +1,9 @@
-"""Completions of a small policy: one prefill a question, shared by its whole group.
+"""Sampling from a small policy with one prefill per question, shared by its whole group.
 
-Generation dominates training, on a CPU above all. A group's completions continue the same prompt,
-so its keys and values are computed once and never copied: scores against them are one matrix
-product a question, and only the completions' own keys are kept a row. For Qwen2 and Llama, whose
-layers are the same; any other architecture is sampled by transformers.
+Generation dominates training, above all on a CPU. A group's completions continue the same prompt,
+so its keys and values are computed once and never copied: attention scores against them are one
+matrix product per question, and only the completions' own keys are stored per row. It computes
+Qwen2 and Llama, whose layers are the same; other architectures are sampled by transformers.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from batuta.lab.train.device import linear_weights
 from batuta.language.parser import is_complete_draft
 
 OWN_ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
-"""Model types in a config whose layers our own sampler computes, and their classes."""
+"""Model types that our own sampler computes, and their classes."""
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
-"""Kinds of rotary positions that depend on the length of the whole text."""
+"""Types of rotary embeddings that depend on the length of the whole text."""
 _TOLERANCE, _NARROW_TOLERANCE = 1e-3, 5e-2
-"""The tolerances of logits as a share of the largest; the second one is for bf16."""
+"""Tolerances of logits, relative to the largest; the second one is for bf16."""
 _CLOSING = re.compile(r"[\]}]")
-"""Matches a character that the last token of a draft must contain."""
+"""Matches a character that the last token of a draft contains."""
 _THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z", re.IGNORECASE)
-"""Matches the end of a prompt that has opened a thought for the policy."""
+"""Matches the end of a prompt that opens a thought for the policy."""
 _THOUGHT_TOKENS = 12
-"""The most tokens at a prompt's end that such an opening takes."""
+"""The most tokens of such an opening at a prompt's end."""
 COMPACT_SHARE = 0.25
-"""Share of rows that have ended above which they are let go."""
+"""Share of finished rows above which they are dropped from the batch."""
 
 
 class ListEndDetector:
-    """Knows when a draft's last list is closed: nothing that comes after it is read.
+    """Detects when a draft's last list is closed; what follows is not parsed.
 
-    Without it an entropy bonus pays for any words behind the lists.
+    Without it an entropy bonus would reward any words after the lists.
     """
 
     def __init__(self, tokenizer: Any, size: int | None = None) -> None:
-        """Reads every token; only one with a closing bracket can end a draft.
+        """Decode every token once: only one with a closing bracket can end a draft.
 
         Args:
-            tokenizer: of the policy.
-            size: tokens that the policy can write; a vocabulary is often rounded up to more than
-                its tokenizer has, and those mean nothing. None: as many as the tokenizer has.
+            tokenizer: the policy's tokenizer.
+            size: the size of the policy's vocabulary, which is often padded beyond that of its
+                tokenizer with tokens that mean nothing. None: as many as the tokenizer has.
         """
         texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
         texts += [""] * ((size or 0) - len(texts))
@@ -65,23 +65,23 @@ class ListEndDetector:
         found = _THOUGHT.search(self._tokenizer.decode(list(prompt[-_THOUGHT_TOKENS:])))
         return found[0] if found else ""
 
-    def is_closed(self, written_BT: Tensor, opened: Sequence[str]) -> Tensor:
-        """Tell of each row whether its last token completes its draft.
+    def is_closed(self, written_BT: Tensor, opened_thoughts: Sequence[str]) -> Tensor:
+        """Return a mask (B,): whether a row's last token completes its draft.
 
         Args:
             written_BT: the drafts so far.
-            opened: what a row's prompt has opened, before its draft.
+            opened_thoughts: the thought tag at the end of each row's prompt, or an empty text.
         """
         closed_B = self._may_end[written_BT[:, -1]]
         for row in closed_B.nonzero().flatten().tolist():
             draft = self._tokenizer.decode(written_BT[row].tolist(), skip_special_tokens=True)
-            closed_B[row] = is_complete_draft(opened[row] + draft)
+            closed_B[row] = is_complete_draft(opened_thoughts[row] + draft)
         return closed_B
 
 
 @contextmanager
 def stop_training(model: torch.nn.Module) -> Iterator[None]:
-    """Within it the model is not training; with gradient checkpointing it keeps keys only so."""
+    """Set the model to eval mode within the block, as checkpointing keeps no keys in training."""
     training = model.training
     model.eval()
     try:
@@ -92,11 +92,11 @@ def stop_training(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
-    """Within it the matrices lie in memory as autocast computes with them; afterwards as before.
+    """Store the matrices in autocast's precision within the block.
 
-    Autocast makes them narrow anew for every token that is written, which takes longer than the
-    products themselves. The numbers are the same. A matrix that is also the table of the
-    vocabulary's vectors stays as it is, for those are read wide. Without autocast nothing changes.
+    Autocast would convert them again for every sampled token, which takes longer than the products
+    themselves. The results are the same. A matrix that is tied to the embedding table stays in
+    fp32, as embeddings are read in fp32. Without autocast nothing changes.
     """
     device: str = next(model.parameters()).device.type
     if not torch.is_autocast_enabled(device):
@@ -114,7 +114,7 @@ def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Sampler:
-    """Samples completions of a Qwen2 or a Llama, always with its present weights."""
+    """Samples completions of a Qwen2 or Llama, always with its current weights."""
 
     def __init__(
         self,
@@ -124,13 +124,13 @@ class Sampler:
         end: int,
         end_detector: ListEndDetector | None = None,
     ) -> None:
-        """Learns whose weights to read.
+        """Store the model and its special tokens.
 
         Args:
             model: the policy.
-            pad: token that fills up prompts.
-            end: token that ends a completion.
-            end_detector: after which `end` follows by itself.
+            pad: the padding token of prompts.
+            end: the token that ends a completion.
+            end_detector: detects that a completion is complete without `end`.
         """
         self._model = model
         self._pad = pad
@@ -139,7 +139,7 @@ class Sampler:
 
     @classmethod
     def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
-        """For drafts of workflows, which end with their lists."""
+        """Return a sampler of workflow drafts, which end with their lists."""
         pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         detector = ListEndDetector(tokenizer, int(model.config.vocab_size))
         return cls(model, pad=pad, end=end, end_detector=detector)
@@ -154,32 +154,34 @@ class Sampler:
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """`group` completions of every prompt, in the prompts' order.
+        """Sample `group` completions of every prompt, in the prompts' order.
 
         Args:
-            prompts: token ids.
-            group: completions of each.
-            max_tokens: tokens of a completion at most, its end included.
+            prompts: the token ids of each prompt.
+            group: the number of completions of each.
+            max_tokens: the most tokens of a completion, its end included.
             temperature: 0 takes the likeliest token.
-            generator: of the chance.
+            generator: the random number generator, on the CPU.
         """
         with stop_training(self._model), narrow_weights(self._model):
             decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
             detector = self._closing
             each = [detector.opened_thought(one) if detector else "" for one in prompts]
-            opened = [thought for thought in each for _ in range(group)]
-            return self._decode(decoding, opened, max_tokens, temperature, generator=generator)
+            opened_thoughts = [thought for thought in each for _ in range(group)]
+            return self._decode(
+                decoding, opened_thoughts, max_tokens, temperature, generator=generator
+            )
 
     def _decode(
         self,
         decoding: _Decoding,
-        opened: Sequence[str],
+        opened_thoughts: Sequence[str],
         max_tokens: int,
         temperature: float,
         *,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Token after token, until every row has ended; what was written is kept by the CPU."""
+        """Sample token by token until every row has ended; the tokens are collected on the CPU."""
         written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
@@ -190,21 +192,21 @@ class Sampler:
             written[rows, at] = chosen
             over |= chosen == self._end
             if self._closing is not None:
-                begun = [opened[int(row)] for row in rows]
+                begun = [opened_thoughts[int(row)] for row in rows]
                 over |= self._closing.is_closed(written[rows, : at + 1], begun)
             if at == max_tokens - 1 or over.all():
                 break
             if over.float().mean() > COMPACT_SHARE:
-                going = ~over
-                decoding.keep(going)
-                rows, chosen, over = rows[going], chosen[going], over[going]
+                unfinished = ~over
+                decoding.keep(unfinished)
+                rows, chosen, over = rows[unfinished], chosen[unfinished], over[unfinished]
             logits = decoding.step(chosen, at)
         return [_cut_at_end(row, (self._end,)) for row in written.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateSampler:
-    """Samples completions of any causal language model by transformers' own `generate`."""
+    """Samples completions of any causal language model with transformers' `generate`."""
 
     model: Any
     tokenizer: Any
@@ -219,7 +221,7 @@ class GenerateSampler:
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """As `Sampler.sample`; the prompts of a group are read once for each of its completions."""
+        """Sample as `Sampler.sample` does; a prompt is read once for each of its completions."""
         found: list[list[int]] = []
         ends = end_tokens(self.model, self.tokenizer)
         asked = GenerationConfig(
@@ -243,17 +245,17 @@ class GenerateSampler:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Return the tokens that end what the model writes: the tokenizer's and the model's own."""
+    """Return the tokens that end a completion: the tokenizer's and the model's own."""
     told: Any = model.generation_config.eos_token_id
     own: list[int] = [] if told is None else told if isinstance(told, list) else [told]
     return {int(tokenizer.eos_token_id), *own}
 
 
 def drop_generation_settings(model: Any) -> None:
-    """Leave of the model's generation_config only which tokens are special.
+    """Reset the model's generation_config to its special tokens.
 
-    Whatever a caller of `generate` does not set is taken from there: top-p, penalties, tokens that
-    are never written. The loss knows nothing of these.
+    `generate` takes from there what its caller does not set: top-p, penalties, suppressed tokens.
+    The loss does not account for these.
     """
     kept: Any = model.generation_config
     model.generation_config = GenerationConfig(
@@ -265,7 +267,7 @@ def drop_generation_settings(model: Any) -> None:
 
 @contextmanager
 def plain_generation(model: Any) -> Iterator[None]:
-    """Let the model write as its weights alone say within the block."""
+    """Sample from the model's plain distribution within the block."""
     kept: Any = model.generation_config
     drop_generation_settings(model)
     try:
@@ -275,14 +277,14 @@ def plain_generation(model: Any) -> Iterator[None]:
 
 
 def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
-    """Our own sampler where it can compute the model, else that of transformers."""
+    """Return our own sampler if it can compute the model, else that of transformers."""
     if own_sampler_problem(model) is None:
         return Sampler.for_workflows(model, tokenizer)
     return GenerateSampler(model, tokenizer)
 
 
 def architecture_problem(config: Any) -> str | None:
-    """Say why our own sampler cannot compute a model of that config; None if it may be able to."""
+    """Return why our own sampler cannot compute a model of that config; None if it may."""
     if config.model_type not in OWN_ARCHITECTURES:
         return f"a {config.model_type}, and it computes only Qwen2 and Llama"
     window: int | None = getattr(config, "sliding_window", None)
@@ -298,14 +300,14 @@ def architecture_problem(config: Any) -> str | None:
 
 
 _MATCHED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
-"""Models that were tried, and whether our own sampler computes the logits of transformers."""
+"""Models that were compared, and whether our own sampler computes the logits of transformers."""
 
 
 def own_sampler_problem(model: Any) -> str | None:
-    """Say why our own sampler cannot compute the model; None if it can.
+    """Return why our own sampler cannot compute the model; None if it can.
 
-    Once for each model its logits are compared with transformers' own: behind a familiar name may
-    be anything.
+    Each model's logits are compared once with those of transformers, as a model type alone does
+    not guarantee them.
     """
     told = architecture_problem(model.config)
     if told is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
@@ -319,7 +321,7 @@ def own_sampler_problem(model: Any) -> str | None:
 
 @torch.inference_mode()
 def _matches_transformers(model: Any) -> bool:
-    """Tell whether our own sampler's logits are those of transformers, on two short texts."""
+    """Compare our own sampler's logits with those of transformers on two short texts."""
     ids = (torch.arange(18, device=model.device) * 7919 + 3).view(2, 9) % model.config.vocab_size
     with stop_training(model):
         theirs = model(ids, use_cache=False).logits[:, 5:].float()
@@ -335,25 +337,28 @@ def _matches_transformers(model: Any) -> bool:
 
 
 def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """A token a row, by inversion: `torch.multinomial` took half of all sampling time.
+    """Sample a token per row by inversion: `torch.multinomial` took half of all sampling time.
 
-    The chance is the processor's, wherever the logits are.
+    The random numbers come from the CPU, wherever the logits are.
     """
     if temperature <= 0:
         return logits.argmax(-1)
-    heaps = torch.softmax(logits.float() / temperature, -1).cumsum(-1)
-    drawn = torch.rand((len(heaps), 1), generator=generator).to(heaps.device) * heaps[:, -1:]
-    return torch.searchsorted(heaps, drawn).squeeze(1).clamp_(max=heaps.shape[-1] - 1)
+    cumulative = torch.softmax(logits.float() / temperature, -1).cumsum(-1)
+    drawn = (
+        torch.rand((len(cumulative), 1), generator=generator).to(cumulative.device)
+        * cumulative[:, -1:]
+    )
+    return torch.searchsorted(cumulative, drawn).squeeze(1).clamp_(max=cumulative.shape[-1] - 1)
 
 
 def _cut_at_end(row: list[int], ends: Collection[int]) -> list[int]:
-    """Return the tokens up to and with the first of `ends`."""
+    """Return the tokens up to the first of `ends`, inclusive."""
     first = next((at for at, token in enumerate(row) if token in ends), len(row))
     return row[: first + 1]
 
 
 def _head_of(head: torch.nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the last matrix as autocast computes with it; it may be the table of vectors too."""
+    """Return the output matrix in autocast's precision; it may be tied to the embedding table."""
     if type(head) is not torch.nn.Linear or head.bias is not None:
         return head  # with adapters
     device = head.weight.device.type
@@ -405,7 +410,7 @@ class _Decoding:
         self.own_values = [torch.empty(shape, device=self.device) for _ in cache.layers]
 
     def keep(self, going_B: Tensor) -> None:
-        """Go on with these rows only; each then has its prompt for itself."""
+        """Keep only these rows; each then has its own copy of its prompt."""
         going_B = going_B.to(self.device)
         rows = torch.arange(len(going_B), device=self.device)
         which = rows.div(self.group, rounding_mode="floor")[going_B]
@@ -418,7 +423,7 @@ class _Decoding:
         self.group = 1
 
     def step(self, tokens_B: Tensor, at: int) -> Tensor:
-        """The logits after `tokens_B`, which stand at position `at` of the completions."""
+        """Return the logits after `tokens_B`, which are at position `at` of the completions."""
         core = self.model.model
         hidden = core.embed_tokens(tokens_B.to(self.device))[:, None]
         cos, sin = core.rotary_emb(hidden, (self.lengths_B + at)[:, None])
@@ -429,10 +434,16 @@ class _Decoding:
         return self.head(core.norm(hidden[:, 0]))
 
     def _attend(
-        self, attention: Any, index: int, hidden: Tensor, turn: tuple[Tensor, Tensor], *, at: int
+        self,
+        attention: Any,
+        index: int,
+        hidden: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        *,
+        at: int,
     ) -> Tensor:
         rows = len(hidden)
-        cos, sin = turn
+        cos, sin = rotation
         query = attention.q_proj(hidden).view(rows, -1, self.width)
         key = attention.k_proj(hidden).view(rows, -1, self.width)
         query = query * cos + rotate_half(query) * sin
@@ -442,7 +453,7 @@ class _Decoding:
         return attention.o_proj(mixed.reshape(rows, 1, -1))
 
     def _mix(self, index: int, query: Tensor, own: int) -> Tensor:
-        """Values weighted over the prompt, which the group shares, and the row's own tokens."""
+        """Return values weighted over the group's shared prompt and the row's own tokens."""
         rows, heads, repeats = len(query), self.kv_heads, self.shared_heads
         questions = rows // self.group
         own_keys = self.own_keys[index][:, :, :own]

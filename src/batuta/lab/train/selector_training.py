@@ -1,4 +1,4 @@
-"""`batuta train selector`: from outcomes to a folder, with what it earns on held-out questions."""
+"""`batuta train selector`: fits a selector to outcomes and measures it on held-out questions."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ RECORDED_PREFIX = "recorded:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorTraining:
-    """What a training gave; shares are of the held-out questions, in [0, 1]."""
+    """The result of a training; credits are means over the held-out questions, in [0, 1]."""
 
     folder: Path
     name: str
     workers: int
     training_questions: int
-    """Training questions."""
+    """The number of training questions."""
     held_out_questions: int
-    """Questions at random that it never saw."""
+    """The number of random questions that it was not fitted to."""
     credit: float
     """Mean credit of the workers it picked."""
     best_single: float
-    """Mean credit of the worker that is the best on the training questions."""
+    """Mean credit of the worker that is best on the training questions."""
     oracle: float
     """Mean credit of the best worker of each question."""
     cascade: tuple[float, float] | None
-    """Mean credit of the cascade, and its calls a question; None: there were no answers."""
+    """Mean credit of the cascade and its mean calls per question; None without answers."""
 
 
 def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
-    """The history that a command line names.
+    """Read the history that the command line names.
 
     Args:
         history: a file of outcomes.
         tasks: `recorded:` and the name of a recorded set.
-        data: the data folder of recorded sets; None: the usual one.
+        data: the data folder of recorded sets; None for the usual one.
 
     Raises:
-        ConfigError: not exactly one of both is given, or `tasks` is no recorded set.
+        ConfigError: not exactly one of the two is given, or `tasks` is no recorded set.
         SourceError: the file or the set cannot be read.
     """
     if (history is None) == (tasks is None):
@@ -70,9 +70,9 @@ def train_selector(
     *,
     seed: int = 0,
 ) -> SelectorTraining:
-    """Fit on four fifths of the questions, measure on the last fifth, write the folder.
+    """Fit a selector on four fifths of the questions, measure it on the rest, and save it.
 
-    Where the history has the answers of each run, the cascade too.
+    If the history has the answers of each run, a cascade is fitted and saved too.
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.

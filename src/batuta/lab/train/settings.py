@@ -1,4 +1,4 @@
-"""A training run's settings: one TOML file, checked before anything is spent."""
+"""A training's settings: one TOML file, checked before anything is spent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check_weights(mix: dict[str, float]) -> dict[str, float]:
 
 
 Mix = Annotated[dict[str, NonNegativeFloat], AfterValidator(_check_weights)]
-"""Weights of the sources of questions."""
+"""Sources of questions and their weights."""
 
 
 class _Section(BaseModel):
@@ -40,7 +40,7 @@ class _Section(BaseModel):
 
 
 class NetworkSettings(_Section):
-    """The size of a policy made from nothing."""
+    """The size of a policy made from scratch."""
 
     vocabulary: PositiveInt = 1024
     hidden: PositiveInt = 128
@@ -60,7 +60,7 @@ class NetworkSettings(_Section):
 
 
 class LoraSettings(_Section):
-    """Low-rank adapters instead of all weights."""
+    """Low-rank adapters that are trained instead of all weights."""
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
@@ -69,72 +69,73 @@ class LoraSettings(_Section):
 
 
 class PolicySettings(_Section):
-    """The model that learns."""
+    """The model that is trained."""
 
     start: str = ""
-    """A folder or a hub id of any causal language model; empty: a network made from nothing."""
+    """A folder or hub id of any causal language model; empty: a network made from scratch."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     upper_layers: PositiveInt | None = None
-    """So many of the uppermost layers learn and all else stays as it is; None: everything learns.
-    On a processor most of the time is the way back through the layers."""
+    """Train only this many of the uppermost layers; None trains everything. On a CPU most of the
+    time is spent on the backward pass through the layers."""
     bf16: bool = False
-    """Computes in bfloat16, on a GPU or on a processor that has it (AMX); the weights that the
-    optimiser changes stay fp32."""
+    """Computes in bfloat16, on a GPU or on a CPU that supports it (AMX); the weights that the
+    optimiser changes stay in fp32."""
     revision: str | None = None
 
 
 class CurriculumStage(_Section):
-    """From which step on which mix of tasks is asked."""
+    """A mix of tasks and the step from which it is asked."""
 
     step: NonNegativeInt = 0
     tasks: Mix = Field(default={"rehearsal": 1.0}, min_length=1)
-    """Source to weight: `rehearsal[:family][:from-to]`, a JSONL file, or `runs[:store]`."""
+    """Weight of each source: `rehearsal[:family][:from-to]`, a JSONL file, or `runs[:store]`."""
 
 
 class PoolSettings(_Section):
-    """Who can be called."""
+    """The workers and how questions list them."""
 
     source: str = "rehearsal"
-    """As `batuta ask --pool`."""
+    """The pool as `batuta ask --pool` names it."""
     fewest: PositiveInt | None = None
-    """Each question lists a random part of the pool, of this size…"""
+    """The fewest workers of the random part of the pool that each question lists; None: the whole
+    pool."""
     most: PositiveInt | None = None
-    """…to this; None: the whole pool."""
+    """The most workers of that part; None: all of the pool."""
     whole: Share = 0.0
-    """Share of questions that list the whole pool all the same."""
+    """Share of questions that list the whole pool nevertheless."""
     permute: bool = False
-    """Under other numbers for each question."""
+    """List the workers in another random order for each question."""
     concurrency: PositiveInt = 256
-    """Runs that are executed at the same time."""
+    """Runs that are executed concurrently."""
     seconds: PositiveFloat | None = None
-    """Seconds that a run may take; None: as the pool's own `[limits]` say."""
+    """Seconds that a run may take; None for the limit in the pool's own `[limits]`."""
     max_usd: Decimal | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Dollars that the training may pay workers, over all its stages and resumptions in the output
-    folder: the most that a call can cost is reserved before it is made, and the training ends with
-    a checkpoint if too little is left. Several processes have a part each. None: no limit."""
+    folder. The highest cost of a call is reserved before it is made, and the training ends with a
+    checkpoint if too little is left. Several processes have equal parts. None: no limit."""
     journal: bool | str = True
-    """Keep every finished call, so that none is paid for twice: in the training's folder, or, by
-    postgresql://…, where all machines find it."""
+    """Keep every finished call, so that none is paid twice: in the training's folder, or in the
+    database of a postgresql://… URL, which all machines share."""
     executor: str = "local"
     """Where runs are executed: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
     processes: PositiveInt | None = None
-    """Of Ray; None: one for each free core."""
+    """Processes of Ray; None: one for each free core."""
 
 
 class PromptSettings(_Section):
-    """What the policy is shown; `PromptOptions`, in the file's words."""
+    """What the policy's prompt shows; `PromptOptions` under the file's names."""
 
     compact: bool = False
     descriptions: bool = False
     prices: bool = False
     examples: bool = True
     hidden: float = Field(default=0.0, ge=0, lt=1)
-    """Share of a question's words that the policy does not get to read in training, so that it does
-    not hang on their wording; workers read them all."""
+    """Share of a question's words that are hidden from the policy in training, so that it depends
+    less on their wording; workers read all of them."""
 
     def rendering(self) -> PromptOptions:
-        """The same as the language knows it."""
+        """Return the settings as `PromptOptions`."""
         return PromptOptions(
             descriptions=self.descriptions,
             prices=self.prices,
@@ -144,66 +145,66 @@ class PromptSettings(_Section):
 
 
 class RewardSettings(_Section):
-    """What a workflow earns."""
+    """The reward of a workflow."""
 
     malformed: float = 0.0
     wrong: float = 0.5
     right: float = 1.0
     cost: Literal["none", "tokens", "usd", "calls"] = "none"
-    """Charged only when the answer is right."""
+    """What is charged; only right answers are charged."""
     coefficient: NonNegativeFloat = 0.0
-    """Reward lost for `unit` tokens, dollars or calls; never more than `ceiling`."""
+    """Reward lost for `unit` tokens, dollars or calls, up to `ceiling`."""
     unit: PositiveFloat = 1000.0
     ceiling: NonNegativeFloat = 0.4
     from_step: NonNegativeInt = 0
-    """Before this step nothing is charged."""
+    """The first step at which the cost is charged."""
     ramp: PositiveInt = 1
-    """Steps in which the charge grows to its full size."""
+    """Steps over which the charge grows to its full size."""
     by_ease: float = Field(default=0.0, ge=0)
-    """The charge is multiplied by this power of the share of its group that is right: what is
-    solved anyway shall be cheap, what is hard may cost (adaptive length penalty, Xiang et al.
+    """The charge is multiplied by this power of the group's share of right answers: easy questions
+    should be solved cheaply, hard ones may cost more (adaptive length penalty, Xiang et al.
     2025)."""
     coefficient_later: NonNegativeFloat | None = None
-    """`coefficient` in a round after the first; None: the same."""
+    """`coefficient` in rounds after the first; None for the same."""
     executions: PositiveInt = 1
-    """How often a workflow is run; its reward is the mean."""
+    """How often a workflow is executed; its reward is the mean."""
     judge: str | None = None
-    """The worker of the pool that grades answers which no rule decides; None: they are worth what
-    wrong ones are."""
+    """The worker of the pool that grades answers which no rule decides; None: these earn what wrong
+    ones earn."""
 
 
 class RecursionSettings(_Section):
-    """Rollouts of a second round beside those of the first (paper, section 3.3)."""
+    """Rollouts of second rounds beside those of first rounds (Conductor paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds, at least one of a step where it is not 0; the
-    completions of such a group continue from those of the first round of their question."""
+    """Share of the groups that are second rounds, at least one per step if it is not 0; their
+    completions continue those of the first round of the same question."""
     discount: Share = 0.25
     """Weight of the second round's mean reward in the first round's."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that are learned, and so the rounds that the policy is served with."""
+        """Rounds that are trained, and with which the policy is served."""
         return 2 if self.share else 1
 
     def count_second_rounds(self, questions: int) -> int:
-        """Groups of a step that are second rounds, of so many groups."""
+        """Return how many of a step's groups are second rounds."""
         return max(1, round(questions * self.share)) if self.share else 0
 
 
 class OptimiserSettings(_Section):
-    """How the weights move."""
+    """The optimiser, the loss, and how completions are sampled."""
 
     steps: PositiveInt = 200
     questions: PositiveInt = 4
-    """Of one step, over all processes."""
+    """Questions of a step, over all processes."""
     group: int = Field(default=64, ge=2)
-    """Completions of a question; at least two, as they are compared with each other."""
+    """Completions per question; at least two, as they are compared with each other."""
     micro_batch: PositiveInt = 16
     """Completions of one forward pass on one device."""
     staleness: int = Field(default=0, ge=0, le=16)
-    """Steps that the weights may have learned between writing a batch and learning from it: so many
-    batches are written ahead while workers answer. 0: each batch is waited for (synchronous)."""
+    """The most optimiser steps between writing a batch and learning from it: so many batches are
+    written ahead while workers answer. 0 waits for each batch (synchronous)."""
     learning_rate: PositiveFloat = 1e-6
     schedule: Literal[
         "constant",
@@ -221,44 +222,45 @@ class OptimiserSettings(_Section):
     clip: PositiveFloat = 0.2
     kl: NonNegativeFloat = 0.0
     scale: Literal["group", "batch", "none", "group-then-batch"] = "group"
-    """What advantages are divided by: the spread of rewards in their group (paper) or in the whole
-    batch. Once a cost is charged take `batch`: a group that differs only in cost would else vote
-    for the cheapest workflow as loudly as one that differs in being right. `group-then-batch`
-    changes over at `reward.from_step`; rare successes on hard questions count more before."""
+    """What advantages are divided by: the spread of rewards in their group (Conductor paper) or in
+    the whole batch. Once a cost is charged choose `batch`: otherwise a group that differs only in
+    cost weighs as much as one that differs in being right. `group-then-batch` switches at
+    `reward.from_step`; before it, rare successes on hard questions weigh more."""
     loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
     entropy: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     entropy_last: NonNegativeFloat | None = None
-    """The bonus moves in a straight line to this weight at the last step; None: it stays."""
+    """Weight of the entropy bonus at the last step, reached linearly; None: it is constant."""
     entropy_target: PositiveFloat | None = None
-    """Nats a token below which the bonus grows; None: the bonus stays as it is."""
+    """Nats per token below which the bonus grows; None: the bonus is constant."""
     temperature: PositiveFloat = 1.0
     completion: PositiveInt = 1024
-    """Tokens of a completion at most."""
+    """The most tokens of a completion."""
     sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
-    """Who generates; `own`: one prefill for all completions of a question, for Qwen2 and Llama."""
+    """What samples completions; `own` reads a prompt once for all its completions (Qwen2 and
+    Llama)."""
     vllm_memory: float = Field(default=0.3, gt=0, le=1)
     """Share of a GPU's memory that a colocated vLLM takes."""
     vllm_sleep: bool = False
-    """A colocated vLLM gives its memory back while the weights are moved."""
+    """A colocated vLLM frees its memory during the update."""
     vllm_server: str = "http://127.0.0.1:8000"
     correction: Literal["none", "token", "sequence"] = "token"
     """Correction of the loss for vLLM's probabilities, which differ slightly from the trainer's.
-    `token` weights each token by the ratio of the two, capped at `correction_limit`; `sequence`
-    weights a whole completion by its ratio and leaves it out of the loss above the limit (TRL's own
-    default); `none` does neither. `token` is the default because small differences add up over a
-    draft of a thousand tokens: the ratio of the whole passes the limit by chance, and long drafts
-    would be left out more often than short ones."""
+    `token` weights each token by the ratio of the two, truncated at `correction_limit`; `sequence`
+    weights a whole completion by its ratio and masks it above the limit (TRL's own default); `none`
+    does neither. `token` is the default because small differences add up over a draft of a thousand
+    tokens: the ratio of the whole then exceeds the limit by chance, and long drafts would be masked
+    more often than short ones."""
     correction_limit: float = Field(default=3.0, gt=1, allow_inf_nan=False)
     threads: PositiveInt | None = None
-    """Of torch, on CPU."""
+    """Threads of torch on a CPU; None for torch's own choice."""
     gradient_checkpointing: bool = False
 
     @property
     def scores_drafts(self) -> bool:
-        """True if the weights that write a batch ahead also score it for the loss's ratio.
+        """Whether the weights that write a batch ahead also score it for the loss's ratio.
 
-        With a correction for vLLM, TRL forms that ratio from the engine's own probabilities.
+        With a correction for vLLM, TRL computes that ratio from vLLM's own probabilities.
         """
         return not self.sampler.startswith("vllm") or self.correction == "none"
 
@@ -266,80 +268,81 @@ class OptimiserSettings(_Section):
     def shares_prompts(self) -> bool:
         """Whether a step reads a prompt once for all of its completions.
 
-        Gradient checkpointing forgets the prompt's keys and values that they would share.
+        Gradient checkpointing drops the prompt's keys and values that they would share.
         """
         return self.sampler == "own" and not self.gradient_checkpointing
 
 
 class WarmupSettings(_Section):
-    """The SFT warm-up: syntax from random workflows."""
+    """The SFT warm-up, which teaches the syntax of workflows with random ones."""
 
     steps: PositiveInt = 1200
     drills: Share = 0.3
-    """Share of the steps, at the beginning, on prompts that disclose the whole workflow."""
+    """Share of the steps, the first ones, whose prompts disclose the whole workflow."""
     batch: PositiveInt = 48
     names: list[str] = []
-    """Further names that it learns to write, for workers that may join later."""
+    """More worker names that it learns to write, for workers that may join later."""
     learning_rate: PositiveFloat = 3e-3
     hints: Share = 0.5
     """Share of prompts that disclose facts of the random workflow."""
     revisions: Share = 0.15
-    """Share of prompts of a second round."""
+    """Share of prompts that belong to a second round."""
     prompt_weight: NonNegativeFloat = 0.3
-    """Weight of the loss on the prompt itself; 0: prompts are read once for all their drafts."""
+    """Weight of the loss on the prompt itself; with 0 a prompt is read once for all its drafts."""
     drafts: PositiveInt = 1
     """Drafts of each prompt in a batch; only without hints and with `prompt_weight` 0."""
     vocabulary: Literal["plain", "free"] = "plain"
-    """How steps are worded: in one way each, or in forty ways (for a model that can read)."""
+    """How subtasks are worded: each in one way, or in forty ways (for a model that can already
+    read)."""
 
 
 class DistilSettings(_Section):
-    """SFT on drafts that were found elsewhere: by a search, or written by hand."""
+    """SFT on drafts that were found by a search or written by hand."""
 
     steps: PositiveInt = 100
     batch: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4
     compile: bool = False
-    """Compiles the layers, where a C++ compiler is installed: the first steps take a minute longer,
-    later ones on a processor a quarter less."""
+    """Compile the layers if a C++ compiler is installed: the first steps take a minute longer,
+    later ones on a CPU a quarter less."""
     minutes: float | None = Field(default=None, gt=0)
-    """On a machine that is slower than was thought, steps are left out evenly, so that it ends then
-    with a learning rate of 0. None: all steps."""
+    """Minutes after which the fit ends: on a slow machine steps are skipped evenly, so that the
+    learning rate still falls to 0. None runs all steps."""
 
 
 class RejectionSettings(_Section):
-    """Rejection sampling between SFT warm-up and reinforcement learning."""
+    """Rejection sampling between the SFT warm-up and reinforcement learning."""
 
     rounds: NonNegativeInt = 0
-    """How often it samples and fits; 0: this stage is left out."""
+    """How often it samples and fits; 0 skips this stage."""
     random: NonNegativeInt = 1
-    """The first so many rounds draw random workflows, which is what the policy of a SFT warm-up
-    writes too and takes a fifth of the time."""
+    """So many first rounds draw random workflows, like those that the policy of an SFT warm-up
+    writes, in a fifth of the time."""
     questions: PositiveInt = 2000
-    """Of a round."""
+    """Questions per round."""
     group: PositiveInt = 16
-    """Workflows sampled for each."""
+    """Workflows sampled for each question."""
     shorter: float = Field(default=1.0, ge=1)
-    """A right workflow is worth this many times less for every call more than the shortest right
+    """A right workflow's worth is divided by this factor for every call beyond the shortest right
     one of its question."""
     stand_ins: bool = False
-    """Whoever a workflow calls and its question does not list is replaced by a random one whom it
-    lists, before it is run: a policy that has met the whole pool only keeps its workflows while
-    it learns who else can do their steps."""
+    """Replace each worker that a workflow calls and its question does not list by a random listed
+    one, before the workflow is run: a policy trained on the whole pool then keeps its workflows
+    while it learns who else can do their steps."""
     tasks: Mix = {}
-    """Source to weight; empty: those of the curriculum's first stage."""
+    """Weight of each source; empty: the sources of the curriculum's first stage."""
     steps: PositiveInt = 250
-    """Of fitting, in a round."""
+    """Optimiser steps of each round's fit."""
     batch: PositiveInt = 48
     learning_rate: PositiveFloat = 1e-3
 
 
 class EvaluationSettings(_Section):
-    """Evaluation during training, on questions that are kept back from it."""
+    """Evaluation during training, on questions kept back."""
 
     every: int = Field(default=0, ge=0)
-    """Steps between evaluations, beside one before the first step and one after the last; 0:
-    nothing is evaluated, and the last policy is the result."""
+    """Steps between evaluations, beside one before the first step and one after the last; 0: no
+    evaluation, and the last policy is the result."""
     questions: PositiveInt = 50
     """Number of questions kept back: the training uses neither them nor questions that differ from
     them only in case and punctuation."""
@@ -359,22 +362,22 @@ class HubSettings(_Section):
 
 
 class LogSettings(_Section):
-    """What is kept of a run."""
+    """What is recorded of a run."""
 
     checkpoint_every: PositiveInt = 50
-    """Steps, of GRPO, SFT warm-up and distilling."""
+    """Steps between checkpoints of GRPO, SFT warm-up and distilling."""
     keep_checkpoints: NonNegativeInt = 2
     sample_every: PositiveInt = 10
-    """Steps between sampled workflows in samples.jsonl."""
+    """Steps between those whose workflows are sampled into samples.jsonl."""
     to: list[Literal["tensorboard", "wandb"]] = []
     run_name: str = ""
-    """Name of the run in Weights & Biases; empty: the training's name."""
+    """Name of the run in Weights & Biases; empty for the training's name."""
     wandb_id: str = ""
-    """Id of the run to continue there; empty: one that is made and kept in the output folder."""
+    """Id of the run to continue there; empty: a new one, which is stored in the output folder."""
 
 
 class TrainSettings(_Section):
-    """The whole file."""
+    """All settings of a training."""
 
     name: str = "conductor"
     seed: NonNegativeInt = 1

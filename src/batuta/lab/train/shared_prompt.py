@@ -1,8 +1,8 @@
 """A forward pass that reads each distinct prompt once for all of its completions.
 
-A group's completions share their prompt, which is more than half of the tokens: keys and values of
-the prompt are computed once and handed to every completion, with gradients. The numbers are the
-same as without. For any causal language model of transformers that keeps a `DynamicCache`.
+A group's completions share their prompt, which is more than half of the tokens, so the prompt's
+keys and values are computed once and used by every completion, with gradients. The results are the
+same. It works with any causal language model of transformers that uses a `DynamicCache`.
 """
 
 # the libraries' own annotations leave arguments untyped:
@@ -17,9 +17,9 @@ import torch
 from transformers import DynamicCache
 
 BATCH_PARTS = 4
-"""Parts of a batch, by length, so that short completions are not padded to the longest."""
+"""Parts into which a batch is split by length, so that short completions need little padding."""
 LEAST_ROWS = 8
-"""Of a part: the products of a few rows are too small to be fast."""
+"""The fewest rows of a part, as products of a few rows are slow."""
 
 
 def completion_logprobs(
@@ -31,17 +31,17 @@ def completion_logprobs(
     temperature: float = 1.0,
     compute_entropy: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats.
+    """Return log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats.
 
     Args:
         model: the bare causal language model.
         input_ids: (B, P + T), prompts padded on the left and completions on the right.
         attention_mask: (B, P + T), 1 where there is a token.
         logits_to_keep: T.
-        temperature: that the logits are divided by.
-        compute_entropy: None in place of entropies without it.
+        temperature: what the logits are divided by.
+        compute_entropy: whether to return entropies; without it they are None.
     """
-    # what is padding in every row is read by nobody: prompts come padded to the batch's longest
+    # columns that are padding in every row are dropped
     padding = int(attention_mask.any(0).int().argmax())
     input_ids, attention_mask = input_ids[:, padding:], attention_mask[:, padding:]
     prompts_BP = input_ids[:, :-logits_to_keep]
@@ -83,5 +83,5 @@ def completion_logprobs(
 
 
 def _scatter_values(at_BT: torch.Tensor, values_N: torch.Tensor) -> torch.Tensor:
-    """The values where `at_BT` says, 0 elsewhere."""
+    """Return the values at the places where `at_BT` is true, 0 elsewhere."""
     return values_N.new_zeros(at_BT.shape).masked_scatter(at_BT, values_N)

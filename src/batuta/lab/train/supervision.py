@@ -1,7 +1,7 @@
-"""Watches a training within a time: its clock, its judgements, its watchdogs' acts.
+"""Supervision of a training with a time limit: its clock, evaluations and watchdogs.
 
-A policy is judged on questions that are kept back, before reinforcement and while it goes on; the
-best one so far lies in the folder at any moment. Watchdogs look at each step and act.
+The policy is judged on questions kept back, before reinforcement and during it, and the best one so
+far is always in the folder. Watchdogs look at each step and act on troubles.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings
 
 END_REINFORCEMENT = 0.92
-"""The share of the time by which reinforcement has ended."""
+"""The share of the time at which reinforcement ends."""
 JUDGEMENTS = 8
-"""The number of times that a policy is judged while reinforcement goes on, about."""
+"""About how often a policy is judged during reinforcement."""
 WINDOW = 5
-"""The number of steps whose mean a watchdog looks at."""
+"""Steps over whose mean a watchdog looks."""
 QUIET_STEPS = 10
-"""The number of steps after which the same trouble is reported, and acted on, again."""
+"""Steps after which the same trouble is reported and acted on again."""
 SAME_SHARE = 0.9
-"""The share of questions that get one and the same workflow, from which it is a trouble."""
+"""The share of questions with the same workflow from which it counts as a trouble."""
 LEAST_ENTROPY = 0.03
-"""Nats a token below which nothing new is tried."""
+"""Nats per token below which the policy no longer explores."""
 DEPTH_SHARE = 0.95
-"""The share of the greatest number of steps from which depth is at its limit."""
+"""The share of the greatest number of steps from which workflows count as too deep."""
 VALIDITY_LOSS = 0.15
-"""The fall of the share of valid drafts, from its best, that is a trouble."""
+"""The fall of the share of valid drafts, from its best, that counts as a trouble."""
 _MOST_ENTROPY = 0.2
 _COST_GROWTH, _ENTROPY_GROWTH, _RATE_DECAY = 3.0, 2.0, 0.5
 
 AutoListener = Callable[[str], None]
-"""Receives, in a sentence, what happens."""
+"""Called with a sentence about each event."""
 
 
 @final
 class StageClock:
-    """The time of a training, divided among its stages: the one rule by which each of them ends."""
+    """The time of a training, divided among its stages."""
 
     def __init__(
         self, minutes: float, began: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Run from `began` on, a value of `now`."""
+        """Start at `began`, a value of `now`."""
         self.minutes = minutes
         self._seconds = 60 * minutes
         self._before = 0.0
@@ -67,19 +67,19 @@ class StageClock:
 
     @property
     def used(self) -> float:
-        """Seconds so far."""
+        """Seconds since the start."""
         return self._now() - self._began
 
     def begin_stages(self) -> None:
-        """Share what is left among the stages, without the time that loading libraries took."""
+        """Divide the remaining time among the stages, without what loading libraries took."""
         self._before = self.used
 
     def left(self, share: float) -> float:
-        """Return the seconds until that share of the time is used; negative: it is."""
+        """Return the seconds until that share of the time is used; negative if it is."""
         return self._before + share * (self._seconds - self._before) - self.used
 
     def until(self, end: float) -> Callable[[float], bool]:
-        """Return what tells whether a part of the time from now to that share is over."""
+        """Return a function that tells whether a share of the time from now to `end` is over."""
         began, seconds = self.used, self.left(end)
         return lambda part: self.used - began >= part * seconds
 
@@ -95,15 +95,15 @@ class TroubleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that a person would stop the training for."""
+    """A condition for which a person would stop the training."""
 
     kind: TroubleKind
     step: int
     seen: str
-    """The figures, in words."""
+    """The figures, as a sentence."""
     _: KW_ONLY
     done: str = ""
-    """The answer to it, in words."""
+    """What was done about it."""
 
     def __str__(self) -> str:
         """Say it in a line."""
@@ -111,10 +111,10 @@ class Trouble:
 
 
 def most_common_share(chosen: Sequence[Sequence[Hashable]]) -> float | None:
-    """Return the share of questions whose commonest workflow is the commonest of all questions.
+    """Return the share of questions whose most common workflow is that of most questions.
 
     Args:
-        chosen: of each question the workflows of its group; what was malformed is left out.
+        chosen: the valid workflows of each question's group.
     """
     commonest = [Counter(group).most_common(1)[0][0] for group in chosen if group]
     if len(commonest) < WINDOW:
@@ -125,12 +125,12 @@ def most_common_share(chosen: Sequence[Sequence[Hashable]]) -> float | None:
 def find_troubles(
     history: Sequence[Mapping[str, Any]], told: Sequence[Trouble], most_steps: int = MAX_STEPS
 ) -> list[Trouble]:
-    """Return the troubles of the latest steps that were not told a while ago.
+    """Return the troubles of the latest steps that were not reported recently.
 
     Args:
         history: the figures of every step so far, in order: `step`, `valid`, `steps`, and where
             they were measured `entropy` and `same`, the share of `most_common_share`.
-        told: the troubles that were found before.
+        told: the troubles found before.
         most_steps: steps that a workflow may have.
     """
     if len(history) < WINDOW:
@@ -156,42 +156,42 @@ def find_troubles(
 
 
 def _recent_mean(history: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of the last steps, if all of them have that figure."""
+    """Return the mean over the last steps if all of them have that figure."""
     values = [line[name] for line in history[-WINDOW:] if line.get(name) is not None]
     return fmean(values) if len(values) == WINDOW else None
 
 
 class CallCharge(Protocol):
-    """The part of a right answer's reward that a call costs."""
+    """The charge for a call in the reward."""
 
     def raise_cost(self, times: float) -> float:
-        """Charge so many times as much from now on; return the new coefficient."""
+        """Multiply the charge from now on; return the new coefficient."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class AutoReport:
-    """The result of a training within a time."""
+    """The result of a training with a time limit."""
 
     folder: Path
     judgements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """The figures of each policy that was judged, and which one it was as `stage`."""
+    """The figures of each judged policy, with the policy's name as `stage`."""
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     seconds: float = 0.0
     workflows: int = 0
-    """How many were run, judgements included."""
+    """Executed workflows, those of judgements included."""
     calls: int = 0
     usd: float = 0.0
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The judgement of the policy that is kept: the first with the greatest share right."""
+        """The judgement of the kept policy: the first with the greatest share right."""
         return max(self.judgements, key=lambda line: line["right"] or 0.0, default=None)
 
 
 @final
 class TimedSupervision(TrainerCallback):
-    """The `Supervision` of a training that has a time, and what its trainer calls at its steps."""
+    """The `Supervision` of a training with a time limit, and its trainer's callback."""
 
     keeps = True
 
@@ -209,12 +209,12 @@ class TimedSupervision(TrainerCallback):
         self.report = AutoReport(folder=settings.output)
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the questions that are kept back, as the policy meets them."""
+        """Return the episodes of the questions kept back."""
         held = draw_kept_back(self._settings)
         return make_episodes(held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Count what a step's workflows took, and keep who does what after whom in them."""
+        """Count the workflows' calls and dollars, and store the structure of each."""
         report = self.report
         report.workflows += len(rollouts)
         report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in rollouts)
@@ -235,29 +235,29 @@ class TimedSupervision(TrainerCallback):
         episodes: Sequence[Episode],
         keep: Callable[[], None],
     ) -> Self:
-        """Return itself; `keep` writes the policy as it is into the folder."""
+        """Return this object; `keep` writes the current policy into the folder."""
         self._trainer, self._reward, self._episodes = trainer, reward, episodes
         self._keep = keep
         self._pause = max(1.0, self._clock.left(END_REINFORCEMENT) / JUDGEMENTS)
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Judge the policy before reinforcement, which is a candidate too."""
+        """Judge the policy before reinforcement, which may be the best one."""
         self._judge(0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Time the step; where no other one fits, end the training."""
+        """Start timing the step, or end the training if no further step fits."""
         self._step_began = self._clock.used
         control.should_training_stop |= self._is_over()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Look at a step's figures, which TRL logs once a step."""
+        """Watch the step's figures, which TRL logs once a step."""
         if logs and "reward" in logs:
             figures = {"step": int(state.global_step), **logs}
             self.watch(self._trainer, self._reward, figures)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Judge the policy now and then, and end the training in time."""
+        """Judge the policy if it is due, and end the training in time."""
         self._slowest_step = max(0.7 * self._slowest_step, self._clock.used - self._step_began)
         over = self._is_over()
         if over or self._clock.used - self._judged_at >= self._pause:
@@ -265,12 +265,12 @@ class TimedSupervision(TrainerCallback):
         control.should_training_stop |= over
 
     def _is_over(self) -> bool:
-        """Tell whether another step and a last judgement do not fit."""
+        """Tell whether there is no time for another step and a last judgement."""
         wanted = 1.5 * (self._slowest_step + self._slowest_judgement)
         return self._clock.left(END_REINFORCEMENT) < wanted
 
     def _judge(self, step: int) -> None:
-        """Judge the policy on what is kept back; keep it where it is the best so far."""
+        """Judge the policy on the questions kept back, and keep it if it is the best so far."""
         began, report = self._clock.used, self.report
         line = evaluate_policy(self._trainer, self._reward, self._episodes, step)
         self._judged_at = self._clock.used
@@ -291,7 +291,7 @@ class TimedSupervision(TrainerCallback):
             self._keep()
 
     def watch(self, trainer: Any, reward: CallCharge, figures: Mapping[str, Any]) -> None:
-        """Look at a step, and act where something is wrong."""
+        """Record a step's figures, and act on the troubles that they show."""
         self._history.append({"same": most_common_share(self._groups), **figures})
         for trouble in find_troubles(self._history, self.report.troubles):
             acted = replace(trouble, done=self.act(trouble.kind, trainer, reward))
@@ -299,7 +299,7 @@ class TimedSupervision(TrainerCallback):
             self._on_progress(str(acted))
 
     def act(self, kind: TroubleKind, trainer: Any, reward: CallCharge) -> str:
-        """Do something against the trouble, and say what."""
+        """Act against the trouble, and return what was done."""
         if kind in {TroubleKind.ONE_WORKFLOW, TroubleKind.ENTROPY_GONE}:
             before = max(float(trainer.entropy_coef), 0.005)
             trainer.entropy_coef = min(before * _ENTROPY_GROWTH, _MOST_ENTROPY)

@@ -1,4 +1,4 @@
-"""A tokenizer made from the texts that a small conductor will read and write."""
+"""A tokenizer trained on the texts that a small conductor will read and write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
-"""What may become one token: the frame of the three lists, one digit, one word, a run of signs."""
+"""What may become one token: the frame of the three lists, a digit, a word, a run of signs."""
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -23,11 +23,11 @@ CHAT_TEMPLATE = (
 
 
 def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of `size` tokens: any text can be said in it.
+    """Train a byte-level BPE tokenizer of `size` tokens, which can encode any text.
 
     Args:
-        texts: what it is to be good at.
-        size: of the vocabulary, at least 256 + 5.
+        texts: the texts to train on.
+        size: the size of the vocabulary, at least 256 + 5.
     """
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")

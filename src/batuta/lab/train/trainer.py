@@ -1,4 +1,4 @@
-"""TRL's trainer from settings: its data set, its options, and what changes from step to step."""
+"""Makes TRL's trainer from the settings: its data set, options and callbacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from batuta.lab.train.sampler import drop_generation_settings
 from batuta.lab.train.settings import OptimiserSettings, TrainSettings
 
 MetricsListener = Callable[[dict[str, Any]], None]
-"""Receives each step's figures."""
+"""Called with each step's metrics."""
 GROUP_THEN_BATCH = "group-then-batch"
 
 
@@ -50,7 +50,7 @@ def make_trainer(
     *,
     on_metrics: MetricsListener,
 ) -> GRPOTrainer:
-    """TRL's trainer, ready to run.
+    """Return TRL's trainer, ready to run.
 
     Raises:
         ConfigError: there is no policy to start from, or the batch cannot be divided.
@@ -100,7 +100,7 @@ def make_trainer(
 
 
 def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConfig | None]:
-    """Load the policy, its tokenizer, and the adapters that TRL is to add to it."""
+    """Load the policy, its tokenizer, and the adapters that TRL must add to it."""
     policy = settings.policy
     if policy.lora is None:
         model, tokenizer = load_policy(start, policy.revision)
@@ -114,9 +114,10 @@ def _load_start(settings: TrainSettings, start: str) -> tuple[Any, Any, LoraConf
 
 
 def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | None) -> None:
-    """Go on with the batches that were in flight at a checkpoint; without them they are new ones.
+    """Restore the batches written ahead at a checkpoint; without them new ones are written.
 
-    Every process goes on with its own or none does: some engines sample for all of them together.
+    Either all processes restore their batches or none does, as some engines sample for all
+    together.
     """
     if checkpoint is None or not settings.optimiser.staleness:
         return
@@ -128,7 +129,7 @@ def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | No
 
 
 def make_dataset(settings: TrainSettings) -> Dataset:
-    """A row for every group of every step, in order; a second round follows its first.
+    """Return a row for every group of every step, in order; a second round follows its first.
 
     Raises:
         ConfigError: the groups of a step cannot be divided among the processes.
@@ -159,7 +160,7 @@ def make_dataset(settings: TrainSettings) -> Dataset:
 
 
 def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
-    """The same training in TRL's words (Conductor paper, section 4.1, by default).
+    """Return the settings as TRL's configuration; the defaults are those of the paper, section 4.1.
 
     Raises:
         ConfigError: a step's completions cannot be divided into micro-batches.
@@ -202,7 +203,7 @@ def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
 
 
 def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
-    """How completions are sampled."""
+    """Return TRL's options of generation."""
     return {
         "num_generations": o.group,
         "num_iterations": 1,
@@ -219,7 +220,7 @@ def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
 
 
 def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
-    """The loss and how the weights follow it."""
+    """Return TRL's options of the loss and the optimiser."""
     return {
         "beta": o.kl,
         "epsilon": o.clip,
@@ -241,14 +242,14 @@ def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
 
 
 class ScheduleCallback(TrainerCallback):
-    """What changes from step to step: the entropy bonus, and what advantages are divided by."""
+    """Changes the entropy bonus and the scale of advantages from step to step."""
 
     def __init__(self, trainer: Any, settings: TrainSettings) -> None:
         self._trainer = trainer
         self._settings = settings
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Sets what holds for this step."""
+        """Set the values of this step."""
         o, step = self._settings.optimiser, state.global_step
         if o.entropy_last is not None:
             done = step / max(1, state.max_steps - 1)
@@ -258,22 +259,24 @@ class ScheduleCallback(TrainerCallback):
 
 
 class FiniteStepsCallback(TrainerCallback):
-    """A step whose gradient is no number changes nothing; with it every weight would become none.
+    """Skips the update of a step with a non-finite gradient, which would turn all weights into NaN.
 
-    The figure `skipped` of that step is 1.
+    The metric `skipped` of that step is 1.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **about: Any) -> None:
-        """Every process leaves the step out if one of them has to: a shard sees its own part."""
+        """Skip the update in all processes if one has to, as a shard sees only its own part."""
         learning = [p for p in about["model"].parameters() if p.grad is not None]
         grads = (p.grad for p in learning)
-        mine = (each.to_local() if isinstance(each, DTensor) else each for each in grads)
-        spoilt = torch.tensor([not all(bool(grad.isfinite().all()) for grad in mine)]).float()
+        local_grads = (each.to_local() if isinstance(each, DTensor) else each for each in grads)
+        has_bad_grad = torch.tensor(
+            [not all(bool(grad.isfinite().all()) for grad in local_grads)]
+        ).float()
         accelerator = self._trainer.accelerator
-        skipped = bool(accelerator.reduce(spoilt.to(accelerator.device), reduction="sum") > 0)
+        skipped = bool(accelerator.reduce(has_bad_grad.to(accelerator.device), reduction="sum") > 0)
         self._trainer._metrics["train"]["skipped"].append(float(skipped))  # noqa: SLF001
         if skipped:
             for each in learning:
@@ -281,23 +284,23 @@ class FiniteStepsCallback(TrainerCallback):
 
 
 class MemoryCallback(TrainerCallback):
-    """Memory does not grow from step to step."""
+    """Keeps the memory from growing from step to step."""
 
     def __init__(self) -> None:
         self._memory = MemoryTrimmer()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What the step has freed is handed back where it is too much."""
+        """Return freed memory to the system if there is too much of it."""
         self._memory.trim_growth()
 
 
 class MetricsCallback(TrainerCallback):
-    """Hands every step's figures on."""
+    """Passes every step's metrics on."""
 
     def __init__(self, on_metrics: MetricsListener) -> None:
         self._on_metrics = on_metrics
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """TRL logs once a step."""
+        """Pass on the metrics, which TRL logs once a step."""
         if logs and "reward" in logs:
             self._on_metrics(finite_figures({"step": int(state.global_step), **logs}))

@@ -1,8 +1,8 @@
-"""The SFT warm-up: the syntax of workflows and how to read a prompt, never a strategy.
+"""The SFT warm-up: it teaches the syntax of workflows and how to read a prompt, but no strategy.
 
-Drafts are random well-formed workflows. Some prompts carry hints that merely disclose facts of the
-random workflow behind them, so that the model learns to bind names to numbers and words to steps;
-part of the loss is on the prompt itself, so that it learns to read questions.
+Drafts are random well-formed workflows. Some prompts have hints that disclose facts of the random
+workflow, so that the model learns to link names to numbers and words to steps; part of the loss is
+on the prompt itself, so that it learns to read questions.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def warmup_texts(
     first_rounds: Sequence[tuple[Task, Pool, Round]],
     seed: int,
 ) -> Iterator[tuple[str, str]]:
-    """Prompts and drafts without end; a batch of them at a time is of one kind.
+    """Yield prompts with drafts without end; each batch is of one kind.
 
-    First come drills that disclose everything, until copying from the prompt is learned; without
-    them a small network never comes to look at its prompt. Then all kinds, mixed.
+    The first batches are drills that disclose everything, until copying from the prompt is learned;
+    without them a small network never attends to its prompt. Then all kinds are mixed.
     """
     rng = Random(f"warm start {seed}")
     names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
@@ -85,7 +85,7 @@ def _free_texts(
     *,
     rng: Random,
 ) -> Iterator[tuple[str, str]]:
-    """Prompts of real questions over parts of the pool, each with some freely worded workflows."""
+    """Yield prompts of real questions over parts of the pool with freely worded workflows."""
     while True:
         among = Pool(tuple(rng.sample(pool.workers, min(len(pool), rng.randint(2, 5)))))
         question = Question.of(rng.choice(tasks).question)
@@ -96,42 +96,42 @@ def _free_texts(
 
 
 def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str, str]:
-    """A prompt that asks nothing: it discloses the whole workflow, or names a custom."""
-    customary = rng.random() < _ROLE_SHARE
-    among = pool.shuffled(rng) if customary else _sample_workers(pool, rng)
+    """Return a prompt without a question: it discloses the workflow or names an assignment."""
+    has_roles = rng.random() < _ROLE_SHARE
+    among = pool.shuffled(rng) if has_roles else _sample_workers(pool, rng)
     flow = random_workflow(rng, among)
-    said = describe_steps(flow)
-    if customary:
+    disclosed = describe_steps(flow)
+    if has_roles:
         number = rng.randrange(ROLE_ASSIGNMENTS)
         flow = apply_role_assignment(flow, number, pool)
-        said = f"Custom {number}."
+        disclosed = f"Custom {number}."
     return _conductor_prompt(
-        PlanningContext(question=Question.of(said), pool=among), rendering
+        PlanningContext(question=Question.of(disclosed), pool=among), rendering
     ), render_workflow(flow, among, names=rendering.compact)
 
 
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
-    """The workflow with each subtask given to the worker that this assignment names for it.
+    """Return the workflow with each subtask given to the worker that the assignment names.
 
-    Role assignments are arbitrary and there are several, so that none is a strategy. They teach
-    that who does a step can depend on what it is to do; without them a small network writes the
-    two lists independently of each other, and later finds no division of labour.
+    There are several arbitrary assignments, so none is a strategy. They teach that the worker of a
+    step can depend on its subtask; without them a small network writes the two lists independently
+    and later finds no division of labour.
     """
     names = sorted(worker.id for worker in pool)
-    offices = {
-        deed.instruction: Random(f"{number} {deed.instruction}").choice(names)
-        for deed in SUBTASK_TEMPLATES
+    assigned = {
+        template.instruction: Random(f"{number} {template.instruction}").choice(names)
+        for template in SUBTASK_TEMPLATES
     }
     return Workflow(
         tuple(
-            replace(step, worker=next(w for d, w in offices.items() if step.subtask.startswith(d)))
+            replace(step, worker=next(w for d, w in assigned.items() if step.subtask.startswith(d)))
             for step in flow.steps
         )
     )
 
 
 def _sample_workers(pool: Pool, rng: Random) -> Pool:
-    """Part of the pool, in any order."""
+    """Return a random part of the pool in random order."""
     return Pool(tuple(rng.sample(pool.workers, rng.randint(1, len(pool)))))
 
 
@@ -139,15 +139,15 @@ def _make_first_round(
     task: Task, pool: Pool, rendering: PromptOptions, settings: WarmupSettings, *, rng: Random
 ) -> tuple[str, str]:
     among = pool.shuffled(rng)
-    most = rng.randint(1, MAX_STEPS) if rng.random() < _FEWER_STEPS_SHARE else MAX_STEPS
-    flow = random_workflow(rng, among, most)
+    step_limit = rng.randint(1, MAX_STEPS) if rng.random() < _FEWER_STEPS_SHARE else MAX_STEPS
+    flow = random_workflow(rng, among, step_limit)
     question = task.question
     if rng.random() < settings.hints:
         whole = rng.random() < _DISCLOSURE_SHARE
         question = (
             f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
         )
-    context = PlanningContext(question=Question.of(question), pool=among, max_steps=most)
+    context = PlanningContext(question=Question.of(question), pool=among, max_steps=step_limit)
     return _conductor_prompt(context, rendering), render_workflow(
         flow, among, names=rendering.compact
     )
@@ -172,12 +172,12 @@ def _conductor_prompt(context: PlanningContext, rendering: PromptOptions) -> str
 
 
 def describe_steps(flow: Workflow) -> str:
-    """Every step of the workflow, in words."""
+    """Return every step of the workflow in words."""
     return " ".join(f"{step.worker}: {step.subtask}" for step in flow.steps)
 
 
 def draw_hints(flow: Workflow, rng: Random) -> list[str]:
-    """Some facts of the workflow, in words."""
+    """Return some random facts of the workflow in words."""
     facts = [f"Take {len(flow)} steps."]
     for index, step in enumerate(flow.steps):
         facts.append(f"Step {index} {step.worker}.")
@@ -198,17 +198,17 @@ def fit_warmup(
     autocast: AbstractContextManager[Any] | None = None,
     checkpoint: FitCheckpoint | None = None,
 ) -> None:
-    """Fit `model` to the drafts by their likelihood.
+    """Fit `model` to the drafts by maximum likelihood.
 
     Args:
-        model: changed in place.
-        tokenizer: of its texts.
+        model: the policy, changed in place.
+        tokenizer: the policy's tokenizer.
         pairs: prompts and drafts.
-        settings: how long and how fast.
-        on_step: is told each step's number and losses.
-        prefill: how every reply begins before its draft.
-        autocast: the precision that is computed in; None: that of the weights.
-        checkpoint: from where it goes on, and where it is kept on the way.
+        settings: steps, batch size and learning rate.
+        on_step: called with each step's number and losses.
+        prefill: the text between each prompt and its draft.
+        autocast: the context of the precision; None: the precision of the weights.
+        checkpoint: where to resume from and to write to; None: no checkpoints.
     """
     examples = (
         TrainingExample(f"{render_user_prompt(tokenizer, prompt)}{prefill}", draft)
@@ -230,6 +230,6 @@ def fit_warmup(
 
 
 def render_user_prompt(tokenizer: Any, prompt: str) -> str:
-    """One user message in the policy's chat format, up to where the reply begins."""
+    """Return one user message in the policy's chat format, up to where the reply begins."""
     messages = [{"role": "user", "content": prompt}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

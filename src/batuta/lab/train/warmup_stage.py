@@ -1,4 +1,4 @@
-"""`batuta train warmup`: tokenizer and network made from nothing, and taught the syntax."""
+"""`batuta train warmup`: makes a tokenizer and a network, and teaches it the workflow syntax."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from batuta.lab.train.warmup import fit_warmup, warmup_texts
 from batuta.language.prompt import PREFILL
 
 QUESTION_COUNT = 8000
-"""Whose wording is read; none of them is graded."""
+"""Questions whose wording the policy reads; none of them is graded."""
 TOKENIZER_EXAMPLES = 4000
-"""Prompts and drafts that the tokenizer is made from."""
+"""Prompts and drafts from which the tokenizer is made."""
 RANDOM_ROUNDS = 600
-"""Random workflows that are run, so that second rounds can be shown."""
+"""Random workflows that are executed, so that prompts of second rounds can show them."""
 
 
 def run_warmup(
     settings: TrainSettings, on_step: Callable[[int, float], None], *, resume: bool = False
 ) -> Path:
-    """A policy that writes well-formed workflows at random: a new one, or `policy.start`.
+    """Train a policy that writes random well-formed workflows, from scratch or from `policy.start`.
 
     Args:
-        settings: the file.
-        on_step: hears each step's number and loss.
-        resume: go on from where the same stage was killed.
+        settings: the training.
+        on_step: called with each step's number and loss.
+        resume: continue where the same stage was killed.
 
     Returns:
-        Its folder.
+        The policy's folder.
 
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
@@ -79,7 +79,7 @@ def run_warmup(
         read = texts(settings=warm.model_copy(update={"drills": 0.0}))
         model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
 
-    def tell(step: int, loss: FitLoss) -> None:
+    def report_step(step: int, loss: FitLoss) -> None:
         log(step, loss.shown, loss.drills)
         on_step(step, loss.shown)
 
@@ -89,7 +89,7 @@ def run_warmup(
         tokenizer,
         pairs=texts(settings=warm),
         settings=warm,
-        on_step=tell,
+        on_step=report_step,
         prefill="" if rendering.compact else PREFILL,
         autocast=bf16_autocast(settings),
         checkpoint=checkpoint,
@@ -105,7 +105,7 @@ def _draw_questions(settings: TrainSettings) -> list[Task]:
 
 
 def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
-    """The questions as the prompt shows them."""
+    """Return the questions with words hidden as the settings say."""
     rng, hidden = random.Random(f"veil {settings.seed}"), settings.prompt.hidden
     return [
         replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
@@ -113,7 +113,7 @@ def _hide_words(asked: Sequence[Task], settings: TrainSettings) -> list[Task]:
 
 
 def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
-    """A network and a tokenizer made from nothing but these texts."""
+    """Return a network and a tokenizer made from these texts alone."""
     net = settings.policy.network
     tokenizer = make_tokenizer((text for pair in read for text in pair), net.vocabulary)
     return make_policy(tokenizer, net), tokenizer
@@ -122,7 +122,7 @@ def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tu
 async def _run_random_rounds(
     settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
-    """The pool, and random workflows run by it if its workers are simulated."""
+    """Return the pool, and random workflows that it executed if its workers are simulated."""
     async with HttpTransport() as http:
         loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0
