@@ -1,7 +1,7 @@
-"""The choice of the best single worker among calibration's top few, on questions kept for that.
+"""The choice of the best single worker among calibration's best, on questions reserved for it.
 
-Calibration asks every worker a few questions of each group. The leader there was partly lucky, and
-everything that a tuning finds is compared with it, so the choice is made again.
+Calibration asks every worker a few questions of each group, so its leader was partly lucky. As
+everything that a tuning finds is compared with the best worker, the choice is made again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.sparse_design import Matrix
 
 _TOP = 3
-"""The number of workers that are measured again."""
+"""The number of workers that are measured first."""
 _PRIOR = 6.0
-"""The weight, in questions, of a worker's mean over all groups within one group."""
+"""The weight, in questions, of a worker's overall mean when its share in a group is estimated."""
 
 
 async def remeasure_best(
     context: TuneContext, result: TuneResult, tasks: Sequence[Task], until: float
 ) -> Pool:
-    """Return the pool with the strengths of its best workers measured on those questions too.
+    """Return the pool with the strengths of its best workers measured on these questions too.
 
-    Calibration's best are measured, and whoever is ahead of them after that. A worker that was left
-    out, for it hardly ever answers, counts as never right.
+    Calibration's best workers are measured, then whichever worker is ahead of them. A worker that
+    was left out because it hardly ever answers counts as never right.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
@@ -62,7 +62,7 @@ async def remeasure_best(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Count:
-    """The right answers and the questions of a worker in each group."""
+    """The sum of a worker's scores and its number of questions, in each group."""
 
     right_g: Matrix
     count_g: Matrix
@@ -78,14 +78,14 @@ class _Count:
     ) -> _Count:
         right_g, count_g = self.right_g.copy(), self.count_g.copy()
         for task, group in zip(tasks, group_n, strict=True):
-            found = context.runner.find_result(task, one)
-            if found is not None and found.score is not None:
-                right_g[group] += found.score
+            result_here = context.runner.find_result(task, one)
+            if result_here is not None and result_here.score is not None:
+                right_g[group] += result_here.score
                 count_g[group] += 1
         return _Count(right_g, count_g)
 
     def share(self, weight_g: Matrix) -> float:
-        """Return the share right over all questions, each group weighed by its share of them."""
+        """Return the share right over all questions, each group weighted by its share of them."""
         mean = self.right_g.sum() / max(self.count_g.sum(), 1)
         shares = (self.right_g + _PRIOR * mean) / (self.count_g + _PRIOR)
         return float(np.average(shares, weights=weight_g))

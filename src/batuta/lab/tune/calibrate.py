@@ -1,4 +1,4 @@
-"""Calibration: every worker alone on the same questions of every group."""
+"""Calibration: measures every worker alone on the same questions of every group."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.stages import TuneStage
 
 _CALIBRATED = 30
-"""Questions of each group on which every worker is measured at most."""
+"""The most questions of each group on which every worker is measured."""
 _FAILED = 0.8
-"""Share of calls without a score from which on a worker is left out."""
+"""The share of calls without a score from which a worker is left out."""
 _PRIOR = 6.0
-"""Questions that the mean over all groups counts for in a group's share."""
+"""The weight, in questions, of a worker's overall mean when its share in a group is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredShare:
-    """How often a worker is right."""
+    """A worker's share of right answers, with its interval."""
 
     questions: int
     share: float | None
-    """As counted; None: nothing was scored."""
+    """The observed share; None if nothing was scored."""
     low: float | None
     high: float | None
-    """95% interval of it, by Wilson's method."""
+    """The bounds of its 95% interval, by Wilson's method."""
     shrunk: float | None
-    """Drawn towards the worker's mean where data are few: the best guess."""
+    """The share shrunk towards the worker's mean over all groups: the best estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCard:
-    """What calibration found out about a worker."""
+    """The measurements of one worker."""
 
     worker: WorkerId
     overall: MeasuredShare
     by_group: tuple[MeasuredShare, ...]
     usd: float | None
-    """Dollars a question; None: its price is unknown."""
+    """Mean dollars per question; None if its price is unknown."""
     seconds: float | None
     failed: int
-    """Calls that gave no answer, or whose answer nobody could grade."""
+    """Calls that failed or whose answer could not be graded."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether anything it said was scored."""
+        """Whether any of its answers was scored."""
         return self.overall.questions > 0
 
 
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
-    """The cards of all workers, from what they did alone on these questions."""
+    """Return the cards of all workers, from their own answers to these questions."""
     return tuple(
         _card_of(runner, worker.id, tasks=tasks, group_n=group_n, groups=groups)
         for worker in runner.pool
@@ -103,7 +103,7 @@ def _usd_of(
 
 
 def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
-    """The share of these scores, drawn towards the worker's mean over all groups."""
+    """Return the share of these scores, shrunk towards the worker's mean over all groups."""
     count = len(scores)
     if not count or mean is None:
         return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)
@@ -114,7 +114,7 @@ def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
 
 
 def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str]) -> Pool:
-    """The pool with what was measured in the place of what was believed."""
+    """Return the pool with measured strengths, skills and times."""
     known = {card.worker: card for card in cards}
     workers: list[Worker] = []
     for worker in pool:
@@ -132,7 +132,7 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
 def mean_scores(
     runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
 ) -> Floats:
-    """The workers' mean score on each question: how easy it proved."""
+    """Return the workers' mean score on each question, which says how easy it was."""
     rows: list[float] = []
     for task in tasks:
         found = [runner.find_result(task, Candidate.single(worker)) for worker in workers]
@@ -142,7 +142,7 @@ def mean_scores(
 
 
 async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
-    """Every worker alone on the first questions of every group, while there is money."""
+    """Ask every worker the first questions of every group, while the budget lasts."""
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
@@ -166,10 +166,10 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
 
 def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
-    """Who goes on, and who is left out because it hardly ever answers.
+    """Return the workers to go on with, and those left out because they hardly ever answer.
 
     Raises:
-        ConfigError: nobody goes on.
+        ConfigError: no worker is left.
     """
     failing = [
         card.worker

@@ -1,8 +1,7 @@
-"""A limit on the mean calls of a question: the least weight of a call with which it is kept. Pure.
+"""The lowest weight of a call with which a limit on the mean calls of a question is kept. Pure.
 
-In every cell the workflow with the greatest merit is run: what it is worth, less its calls times
-the weight of a call. The greater the weight, the fewer calls on average; the weight is the
-Lagrange multiplier of the limit.
+Each cell runs the workflow of greatest merit: its worth less its calls times the weight of a call.
+The greater the weight, the fewer the calls; it is the Lagrange multiplier of the limit.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import numpy as np
 
 from batuta.lab.tune.sparse_design import Matrix, Places
 
-_DOUBLED, _HALVED = 60, 40
+_DOUBLINGS, _HALVINGS = 60, 40
 
 
 def best_places(worth_cw: Matrix, calls_cw: Matrix, weight: float) -> Places:
-    """The workflow of the greatest merit in each cell."""
+    """Return the place of the workflow with the greatest merit in each cell."""
     return (worth_cw - weight * calls_cw).argmax(axis=1)
 
 
 def mean_calls(calls_cw: Matrix, place_c: Places, count_c: Matrix) -> float:
-    """Calls of a question, if each cell has that workflow and so many questions."""
+    """Return the mean calls of a question, given each cell's workflow and number of questions."""
     chosen_c = np.take_along_axis(calls_cw, place_c[:, None], axis=1)[:, 0]
     return float(np.average(chosen_c, weights=count_c)) if count_c.any() else 0.0
 
@@ -28,17 +27,17 @@ def mean_calls(calls_cw: Matrix, place_c: Places, count_c: Matrix) -> float:
 def find_call_weight(
     worth_cw: Matrix, calls_cw: Matrix, count_c: Matrix, *, most: float, least: float
 ) -> float:
-    """The least weight with which a question takes no more calls on average than the limit.
+    """Return the lowest weight with which the mean calls of a question keep the limit.
 
     Args:
-        worth_cw: of each workflow in each cell, its calls not counted.
-        calls_cw: how many it makes there.
-        count_c: questions of each cell.
-        most: calls of a question on average.
-        least: the weight is never less.
+        worth_cw: the worth of each workflow in each cell, without its calls.
+        calls_cw: the calls of each workflow in each cell.
+        count_c: the number of questions of each cell.
+        most: the limit on the mean calls of a question.
+        least: the lowest weight allowed.
 
     Returns:
-        The weight; if none is great enough, one with which calls are all that counts.
+        The weight; if none keeps the limit, one so great that only calls count.
     """
 
     def keeps(weight: float) -> bool:
@@ -47,11 +46,11 @@ def find_call_weight(
     if keeps(least):
         return least
     low, high = least, max(2 * least, 0.01)
-    for _ in range(_DOUBLED):
+    for _ in range(_DOUBLINGS):
         if keeps(high):
             break
         low, high = high, 2 * high
-    for _ in range(_HALVED):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if keeps(middle) else (middle, high)
     return high

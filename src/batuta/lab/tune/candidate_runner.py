@@ -1,4 +1,4 @@
-"""Runs workflows on questions: each once, no call made twice, every answer graded."""
+"""Runs workflows on questions: each pair once, no call twice, every answer graded."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ from batuta.lab.tune.spending import BudgetedClient, DollarLimit
 from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 
 _SPREAD = 1009
-"""Between the seeds of two questions, so that their repeated calls do not share one."""
+"""The distance between the seeds of two questions, so that their repeated calls never share one."""
 
 
 Entry = Candidate | Solver
-"""What can be run on a question: a workflow of the library, or a method to compare it with."""
+"""What can be run on a question: a workflow of the library, or a method to compare with it."""
 Key = tuple[str, Candidate | str]
 
 
 class RunsElsewhere(Protocol):
-    """Executes runs in other processes, by the same code and with the same results."""
+    """Executes runs in other processes, with the same code and results."""
 
     async def execute(
         self,
@@ -69,7 +69,7 @@ class RunsElsewhere(Protocol):
         """Execute every run and put its result into `found`.
 
         Raises:
-            ExceptionGroup: of the first error.
+            ExceptionGroup: a run failed; it has the first error.
         """
         ...
 
@@ -80,38 +80,39 @@ def _score_key(task: Task, entry: Entry) -> Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateResult:
-    """What one workflow did on one question."""
+    """The result of one workflow or method on one question."""
 
     score: float | None
-    """None: an outage or an undecided grade, which is no wrong answer."""
+    """None after an outage or an undecided grade, which do not count as wrong."""
     usd: Decimal
-    """Dollars of all its calls, as if none had been made before; unknown prices as assumed."""
+    """Dollars of all its calls, whether or not they were made for it first; unknown prices as
+    assumed."""
     calls: int
     seconds: float
-    """On the longest chain of steps."""
+    """Seconds of the longest chain of steps."""
     limited: bool = False
-    """The budget forbade a call."""
+    """True if the budget refused a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The shorter workflows that it ran on its way, and their scores."""
+    """The shorter workflows that it contains, with their scores."""
     trail: tuple[float | None, ...] = ()
-    """The score of each step's answer; None: it was not run, or is no answer."""
+    """The score of each step's answer; None if the step did not run or gives no answer."""
     agreed: bool | None = None
-    """Whether its first two answers agreed; None: it does not look at them."""
+    """Whether its first two answers agreed; None if it does not compare them."""
 
 
 @final
 class CallMeter:
-    """Every different call once, whoever asks for it: its reply, and what all have cost.
+    """Makes each distinct call once, and counts the replies and their cost.
 
-    What it counts does not depend on when a process was killed: a call that is read from the
-    journal counts as one that is made.
+    The counts do not depend on when a process was killed: a call that is read from the journal
+    counts like one that is made.
     """
 
     def __init__(self, unknown: Price) -> None:
         self._unknown = unknown
         self.limit: DollarLimit | None = None
-        """Dollars that the calls from now on may cost; what may not fit is refused."""
+        """The limit in dollars on further calls, if there is one; it refuses what may not fit."""
         self._replies: dict[tuple[str, bytes], Reply] = {}
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
@@ -119,18 +120,18 @@ class CallMeter:
 
     @property
     def calls(self) -> int:
-        """Different calls so far."""
+        """Distinct calls so far."""
         return len(self._replies)
 
     @property
     def usd(self) -> Decimal:
-        """What they cost, those without a price as assumed."""
+        """The dollars of these calls; calls without a price count as assumed."""
         return self.cost.usd
 
     async def complete(
         self, worker: Worker, client: Client, request: Request, listener: CallListener
     ) -> Reply:
-        """The reply of an equal call before, else of the client.
+        """Return the reply of an equal earlier call, or else that of the client.
 
         Raises:
             ClientError: the call gave no usable reply.
@@ -144,7 +145,7 @@ class CallMeter:
         known = self._replies.get(key)
         if known is not None:
             return known
-        arrived = self._pending[key] = anyio.Event()
+        is_done = self._pending[key] = anyio.Event()
         try:
             reply = await client.complete(request, listener)
             self._replies[key] = reply
@@ -152,12 +153,12 @@ class CallMeter:
             self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
         finally:
             del self._pending[key]
-            arrived.set()
+            is_done.set()
         return reply
 
 
 def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
-    """Dollars, calls without a price as assumed."""
+    """Return the dollars of a call, as assumed if it has no price."""
     return cost.usd + (usage_cost(usage, unknown).usd if cost.unpriced_calls else 0)
 
 
@@ -165,8 +166,8 @@ def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
 class _RunClient:
     """A worker's client within one run.
 
-    The seed of a call says how often this run has asked this worker just this before, not where
-    in the workflow the step stands: so workflows share the calls that they have in common.
+    The seed of a call depends on how often this run has made the same request before, not on the
+    place of the step, so different workflows share equal calls.
     """
 
     def __init__(self, worker: Worker, client: Client, meter: CallMeter, seed: int) -> None:
@@ -174,12 +175,12 @@ class _RunClient:
         self._client = client
         self._meter = meter
         self._seed = seed
-        self._asked: dict[bytes, int] = {}
+        self._repeats: dict[bytes, int] = {}
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         bare = replace(request, sampling=Sampling(seed=0).with_defaults(request.sampling))
         key = request_fingerprint(bare)
-        times = self._asked[key] = self._asked.get(key, -1) + 1
+        times = self._repeats[key] = self._repeats.get(key, -1) + 1
         sampling = Sampling(seed=self._seed + times).with_defaults(request.sampling)
         request = replace(request, sampling=sampling)
         return await self._meter.complete(self._worker, self._client, request, listener)
@@ -187,7 +188,7 @@ class _RunClient:
 
 @final
 class CandidateRunner:
-    """Runs candidates on tasks and remembers how each did."""
+    """Runs candidates on tasks and remembers their results."""
 
     def __init__(
         self,
@@ -201,21 +202,21 @@ class CandidateRunner:
         seed: int = 0,
         grades_steps: bool = True,
     ) -> None:
-        """Learns who can be called.
+        """Store the pool, the clients and the grader.
 
         Args:
             pool: the workers.
-            clients: how each is called.
-            grade: judges an answer.
-            meter: counts the calls.
-            unknown: the price that counts where a worker has none.
-            concurrency: runs at the same time.
-            seed: of the workers' sampling.
-            grades_steps: whether the answers on the way are graded too; not where that costs calls.
+            clients: the client of each worker.
+            grade: grades an answer.
+            meter: makes and counts the calls.
+            unknown: the price assumed for a worker without one.
+            concurrency: the most concurrent runs.
+            seed: the seed of the workers' sampling.
+            grades_steps: whether intermediate answers are graded too, which may cost calls.
         """
         self.pool = pool
         self.ranked = pool
-        """Methods that ask the best worker ask the best of this pool."""
+        """The pool whose best worker is asked by methods that ask the best one."""
         self.meter = meter
         self._clients = clients
         self._grade = grade
@@ -225,17 +226,17 @@ class CandidateRunner:
         self._grades_steps = grades_steps
         self._known: dict[Key, CandidateResult] = {}
         self.elsewhere: RunsElsewhere | None = None
-        """Where runs are executed; None: in this process."""
+        """Executes runs elsewhere; None executes them in this process."""
 
     def find_result(self, task: Task, entry: Entry) -> CandidateResult | None:
-        """How it did on the task, if it was run."""
+        """Return the result of the entry on the task, or None if it has not run."""
         return self._known.get(_score_key(task, entry))
 
     async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
-        """Runs what was not run before; False if the budget forbade a part of it.
+        """Run what has not run before; return False if the budget refused a part of it.
 
-        Then nothing of these is remembered, so that what follows does not depend on which of
-        them came first.
+        None of these results is kept then, so that later decisions do not depend on which of them
+        came first.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
@@ -251,7 +252,7 @@ class CandidateRunner:
     async def _execute_here(
         self, missing: Mapping[Key, tuple[Task, Entry]], found: dict[Key, CandidateResult]
     ) -> None:
-        """Executes the runs in this process."""
+        """Execute the runs in this process."""
         waiting = iter(missing.items())
 
         async def work() -> None:
@@ -265,7 +266,7 @@ class CandidateRunner:
                 group.start_soon(work)
 
     async def run_entry(self, task: Task, entry: Entry) -> CandidateResult:
-        """What the workflow or method does on the task, executed here."""
+        """Execute the workflow or method on the task in this process, and return its result."""
         if isinstance(entry, Candidate):
             run = await self.conduct_candidate(task, entry)
             return await self._add_trail(task, entry, run, await self._judge(task, run))
@@ -273,7 +274,7 @@ class CandidateRunner:
         return await self._judge(task, await entry.answer(Question.of(task.question), context, 0))
 
     async def conduct_candidate(self, task: Task, entry: Candidate) -> Run:
-        """The run of a workflow on the task; calls that were made before are not made again."""
+        """Execute a workflow on the task; equal earlier calls are not made again."""
         return await conduct(
             Question.of(task.question),
             ContinuedWorkflow(
@@ -289,11 +290,11 @@ class CandidateRunner:
         )
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:
-        """What the worker answers, one call for all who ask it just this.
+        """Return the worker's answer to a prompt; equal prompts are asked once.
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget forbids it.
+            LimitReachedError: the budget refuses it.
         """
         request = Request(messages=(user_message(prompt),), sampling=Sampling(seed=self._seed))
         known, client = self.pool[worker], self._clients[worker]
@@ -302,9 +303,9 @@ class CandidateRunner:
     async def _add_trail(
         self, task: Task, entry: Candidate, run: Run, result: CandidateResult
     ) -> CandidateResult:
-        """With the scores of the answers on its way."""
-        went_on = len(run.rounds) > 1 and run.rounds[1].workflow is not None
-        agreed = None if not entry.stops else not went_on
+        """Add the scores of intermediate answers to the result."""
+        continued = len(run.rounds) > 1 and run.rounds[1].workflow is not None
+        agreed = None if not entry.stops else not continued
         if not self._grades_steps:
             return replace(result, agreed=agreed)
         trail: list[float | None] = [None] * len(entry)
@@ -319,15 +320,15 @@ class CandidateRunner:
         return replace(result, parts=parts, trail=tuple(trail), agreed=agreed)
 
     async def _judge(self, task: Task, run: Run) -> CandidateResult:
-        """How the run did; a step that another worker took over says nothing of the workflow."""
+        """Return the run's result, without a score if another worker took over one of its steps."""
         score = None
         limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
-        lost = outage_reason(run) is not None or any(
+        is_outage = outage_reason(run) is not None or any(
             step.worker != step.planned for step in run.steps
         )
-        if run.answer is None and not lost:
+        if run.answer is None and not is_outage:
             score = 0.0
-        elif run.answer is not None and not lost and not limited:
+        elif run.answer is not None and not is_outage and not limited:
             score = (await grade_answer(self._grade, task, run.answer)).score
         return CandidateResult(
             score=score,
@@ -339,11 +340,11 @@ class CandidateRunner:
         )
 
     def rank_by(self, pool: Pool) -> None:
-        """Methods that ask the best worker ask the best of this pool from now on."""
+        """Change the pool whose best worker is asked by methods that ask the best one."""
         self.ranked = pool
 
     def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:
-        """The clients of one run on that task."""
+        """Return the clients for one run on that task."""
         digest = blake2b(f"{task.id} {self._seed}".encode("utf-8", "replace"), digest_size=3)
         seed = int.from_bytes(digest.digest(), "big") * _SPREAD % 2**31
         return {

@@ -1,4 +1,4 @@
-"""What the stages of a tuning share: settings, questions, the runner, and what may be spent."""
+"""What the stages of a tuning share: settings, questions, runner and budget."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from batuta.lab.tune.spending import Allowance, bound_pool_costs
 from batuta.lab.tune.stages import TuneStage, plannable_usd, stage_ends
 
 ProgressListener = Callable[[TuneStage, str], None]
-"""Hears what a stage has found."""
+"""Called with a stage and a sentence about its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneSettings:
-    """How a tuning goes about it."""
+    """The settings of a tuning."""
 
     allowance: Allowance
     labelled: bool = True
-    """Whether the questions' families are to be used."""
+    """Whether the questions' families define the groups; otherwise their texts do."""
     groups: int = 8
-    """Groups of questions at most."""
+    """The most groups of questions."""
     levels: int = 6
-    """Levels of ease in each."""
+    """The most levels of ease within a group."""
     call_weight: float = 0.01
-    """Share right that a further call must gain."""
+    """The gain in share right that justifies a further call."""
     mean_calls: float | None = None
-    """Calls of a question on average that the nominee for ultra may make; None: as many as are
-    worth it. To keep it a call may count for more than `call_weight`, never for less."""
+    """The most calls of a question, on average, that the nominee for ultra may make; None for as
+    many as pay off. To keep the limit a call may weigh more than `call_weight`, never less."""
     worth: float | None = None
-    """Dollars that a right answer is worth; None: dollars count in the budget only."""
+    """Dollars that a right answer is worth; None counts dollars only against the budget."""
     rewrites: bool = False
-    """Whether subtasks are rewritten; it needs the package gepa."""
+    """Whether subtasks are rewritten, which needs the package gepa."""
     lacks_rewriting: bool = False
-    """True if subtasks should be rewritten but that package is not installed."""
+    """Whether subtasks should be rewritten but that package is not installed."""
     rewriter: WorkerId | None = None
-    """Who reflects on them; None: the strongest worker."""
+    """The worker that rewrites; None for the strongest one."""
     only_proven: bool = False
-    """True if a system is recommended only if the judgement has proven it."""
+    """Whether only systems that the judgement has proven are recommended."""
     max_steps: int = 5
     seed: int = 0
     last: TuneStage = TuneStage.JUDGE
-    """The stage after which to stop."""
+    """The stage after which the tuning stops."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TuneContext:
-    """A tuning under way, as its stages see it."""
+    """The state of a running tuning, as its stages see it."""
 
     parts: QuestionParts
     family: Callable[[Task], str]
-    """A question's label."""
+    """Returns the label of a question."""
     runner: CandidateRunner
-    """Who runs; its meter counts."""
+    """Executes workflows; its meter counts the calls."""
     settings: TuneSettings
     used_minutes: Callable[[], float]
-    """How long the process has worked."""
+    """Returns the minutes since the process began."""
     report: ProgressListener = lambda _stage, _found: None
     ends: Mapping[TuneStage, float] = field(init=False)
-    """The share of the budget that may be spent at the end of each stage."""
+    """The share of the budget that may be spent by the end of each stage."""
 
     _usd: Decimal | None = field(init=False)
-    """Dollars that can be planned with."""
+    """Dollars available for planning; None without a limit in dollars."""
 
     def __post_init__(self) -> None:
         allowance = self.settings.allowance
@@ -74,14 +74,14 @@ class TuneContext:
         self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
-        """Shares the budget out, if it is likely to allow so many calls."""
+        """Divide the budget among the stages, for about that many calls in all."""
         judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
         self.ends = stage_ends(
             calls, judgement=judgement, rewrites=rewrites, last=self.settings.last
         )
 
     def spent_share(self, more: int = 0) -> float:
-        """The share of the budget that would be spent after so many more calls."""
+        """Return the share of the budget that is spent after `more` further calls."""
         meter, allowance = self.runner.meter, self.settings.allowance
         calls = meter.calls + more
         shares = [0.0]
@@ -95,9 +95,9 @@ class TuneContext:
         return max(shares)
 
     def has_money(self, until: float) -> Callable[[int], bool]:
-        """Whether so many more calls fit that share of the budget."""
+        """Return a function that tells whether a number of calls fits that share of the budget."""
         return lambda calls: self.spent_share(calls) <= until
 
     def expected_calls(self) -> int:
-        """How many calls the whole budget is likely to allow."""
+        """Estimate the number of calls that the whole budget allows."""
         return int(self.runner.meter.calls / max(self.spent_share(), 1e-6))

@@ -1,7 +1,7 @@
-"""A tuning's recommendation: the system expected to be worth most, and how sure that is. Pure.
+"""A tuning's recommendation: the system of greatest expected worth, with its probability. Pure.
 
-Proof is separate: it is reported in a sentence of its own, with its corrected test, and decides
-only if the settings ask for proven systems alone.
+Proof is reported separately, with its corrected test, and decides only if the settings demand
+proven systems.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from batuta.lab.tune.stages import BEST_SINGLE, MINI, SELF_CONSISTENCY, ULTRA
 Json = dict[str, Any]
 
 SELECTOR, SINGLES_SELECTOR = "selector", "selector-mini"
-"""The folders, beside the report, of the selectors of workflows and of single workers."""
+"""Names of the folders, beside the report, of the selectors of workflows and of single workers."""
 PROVEN = frozenset({Verdict.BETTER, Verdict.CHEAPER})
 
 
 def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
-    """Choose what answers as mini and as ultra, and say why.
+    """Choose the systems that answer as mini and ultra, and give the reasons.
 
     Args:
-        result: of the tuning.
-        only_proven: whether nothing is recommended in the place of the best single worker that the
-            judgement has not proven to be better, or cheaper and not worse by more than two points.
+        result: the result of the tuning.
+        only_proven: whether a system must be proven better than the best single worker, or cheaper
+            and at most two points worse.
     """
     best = result.pool.ranked()[0].id
     if not result.comparisons:
@@ -59,18 +59,18 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
 
 
 def _choose_system(result: TuneResult, systems: Iterable[str], *, only_proven: bool) -> str | None:
-    """Return the system that is expected to be worth most, if that is likely enough."""
+    """Return the system of greatest expected worth among those likely to beat the best worker."""
     against_best = [one for one in result.comparisons if one.opponent != MINI]
     proven = {one.nominee for one in against_best if one.verdict in PROVEN}
-    able = [
+    likely = [
         name
         for name in systems
         if _find_gain(result, name).probability >= SURE_ENOUGH
         and (name in proven or not only_proven)
     ]
-    if len(able) > 1 and (between := result.expected.get((able[0], able[1]))) is not None:
-        return able[0] if between.mean >= 0 else able[1]
-    return max(able, key=lambda name: _find_gain(result, name).mean, default=None)
+    if len(likely) > 1 and (between := result.expected.get((likely[0], likely[1]))) is not None:
+        return likely[0] if between.mean >= 0 else likely[1]
+    return max(likely, key=lambda name: _find_gain(result, name).mean, default=None)
 
 
 def _find_gain(result: TuneResult, name: str) -> ExpectedGain:
@@ -81,30 +81,30 @@ def _recommendation_reason(
     result: TuneResult, served: str, chosen: str | None, best: WorkerId, *, only_proven: bool
 ) -> str:
     gain = _find_gain(result, chosen or served)
-    sure = format_probability(gain.probability)
+    sure_text = format_probability(gain.probability)
     worth = (
         f"expected to be worth {100 * gain.mean:+.1f} points more than the best single worker, "
-        f"{best}, its calls counted; {sure} sure that it is worth more, from {gain.questions} "
-        "questions"
+        f"{best}, its calls counted; probability {sure_text} that it is worth more, from "
+        f"{gain.questions} questions"
     )
     if chosen is not None:
         what = "the selector of workflows" if chosen == ULTRA else "the selector of single workers"
         return f"batuta-{served}: {what}; {worth}."
     if gain.probability >= SURE_ENOUGH and only_proven:
         return (
-            f"batuta-{served}: the best single worker, {best}; the selector is {worth}, but only "
-            "what is proven is wanted."
+            f"batuta-{served}: the best single worker, {best}; the selector is {worth}, but it "
+            "is not proven, as --only-proven demands."
         )
     if not gain.questions or gain.mean == 0:
         return f"batuta-{served}: the best single worker, {best}; the search found nothing better."
     return (
         f"batuta-{served}: the best single worker, {best}; the selector is {worth}, less than the "
-        f"{100 * SURE_ENOUGH:.0f} % that are asked for."
+        f"{100 * SURE_ENOUGH:.0f} % that a recommendation needs."
     )
 
 
 def format_probability(probability: float) -> str:
-    """Write a probability in per cent; nothing that is measured is quite sure."""
+    """Format a probability in per cent; no measured one is 0 or 100 %."""
     percent = round(100 * probability)
     return "over 99 %" if percent > 99 else "under 1 %" if percent < 1 else f"{percent} %"  # noqa: PLR2004
 
@@ -112,7 +112,7 @@ def format_probability(probability: float) -> str:
 def _proof_sentence(one: Comparison) -> str:
     pair = f"batuta-{one.nominee} against {one.opponent}"
     if one.difference is None or one.verdict is Verdict.UNJUDGED:
-        return f"Proof, {pair}: none; {one.questions} questions judge nothing."
+        return f"Proof, {pair}: none; {one.questions} questions are too few."
     if one.verdict is Verdict.SAME:
         return f"Proof, {pair}: none; they did the same on {one.questions} questions kept back."
     gain = f"{100 * one.difference:+.1f} points"
@@ -124,7 +124,7 @@ def _proof_sentence(one: Comparison) -> str:
     could = (
         ""
         if one.detectable is None
-        else f"; so many questions show a gain from {100 * one.detectable:.1f} points on"
+        else f"; so many questions can prove a gain of {100 * one.detectable:.1f} points"
     )
     verdicts = {
         Verdict.BETTER: f"better: {found}",
@@ -136,7 +136,7 @@ def _proof_sentence(one: Comparison) -> str:
 
 
 def _vote_sentence(result: TuneResult, ultra: str | None) -> list[str]:
-    """Say so where asking the best single worker several times is expected to be worth most."""
+    """Return a sentence if self-consistency of the best worker has the greatest expected worth."""
     chosen = _find_gain(result, ultra).mean if ultra else 0.0
     return [
         (

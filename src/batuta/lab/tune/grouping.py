@@ -1,4 +1,4 @@
-"""Groups of questions: by label, or by their texts; and how easy they are within a group."""
+"""Groups of questions, by label or by text, and levels of ease within a group."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from batuta.core import Task
 from batuta.lab.learners.clustering import k_means_centres, nearest_centre, squared_distances
 
 _STARTS = 8
-"""Times that k-means is begun anew; the tightest groups are kept."""
+"""Restarts of k-means; the tightest grouping is kept."""
 _FEWEST = 8
-"""Questions below which a group is not worth having: they count with the rest."""
+"""The fewest questions of a group; smaller ones join the rest."""
 _LEAST_LEVEL = 0.5
-"""The least share of its questions that a level of ease must have, of as many as the others."""
+"""The least size of a level of ease, as a share of an equal division."""
 REST = "other"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Grouping:
-    """How questions are told apart."""
+    """A grouping of questions."""
 
     reader: QuestionReader
     names: tuple[str, ...]
@@ -39,14 +39,14 @@ class Grouping:
 def group_questions(
     tasks: Sequence[Task], family: Callable[[Task], str], *, labelled: bool, most: int, seed: int
 ) -> Grouping:
-    """Groups by the questions' families, or without labels by their words.
+    """Group questions by family, or by their words if there are no labels.
 
     Args:
-        tasks: what the groups are learned from.
-        family: a question's label.
-        labelled: whether labels are to be used.
-        most: groups at most; of families the largest, the others count together.
-        seed: of k-means.
+        tasks: the questions to group.
+        family: returns the label of a question.
+        labelled: whether to use the labels.
+        most: the most groups; of families the largest are kept and the others joined.
+        seed: the seed of k-means.
     """
     texts = [task.question for task in tasks]
     if labelled:
@@ -80,10 +80,10 @@ def _of_words(texts: Sequence[str], groups: int, seed: int) -> Places:
 
 
 def ease_bounds(group_n: Places, ease_n: Floats, groups: int, levels: int) -> Floats:
-    """Ease from which on a question is of the next level: as many questions in each level.
+    """Return the ease at which each next level begins, with equally many questions per level.
 
-    Where many questions are equally easy, some levels would have hardly any of them; such a group
-    is not divided. Each level counts for as much as the others, in the choice of a workflow too.
+    A group in which many questions are equally easy is not divided, as some levels would have
+    hardly any questions. All levels count equally, also in the choice of a workflow.
     """
     shares = np.arange(1, levels) / levels
     rows = np.full((groups, levels - 1), -np.inf, np.float32)

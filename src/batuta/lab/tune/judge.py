@@ -1,4 +1,4 @@
-"""Judgement: the nominees against their opponents, on questions that nothing was learned from."""
+"""Judgement: compares the nominees with their opponents on questions not used for learning."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from batuta.lab.evals.stats import (
 from batuta.lab.tune.candidate_runner import CandidateRunner, Entry
 
 MARGIN = 0.02
-"""Share right by which a cheaper system may be worse and still count as not worse."""
+"""The share right by which a cheaper system may be worse and still count as not worse."""
 ALPHA = 0.05
-"""The claimed rate of wrong verdicts, for all comparisons of a judgement together."""
+"""The rate of wrong verdicts over all comparisons of a judgement together."""
 _Z_BOTH, _Z_POWER = 1.959963984540054, 0.8416212335729143
 _FEW = 10
-"""Questions below which nothing is compared."""
+"""The fewest questions for a comparison."""
 
 
 class Verdict(StrEnum):
-    """What the judgement says of a nominee."""
+    """The judgement's verdict on a nominee."""
 
     BETTER = "better"
     CHEAPER = "not worse, and cheaper"
@@ -43,7 +43,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFigures:
-    """How a system did on the questions of a part."""
+    """The figures of a system on the questions of a part."""
 
     name: str
     questions: int
@@ -51,17 +51,17 @@ class SystemFigures:
     low: float | None
     high: float | None
     usd: float
-    """Dollars a question."""
+    """Mean dollars per question."""
     calls: float
-    """A question."""
+    """Mean calls per question."""
     seconds: float
     failed: int
-    """Runs without a score: outages and undecided grades."""
+    """Runs without a score, because of outages or undecided grades."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A nominee and its opponent, on the same questions."""
+    """A comparison of a nominee with its opponent on the same questions."""
 
     nominee: str
     opponent: str
@@ -72,21 +72,21 @@ class Comparison:
     high: float | None
     p: float | None
     p_corrected: float | None
-    """For the comparisons of the judgement, by Holm's method."""
+    """The p-value corrected by Holm's method for all comparisons of the judgement."""
     detectable: float | None
-    """The smallest gain that so many questions show in 80 of 100 judgements."""
+    """The smallest gain that this many questions detect with a power of 80 %."""
     usd_saved: float
-    """Dollars a question by which the nominee is cheaper; negative: dearer."""
+    """Dollars per question by which the nominee is cheaper; negative if it costs more."""
 
 
 Assignment = Mapping[str, Entry]
-"""A system, as what it runs on each question."""
+"""A system, as the workflow or method that it runs on each question."""
 
 
 def describe_system(
     name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> SystemFigures:
-    """What is known of the system on those questions that it has run."""
+    """Return the system's figures on those questions that it has run."""
     found = [
         one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
     ]
@@ -109,7 +109,7 @@ def describe_system(
 def scores_of(
     runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> dict[str, float]:
-    """The system's score on each question where it has one."""
+    """Return the system's score on each question where it has one."""
     found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
     return {key: one.score for key, one in found.items() if one and one.score is not None}
 
@@ -119,12 +119,12 @@ def compare_nominees(
     scores: Mapping[str, Mapping[str, float]],
     alpha: float = ALPHA,
 ) -> tuple[Comparison, ...]:
-    """Compare each nominee with its opponent; p is corrected for the number of pairs.
+    """Compare each nominee with its opponent; the p-values are corrected for the number of pairs.
 
     Args:
-        pairs: nominee and opponent.
-        scores: of each system by question.
-        alpha: the rate of wrong verdicts of all pairs together; less at an early look.
+        pairs: each nominee with its opponent.
+        scores: the scores of each system by question.
+        alpha: the rate of wrong verdicts over all pairs; lower at an interim look.
     """
     gaps = {
         (nominee.name, opponent.name): gap
@@ -146,7 +146,7 @@ def compare_nominees(
 
 
 def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Difference | None:
-    """Test the paired difference; return None where no scores differ or the questions are few."""
+    """Test the paired difference; return None if the scores are equal or the questions few."""
     common = ours.keys() & theirs.keys()
     if len(common) < _FEW or all(ours[key] == theirs[key] for key in common):
         return None
@@ -154,7 +154,7 @@ def _find_gap(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differe
 
 
 def _as_runs(scores: Mapping[str, float]) -> dict[RunKey, float]:
-    """Each question was asked once."""
+    """Return the scores under run keys, with one run per question."""
     return {(question, 0): score for question, score in scores.items()}
 
 
@@ -188,13 +188,13 @@ def _compare_systems(
 def verdict_of(
     gap: Difference | None, deltas: np.ndarray, saved: float, *, alphas: tuple[float, float]
 ) -> Verdict:
-    """Return what the paired differences of two systems say of the first.
+    """Return the verdict on the first of two systems from their paired differences.
 
     Args:
-        gap: the test of the difference; None: too few questions, or none tells them apart.
-        deltas: on each question.
-        saved: dollars of a question by which the first is cheaper.
-        alphas: the rates of error of "better" and "worse", for p as it is corrected, and of "not
+        gap: the test of the difference; None if the scores are equal or the questions few.
+        deltas: the difference on each question.
+        saved: dollars per question by which the first is cheaper.
+        alphas: the error rate of "better" and "worse", for the corrected p-value, and that of "not
             worse by more than the margin", one-sided.
     """
     if len(deltas) < _FEW:
@@ -207,15 +207,15 @@ def verdict_of(
 
 
 def least_difference(deltas: np.ndarray, alpha: float) -> float:
-    """Return the lower bound of the mean difference, one-sided and with an error of `alpha`.
+    """Return the one-sided lower bound of the mean difference, with an error rate of `alpha`.
 
-    With alpha = 0.025 it is above -2 points from 97 questions on that do not tell the two apart.
+    With alpha = 0.025 and equal scores, it is above -2 points from 97 questions on.
     """
     mean, error = paired_mean(deltas.tolist())
     return mean - NormalDist().inv_cdf(1 - alpha) * error
 
 
 def smallest_gain(deltas: np.ndarray) -> float:
-    """The gain that as many questions, as often in dispute, show with a power of 80 %."""
+    """Return the gain that these questions would detect with a power of 80 %."""
     spread = max(float((deltas**2).mean()), 1 / len(deltas))
     return (_Z_BOTH + _Z_POWER) * math.sqrt(spread / len(deltas))

@@ -1,4 +1,4 @@
-"""Judgement: comparison of nominees with their opponents, on questions not used for learning."""
+"""The judgement as a stage: up to four looks at the reserved questions, then the comparisons."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from batuta.lab.tune.stages import (
 
 _PROVEN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.CHEAPER})
 _HOPELESS = 0.02
-"""The probability of being worth more, below which a nominee is not judged any further."""
+"""The probability of being worth more below which a nominee is no longer judged."""
 _FEWEST, _STEP = 20, 10
-"""The fewest questions on which self-consistency is compared with one sample, and the number added
-at a time while the result is unclear."""
+"""The fewest questions on which self-consistency is compared with one sample, and how many are
+added while the result is unclear."""
 _UNLIKELY, _LIKELY = 0.3, 0.9
-"""Below and above these probabilities it is clear whether self-consistency is the stronger."""
+"""Probabilities outside of which it is clear whether self-consistency is stronger."""
 _OPPONENT_SHARE = 0.25
-"""The share of the judgement's budget that choosing the opponent may take."""
+"""The share of the judgement's budget that the choice of the opponent may take."""
 Pair = tuple[str, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Judgement:
-    """A judgement in progress: the compared pairs, and the comparisons that are already decided."""
+    """A judgement in progress: the compared pairs, and those already decided."""
 
     context: TuneContext
     assignments: Mapping[str, Assignment]
     pairs: Sequence[Pair]
     leads: Mapping[Pair, float]
-    """Pairs to the gain that the search expects of the first system over the second."""
+    """The gain of the first system of each pair over the second that the search expects."""
     known: Sequence[Task]
-    """Questions of the selection, which count towards the expected gains."""
+    """Questions of the selection, which also count towards the expected gains."""
     done: dict[str, list[Task]] = field(default_factory=dict[str, list[Task]])
     """The questions of the judgement that each system has run."""
     settled: dict[Pair, Comparison] = field(default_factory=dict[Pair, Comparison])
 
     def figures(self, name: str) -> SystemFigures:
-        """Return the figures of a system on the questions of the judgement that it has run."""
+        """Return a system's figures on the questions of the judgement that it has run."""
         tasks = self.done.get(name, [])
         return describe_system(name, self.context.runner, tasks, self.assignments[name])
 
     def compare(self, level: float) -> dict[Pair, Comparison]:
-        """Compare every pair on what both have run, those that are settled as they were."""
+        """Compare every pair on what both have run; decided pairs keep their comparison."""
         runner = self.context.runner
         scores = {
             name: scores_of(runner, self.done.get(name, []), self.assignments[name])
@@ -76,13 +76,13 @@ class _Judgement:
         return dict(zip(self.pairs, found, strict=True)) | self.settled
 
     def expect(self, pair: Pair) -> ExpectedGain:
-        """Return what the first of a pair is expected to gain, selection and judgement together."""
+        """Return the expected gain of a pair's first system, from selection and judgement."""
         one, other = (self.assignments[name] for name in pair)
         tasks = [*self.known, *self.done.get(pair[0], [])]
         return expect_gain(paired_gains(self.context, tasks, one, other), self.leads.get(pair, 0.0))
 
     async def run(self, tasks: Sequence[Task]) -> bool:
-        """Run whatever is not settled on these questions; False if there was no money for all."""
+        """Run all undecided systems on these questions; return whether the budget sufficed."""
         names = {name for pair in self.pairs if pair not in self.settled for name in pair}
         unsettled = {name: self.assignments[name] for name in self.assignments if name in names}
         until = self.context.ends[TuneStage.JUDGE]
@@ -92,14 +92,14 @@ class _Judgement:
         return len(measured) == len(tasks)
 
     def settle(self, level: float) -> None:
-        """Settle the pairs about which enough is known at this look."""
+        """Decide the pairs about which this look is conclusive."""
         for pair, comparison in self.compare(level).items():
-            hopeless = self.expect(pair).probability < _HOPELESS
-            if comparison.verdict in _PROVEN or hopeless:
+            is_hopeless = self.expect(pair).probability < _HOPELESS
+            if comparison.verdict in _PROVEN or is_hopeless:
                 self.settled[pair] = comparison
 
     async def judge(self, tasks: Sequence[Task]) -> tuple[Comparison, ...]:
-        """Look four times at most, and no more often than a decision needs."""
+        """Compare the pairs after at most four looks, and no more than a decision needs."""
         for until, level in divide_into_looks(len(tasks)):
             if not await self.run(tasks[:until]):
                 break
@@ -112,24 +112,26 @@ class _Judgement:
 
 
 async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult:
-    """Compare the nominees with their opponents, on questions not looked at before."""
+    """Compare the nominees with their opponents on the questions reserved for it."""
     assert result.nominees is not None and result.table is not None  # noqa: S101, PT018 - selected
     known = (*context.parts.selection, *context.parts.finalists)
     tasks = (*known, *context.parts.judgement)
     best = Candidate.single(result.pool.ranked()[0].id)
     context.runner.rank_by(result.pool)
-    voting = SelfConsistency(choose_samples({one.name: one for one in result.finalists}))
+    self_consistency = SelfConsistency(choose_samples({one.name: one for one in result.finalists}))
     assignments: dict[str, Assignment] = {
         ULTRA: result.nominees[ULTRA].assign(tasks),
         MINI: result.nominees[MINI].assign(tasks),
         BEST_SINGLE: dict.fromkeys((task.id for task in tasks), best),
-        voting.name: dict.fromkeys((task.id for task in tasks), voting),
+        self_consistency.name: dict.fromkeys((task.id for task in tasks), self_consistency),
     }
-    if await _gains_by_voting(context, assignments[BEST_SINGLE], assignments[voting.name]):
-        opponent = voting.name
+    if await _gains_by_voting(
+        context, assignments[BEST_SINGLE], assignments[self_consistency.name]
+    ):
+        opponent = self_consistency.name
     else:
         opponent = BEST_SINGLE
-        del assignments[voting.name]
+        del assignments[self_consistency.name]
     pairs: list[Pair] = [(ULTRA, opponent), (MINI, BEST_SINGLE)]
     if assignments[MINI] != assignments[BEST_SINGLE] and assignments[MINI] != assignments[ULTRA]:
         pairs.append((ULTRA, MINI))
@@ -156,18 +158,20 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     )
 
 
-async def _gains_by_voting(context: TuneContext, single: Assignment, voting: Assignment) -> bool:
-    """Tell whether self-consistency is the stronger opponent, on as few questions as tell.
+async def _gains_by_voting(
+    context: TuneContext, single: Assignment, self_consistency: Assignment
+) -> bool:
+    """Tell whether self-consistency is the stronger opponent, with as few questions as possible.
 
-    Several samples of a worker whose errors repeat gain nothing, and cost as many calls.
+    Several samples of a worker that repeats its errors gain nothing, but cost as many calls.
     """
     begin, end = context.ends[TuneStage.REWRITE], context.ends[TuneStage.JUDGE]
     until = begin + _OPPONENT_SHARE * (end - begin)
-    rivals = {BEST_SINGLE: single, SELF_CONSISTENCY: voting}
+    rivals = {BEST_SINGLE: single, SELF_CONSISTENCY: self_consistency}
     tasks, gain = context.parts.finalists, 0.0
     for many in range(min(_FEWEST, len(tasks)), len(tasks) + 1, _STEP):
         measured = await run_systems(context, tasks[:many], rivals, until)
-        ours = scores_of(context.runner, measured, voting)
+        ours = scores_of(context.runner, measured, self_consistency)
         theirs = scores_of(context.runner, measured, single)
         gains = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
         found = expect_gain(gains, 0.0)

@@ -1,9 +1,9 @@
-"""The library of workflows: which there are, and which are one change away. Pure.
+"""The library of workflows, and which of them are one change apart. Pure.
 
-A candidate says who does what; the workflow follows from it. Preparations (plans, look-ups) come
-first and are read by whoever solves; two who solve apart need one who decides; then come checks,
-each of which reads everything before it. A first solver without preparations is asked the
-question as it stands, so that a longer workflow begins with the very call that a shorter one made.
+A candidate gives each step's role and worker, from which the workflow follows. Preparations (plans,
+look-ups) come first and are read by the solvers; several solvers need one who decides; then come
+checks, each of which reads everything before it. A solver without preparations is asked the
+question as it stands, so that a longer workflow shares the calls of a shorter one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from batuta.conductors.fixed_workflows import DECIDE, PLAN, VERIFY
 from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
 
 SOLVERS = 3
-"""Workers that solve apart in one workflow, at most."""
+"""The most workers that solve independently in one workflow."""
 PREPARATIONS = 2
 CHECKS = 2
 _LOOKED_AT = 2
-"""Answers that are looked at before more is paid for."""
+"""The answers that are compared before further steps run."""
 
 
 class StepRole(StrEnum):
-    """What a step is for, in the order in which the roles come in a workflow."""
+    """The purpose of a step, in the order of the roles in a workflow."""
 
     PLAN = "plan"
     LOOK_UP = "look up"
@@ -56,12 +56,12 @@ WORDINGS: dict[StepRole, tuple[str, ...]] = {
         "Verify the solution step by step, and give the final answer.",
     ),
 }
-"""The phrasings of each role's subtask; the first is tried first."""
+"""The wordings of each role's subtask; the first is tried first."""
 WRITE_PROGRAM = (
     "Write a Python program, in one code block, that solves the task and prints the final answer "
     "alone. Do not solve the task yourself."
 )
-"""The subtask of who writes for a worker that runs programs."""
+"""The subtask of a worker that writes for one that runs programs."""
 _ORDER = {role: place for place, role in enumerate(StepRole)}
 _MARK = "'"
 _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
@@ -74,10 +74,10 @@ class CandidateStep:
     role: StepRole
     worker: WorkerId
     wording: int = 0
-    """Which phrasing of the role's subtask."""
+    """The index of the wording of the role's subtask."""
     _: KW_ONLY
     text: str = ""
-    """A phrasing of its own, in the place of the library's."""
+    """A wording of its own, used instead of the library's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,10 +86,10 @@ class Candidate:
 
     steps: tuple[CandidateStep, ...]
     stops: bool = False
-    """Whether its first two answers are looked at: where they agree, they stand, and the steps
-    after them are not run."""
+    """Whether its first two answers are compared: if they agree, they stand, and the later steps do
+    not run."""
     _hash: int = field(init=False, repr=False, compare=False)
-    """Kept, as a search looks a candidate up millions of times; another process has another one."""
+    """Cached, as a search looks candidates up millions of times; it differs between processes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.steps, self.stops)))
@@ -105,33 +105,33 @@ class Candidate:
 
     @classmethod
     def single(cls, worker: WorkerId) -> Self:
-        """That worker alone."""
+        """Return the candidate of that worker alone."""
         return cls((CandidateStep(StepRole.SOLVE, worker),))
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __str__(self) -> str:
-        """`plan piano > solve cello > check viola`.
+        """Return it as `plan piano > solve cello > check viola`.
 
-        A second phrasing is marked `check' viola`, a rewritten one `check*1f2e viola`. What is
-        run only where the first two answers differ stands behind `|`.
+        A second wording is marked `check' viola`, a rewritten one `check*1f2e viola`. Steps that
+        run only if the first two answers differ come after `|`.
         """
         if len(self) == 1 and not self.steps[0].text:
             return self.steps[0].worker
-        said = [f"{_name_role(step)} {step.worker}" for step in self.steps]
+        names = [f"{_name_role(step)} {step.worker}" for step in self.steps]
         first = self.first_round
-        parts = (said[:first], said[first:]) if self.stops else (said,)
+        parts = (names[:first], names[first:]) if self.stops else (names,)
         return " | ".join(" > ".join(part) for part in parts)
 
     @property
     def first_round(self) -> int:
-        """Steps up to the second answer, if it stops there; else all."""
-        prepared = sum(step.role in _PREPARES for step in self.steps)
-        return prepared + _LOOKED_AT if self.stops else len(self.steps)
+        """The number of steps up to the second answer if it may stop there, else of all steps."""
+        preparations = sum(step.role in _PREPARES for step in self.steps)
+        return preparations + _LOOKED_AT if self.stops else len(self.steps)
 
     def without_look(self) -> Candidate:
-        """The same in one round; where a third breaks the tie of two, he reads all and decides."""
+        """Return it in one round; the third worker of a tie-break then reads both answers."""
         if not (self.stops and is_tie_break(self.steps)):
             return Candidate(self.steps)
         decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
@@ -143,7 +143,7 @@ class Candidate:
         return tuple(step.role for step in self.steps)
 
     def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
-        """Its steps of that role."""
+        """Return its steps of that role."""
         return tuple(step for step in self.steps if step.role is role)
 
 
@@ -155,74 +155,77 @@ def _name_role(step: CandidateStep) -> str:
 
 
 def subtask_of(candidate: Candidate, place: int) -> str:
-    """What the step in that place is told; empty: it is asked the question as it stands."""
+    """Return the subtask of the step at that place; empty if it is asked the question itself."""
     step = candidate.steps[place]
-    prepared = any(other.role in _PREPARES for other in candidate.steps)
-    if step.text or (step.role is StepRole.SOLVE and not prepared):
+    preparations = any(other.role in _PREPARES for other in candidate.steps)
+    if step.text or (step.role is StepRole.SOLVE and not preparations):
         return step.text
     return WORDINGS[step.role][step.wording]
 
 
 def is_candidate(steps: Sequence[CandidateStep]) -> bool:
-    """Whether a workflow of the library has these steps."""
+    """Tell whether the library has a workflow of these steps."""
     places = [_ORDER[step.role] for step in steps]
     count = [places.count(place) for place in range(len(_ORDER))]
-    prepared = count[0] + count[1]
+    preparations = count[0] + count[1]
     decides = count[3] == (1 if count[2] > 1 else 0)
     helping = [(step.role, step.worker) for step in steps if step.role is not StepRole.SOLVE]
     alike = len(set(helping)) == len(helping)
-    few = prepared <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
+    few = preparations <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
     return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
 
 
 def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
-    """Whether two solve apart, and a third where they differ, whose answer then stands."""
+    """Tell whether two workers solve independently and a third one answers if they differ."""
     alone = all(step.role is StepRole.SOLVE for step in steps)
     return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
-    """Whether something is left to run after two answers whose agreement says something.
+    """Tell whether steps remain after two answers whose agreement is informative.
 
-    That of two solvers who read one plan says little, for they err together, and so does that of
-    a worker with itself.
+    Two solvers who read one plan err together, and so does a worker with itself, so their agreement
+    says little.
     """
-    prepared = sum(step.role in _PREPARES for step in steps)
-    looked_at, later = steps[prepared : prepared + _LOOKED_AT], steps[prepared + _LOOKED_AT :]
+    preparations = sum(step.role in _PREPARES for step in steps)
+    looked_at, later = (
+        steps[preparations : preparations + _LOOKED_AT],
+        steps[preparations + _LOOKED_AT :],
+    )
     apart = all(step.role is StepRole.SOLVE for step in looked_at)
     alone = len({step.worker for step in looked_at}) < _LOOKED_AT
-    return bool(later) and not (apart and (prepared or alone))
+    return bool(later) and not (apart and (preparations or alone))
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
-    """The shorter workflows that it runs on its way, and the step whose reply is their answer.
+    """Yield the shorter workflows that it contains, with the step that has each one's answer.
 
-    Each solver with the preparations before him; who decides; each check but the last. Their
-    prompts differ in one sentence at most from those of the shorter workflow executed alone.
+    These are each solver with its preparations, the decision, and each check but the last. Their
+    prompts differ by at most one sentence from those of the shorter workflow run alone.
     """
     steps = candidate.steps
-    prepared = tuple(step for step in steps if step.role in _PREPARES)
+    preparations = tuple(step for step in steps if step.role in _PREPARES)
     for index, step in enumerate(steps[: min(candidate.first_round, len(steps) - 1)]):
         if step.role in _PREPARES:
             continue
         alone = step.role is StepRole.SOLVE
-        part = (*prepared, step) if alone else steps[: index + 1]
+        part = (*preparations, step) if alone else steps[: index + 1]
         yield Candidate(part), index
 
 
 def write_workflow(candidate: Candidate) -> Workflow:
-    """The workflow of a candidate; of one that stops, what is run before it looks."""
+    """Return the candidate's workflow, or its first round if it may stop after two answers."""
     steps: list[Step] = []
-    prepared = sum(step.role in _PREPARES for step in candidate.steps)
-    solved = prepared + len(candidate.of_role(StepRole.SOLVE))
+    preparations = sum(step.role in _PREPARES for step in candidate.steps)
+    solved = preparations + len(candidate.of_role(StepRole.SOLVE))
     for index, step in enumerate(candidate.steps[: candidate.first_round]):
         subtask = subtask_of(candidate, index)
         if step.role in _PREPARES:
             access: tuple[int, ...] = ()
         elif step.role is StepRole.SOLVE:
-            access = tuple(range(prepared))
+            access = tuple(range(preparations))
         elif step.role is StepRole.DECIDE:
-            access = tuple(range(prepared, solved))
+            access = tuple(range(preparations, solved))
         else:
             access = tuple(range(index))
         steps.append(Step(subtask=subtask, worker=step.worker, access=access))
@@ -230,7 +233,7 @@ def write_workflow(candidate: Candidate) -> Workflow:
 
 
 def write_continuation(candidate: Candidate) -> Workflow | None:
-    """What is run where the first two answers differ; None: it does not look at them."""
+    """Return the steps to run if the first two answers differ; None if they are not compared."""
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:
@@ -250,12 +253,12 @@ def write_continuation(candidate: Candidate) -> Workflow | None:
 def program_pairs(
     writers: Sequence[WorkerId], programs: Sequence[WorkerId], *, asked: bool
 ) -> Iterator[Candidate]:
-    """One writes a program and another runs it.
+    """Yield each pair of a worker that writes a program and one that runs it.
 
     Args:
-        writers: who may write.
-        programs: who may run.
-        asked: whether who writes is asked the question as it stands; else it is told to write.
+        writers: the workers that may write.
+        programs: the workers that may run programs.
+        asked: whether the writer is asked the question itself; else it is told to write a program.
     """
     told = "" if asked else WRITE_PROGRAM
     roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
@@ -268,7 +271,7 @@ def program_pairs(
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
-    """Every workflow of the library that is one change away, or one paired change."""
+    """Yield every workflow of the library that is one change away, or one paired change."""
     found = {candidate}
     for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
@@ -279,7 +282,7 @@ def neighbouring_candidates(
 
 
 def _ways_to_run(steps: tuple[CandidateStep, ...]) -> tuple[bool, ...]:
-    """Without and with a look at the first two answers, as far as either is a workflow."""
+    """Return the valid values of `stops` for these steps."""
     if is_tie_break(steps):
         return (True,)
     if not is_candidate(steps):
@@ -302,7 +305,7 @@ def _step_edits(
 def _replace_one_step(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Another worker or another phrasing in one place."""
+    """Yield the steps with another worker or wording in one place."""
     for place, step in enumerate(steps):
         rest = steps[:place], steps[place + 1 :]
         for worker in workers:
@@ -313,7 +316,7 @@ def _replace_one_step(
 
 
 def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[CandidateStep, ...]]:
-    """One step fewer; with the last but one solver goes the one who decides."""
+    """Yield the steps without one of them; without a second solver, the decision goes too."""
     for place in range(len(steps)):
         left = (*steps[:place], *steps[place + 1 :])
         yield left
@@ -323,7 +326,7 @@ def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[Candida
 def _break_ties(
     steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """Two others solve before a single worker, who breaks their tie; or another of three does."""
+    """Yield tie-breaks by a single worker's answer, and those with another of three last."""
     if is_tie_break(steps):
         yield (*steps[1:], steps[0])
         yield (steps[0], steps[2], steps[1])
@@ -336,7 +339,7 @@ def _break_ties(
 def _add_solver(
     steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
 ) -> Iterator[tuple[CandidateStep, ...]]:
-    """A further solver, and who decides; he takes the checker's place where there is one."""
+    """Yield the steps with a further solver and a decision, also in place of a check."""
     if any(step.role is StepRole.DECIDE for step in steps):
         yield (*steps, CandidateStep(StepRole.SOLVE, worker))
         return

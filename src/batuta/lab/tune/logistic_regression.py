@@ -1,4 +1,4 @@
-"""Logistic regression over named features, with Gaussian priors and draws of the posterior."""
+"""Logistic regression over named features, with Gaussian priors and posterior draws."""
 
 from __future__ import annotations
 
@@ -19,50 +19,48 @@ from batuta.lab.tune.sparse_design import (
 )
 
 Feature = tuple[object, ...]
-"""A name; its first part says what sort of feature it is."""
+"""The name of a feature; its first part is its kind."""
 
 SAMPLES = 32
-"""Draws of all that is unknown, over which expectations are taken."""
+"""The number of posterior draws over which expectations are taken."""
 _STEPS, _CLOSE = 24, 1e-3
 _REFACTORED = 0.05
-"""A step longer than this is followed by a new factor of the precision; a shorter one is not, for
-the precision hardly changes by it."""
+"""The step length above which the precision is factored again; after a shorter one it hardly
+changes."""
 
 
-_OVERSHOT = 0.5
-"""A step is too long where the slope along it ends as more than that share of what it was,
-downwards. Where outcomes are certain the precision is small, and a Newton step may lead far beyond
-the mode."""
+_OVERSHOOT = 0.5
+"""A step is too long if the slope along it ends below minus this share of its start. If outcomes
+are certain the precision is small, and a Newton step may lead far beyond the mode."""
 
 
 @final
 class LogisticRegression:
-    """A regression that takes outcome after outcome: its mode, and draws around it.
+    """A regression that takes outcomes one by one; it finds the mode and draws around it.
 
-    Draws are in Laplace's approximation. Each fit begins at the last mode.
+    Draws use Laplace's approximation. Each fit starts at the last mode.
     """
 
     def __init__(
         self, variances: Mapping[str, float], slopes: Container[object] = (), apart: str = ""
     ) -> None:
-        """Begins without outcomes.
+        """Start without outcomes.
 
         Args:
-            variances: of each feature's weight, by the first part of its name.
-            slopes: first parts of the names of features that count with the level of ease.
-            apart: first part of the names of features of which each row has at most one, with
-                the value 1.
+            variances: the prior variance of a feature's weight, by its kind.
+            slopes: the kinds of features that are multiplied by the level of ease.
+            apart: the kind of features of which each row has at most one, with the value 1.
         """
         self._slopes = slopes
         self._variances = variances
         self._apart = apart
         self._numbers: dict[Feature, int] = {}
-        """Of every feature that has outcomes."""
+        """The number of every feature that has outcomes."""
         self._others: dict[Feature, int] = {}
-        """Of features without, since the last draws."""
+        """The number of features without outcomes that were named since the last draw."""
         self._deviations: list[float] = []
         self._columns: dict[int, int] = {}
-        """The place of each shared feature that has outcomes, by number."""
+        """The column of each shared feature that has outcomes, by its number."""
         self._apart_columns: dict[int, int] = {}
         self._rows: dict[Feature, int] = {}
         self._entries: tuple[list[int], list[int], list[float]] = ([], [], [])
@@ -81,7 +79,7 @@ class LogisticRegression:
     def row(
         self, key: Feature, features: Callable[[], Iterable[tuple[Feature, float]]], offset: float
     ) -> int:
-        """The number of the row of outcomes that have those features."""
+        """Return the number of the row for outcomes with these features, creating it if needed."""
         known = self._rows.get(key)
         if known is None:
             known = self._rows[key] = len(self._rows)
@@ -116,14 +114,14 @@ class LogisticRegression:
         return known
 
     def weight_of(self, name: Feature) -> float:
-        """The weight of the feature at the mode; 0 where it has no outcomes."""
+        """Return the weight of the feature at the mode; 0 if it has no outcomes."""
         number = self._numbers.get(name, -1)
         if number in self._apart_columns:
             return float(self._own[self._apart_columns[number]])
         return float(self._shared[self._columns[number]]) if number in self._columns else 0.0
 
     def fit(self, row: Places, score: Matrix, seed: int, extra: Matrix | None = None) -> None:
-        """The mode; `extra` is added to the log-odds of each outcome."""
+        """Fit the mode; `extra` is added to the log-odds of each outcome."""
         self._design = self._build_design()
         self._shared = _append_zeros(self._shared, len(self._columns))
         self._own = _append_zeros(self._own, len(self._apart_columns))
@@ -133,9 +131,10 @@ class LogisticRegression:
         for _ in range(_STEPS):
             right = apply_sigmoid(self.log_odds()[row] + (0.0 if extra is None else extra))
             shared, own = self._design.transpose(add_up(row, score - right, many))
-            pull = shared - prior_p * self._shared, own - prior_o * self._own
-            if _sum_products(pull, step) < -_OVERSHOT * slope:
-                # half of it is taken back; the posterior is log-concave, so the mode is before it
+            gradient = shared - prior_p * self._shared, own - prior_o * self._own
+            if _sum_products(gradient, step) < -_OVERSHOOT * slope:
+                # half of the step is taken back: the posterior is log-concave, so the mode is
+                # before it
                 step, slope = (step[0] / 2, step[1] / 2), slope / 2
                 self._shared, self._own = self._shared - step[0], self._own - step[1]
                 continue
@@ -143,8 +142,8 @@ class LogisticRegression:
                 spread = np.maximum(right * (1 - right), 0.01)
                 self._factor = self._design.factor(add_up(row, spread, many), prior_p, prior_o)
             assert self._factor is not None  # noqa: S101 - the first step is after an endless one
-            step = self._design.solve(self._factor, *pull)
-            slope = _sum_products(pull, step)
+            step = self._design.solve(self._factor, *gradient)
+            slope = _sum_products(gradient, step)
             self._shared, self._own = self._shared + step[0], self._own + step[1]
             longest = max(float(np.abs(part).max(initial=0.0)) for part in step)
             if longest < _CLOSE:
@@ -171,11 +170,11 @@ class LogisticRegression:
         )
 
     def log_odds(self) -> Matrix:
-        """Of each row, at the mode."""
+        """Return the log-odds of each row at the mode."""
         return self._design.multiply(self._shared, self._own) + self._offset
 
     def draw(self) -> None:
-        """Draws from the posterior around the mode; features without outcomes have their prior."""
+        """Draw from the posterior around the mode; features without outcomes have their prior."""
         assert self._factor is not None  # noqa: S101 - fitted before
         self._rng = np.random.default_rng(self._seed)
         self._others = {}
@@ -188,25 +187,26 @@ class LogisticRegression:
         self._drawn[list(self._apart_columns)] = self._own[:, None] + own
 
     def _make_noise(self, many: int) -> Matrix:
-        """Draw noise in opposite pairs, which leaves the mean of the draws little to chance."""
+        """Return noise in antithetic pairs, so that the mean of the draws varies little."""
         half = self._rng.standard_normal((many, SAMPLES // 2))
         return np.concatenate([half, -half], axis=1)
 
     def _draw_others(self) -> None:
-        """Draws for features without outcomes that were named since, from their priors."""
+        """Draw the features without outcomes that were named since, from their priors."""
         new = list(self._others)[len(self._drawn) - len(self._numbers) :]
         deviation = np.sqrt([self._variances[str(name[0])] for name in new])
         drawn = deviation[:, None] * self._make_noise(len(new))
         self._drawn = np.concatenate([self._drawn, drawn])
 
     def predict(self, wanted: Sequence[Iterable[tuple[Feature, float]]]) -> tuple[Matrix, Matrix]:
-        """For each of them and each draw the log-odds without the level, and what the level adds.
+        """Return the log-odds of each prediction in each draw, without and with the level's factor.
 
         Args:
-            wanted: the features of each prediction, at least one feature each.
+            wanted: the features of each prediction, at least one.
 
         Returns:
-            Both for each prediction and draw.
+            Two matrices (prediction, draw): the log-odds without the level, and what the level is
+            multiplied by.
         """
         numbers: list[int] = []
         values: tuple[list[float], list[float]] = ([], [])
@@ -236,5 +236,5 @@ def _append_zeros(known: Matrix, size: int) -> Matrix:
 
 
 def apply_sigmoid(logit: Matrix) -> Matrix:
-    """Log-odds as chances."""
+    """Return the probabilities of log-odds."""
     return 0.5 * (1 + np.tanh(logit / 2))

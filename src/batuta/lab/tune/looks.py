@@ -1,8 +1,8 @@
 """The interim looks of a judgement, and the p-values that end it at each. Pure.
 
-Looking after every question and stopping when p is small would be wrong in far more than 5 of 100
+Testing after every question and stopping at a small p would be wrong in far more than 5 of 100
 judgements. Four looks, after equal numbers of questions, keep that rate with the levels of O'Brien
-and Fleming (1979, Biometrics 35): the early ones require much smaller p-values than the last.
+and Fleming (1979, Biometrics 35): early looks require much smaller p-values than the last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEVELS = (0.0000516, 0.0042, 0.0194, 0.0430)
 def divide_into_looks(questions: int) -> Iterator[tuple[int, float]]:
     """Yield the number of questions at each look, and the level there.
 
-    Of few questions there is only the last look, at the last level.
+    With few questions there is only the last look.
     """
     steps = len(LEVELS)
     before = 0

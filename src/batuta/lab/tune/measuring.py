@@ -1,4 +1,4 @@
-"""Runs of systems on the same questions while the budget lasts, and their comparison."""
+"""Runs systems on the same questions while the budget lasts, and compares them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def run_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> list[Task]:
-    """Run all systems on as many of the questions as there is money for; return those questions."""
+    """Run all systems on as many questions as the budget allows; return those questions."""
     has_money = context.has_money(until)
     measured: list[Task] = []
     for start in range(0, len(tasks), _AT_ONCE):
@@ -46,7 +46,7 @@ async def measure_systems(
     assignments: Mapping[str, Assignment],
     until: float,
 ) -> tuple[SystemFigures, ...]:
-    """Return the figures of the systems on as many of the questions as there is money for."""
+    """Return the figures of the systems on as many questions as the budget allows."""
     measured = await run_systems(context, tasks, assignments, until)
     return tuple(
         describe_system(name, context.runner, measured, assignment)
@@ -61,7 +61,7 @@ def _entry_key(entry: Entry) -> Candidate | str:
 def paired_gains(
     context: TuneContext, tasks: Sequence[Task], ours: Assignment, theirs: Assignment
 ) -> list[float]:
-    """Return by how much the first is worth more on each question that both ran, calls counted."""
+    """Return the first system's gain on each question that both ran, the price of calls counted."""
     found = (_paired_gain(context, task, ours, theirs) for task in tasks)
     return [gain for gain in found if gain is not None]
 

@@ -1,4 +1,4 @@
-"""From a pool, questions and a folder to a tuning that can run, and what it would do."""
+"""Opens a tuning from a pool, questions and a folder, and forecasts what it would do."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ GENERAL = (
     "calendar_arithmetic", "word_sorting", "letter_counting", "syllogism",
     "family_relationships", "propositional_logic", "base_conversion",
 )  # fmt: skip
-"""Families of the general questions that are asked where there are none of one's own."""
+"""Families of the general questions that are asked if none are given."""
 _EACH = 50
 _TYPICAL_OUTPUT = 400
-"""Tokens of an answer, for a rough estimate."""
+"""Assumed tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneQuestions:
-    """What is asked, and what the questions' kinds are called."""
+    """The questions of a tuning, their grader and their families."""
 
     name: str
     tasks: tuple[Task, ...]
     grade: AnswerGrader | None
-    """None: each task names its grader."""
+    """None if each task names its own grader."""
     family: Callable[[Task], str] = task_family
 
 
 def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
-    """The questions of that name; None: a general mix that `reasoning-gym` makes.
+    """Return the questions of that name; None for a general mix that `reasoning-gym` generates.
 
     Raises:
-        SourceError: there are none, or they cannot be used.
+        SourceError: there are no such questions, or they cannot be used.
         ConfigError: there is no such family of the rehearsal.
     """
     if name is None:
@@ -86,11 +86,11 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
 
 
 def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
-    """With the questions of judged runs; those of a simulated world take its own only.
+    """Add the questions of judged runs; a simulated world takes only those of its own.
 
     Args:
-        questions: to which they are added, each text once; None: there are no others.
-        found: what was served and judged.
+        questions: the questions to extend, each text once; None if there are no others.
+        found: the served runs that were judged.
     """
     if questions is None:
         return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
@@ -115,7 +115,7 @@ def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> 
 
 
 def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
-    """The family of each served question, by its words."""
+    """Return the family of each added question, predicted from its words."""
     families = sorted({questions.family(task) for task in questions.tasks})
     code = {family: number for number, family in enumerate(families)}
     label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
@@ -131,7 +131,7 @@ def _generated_family(task: Task) -> str:
 
 
 def is_labelled(questions: TuneQuestions) -> bool:
-    """Whether the questions' families tell kinds of some size apart."""
+    """Tell whether the families divide the questions into groups of useful size."""
     count = Counter(questions.family(task) for task in questions.tasks)
     return len(count) > 1 and min(count.values()) * len(count) * 4 >= len(questions.tasks)
 
@@ -150,17 +150,20 @@ async def open_runner(
     executor: str = LOCAL,
     processes: int | None = None,
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
-    """The runner, within the budget; what was paid in that folder before is not paid again.
+    """Open the runner within the budget; calls paid in that folder before are not paid again.
 
-    Calls are made and paid in this process, wherever runs are executed.
+    Calls are made and paid in this process, even if runs are executed elsewhere.
 
     Raises:
         ConfigError: a grader lacks what it needs, or the folder holds another tuning.
         StoreError: the folder cannot be written.
-        SourceError: a question is private, and would be written down.
+        SourceError: a question is private, so it must not be written to the folder.
     """
     if any(task.private for task in questions.tasks):
-        raise SourceError("private questions cannot be tuned on: every call is written down")
+        raise SourceError(
+            "private questions cannot be used for tuning, because it writes every call to its "
+            "folder"
+        )
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
     with CallCache(folder / CALLS) as journal, PaidCalls(folder / PAID) as paid:
@@ -203,7 +206,7 @@ def _describe_job(
     *,
     sandbox: str,
 ) -> TuneRunJob:
-    """What other processes need to execute the runner's runs."""
+    """Return what other processes need to execute the runner's runs."""
     kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
     return TuneRunJob(
         pool=runner.pool,
@@ -224,7 +227,7 @@ async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """What a tuning in a folder is about; a greater budget may continue with a smaller one's."""
+    """Describe what a folder's tuning is about, without the budget, which may be raised."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))
@@ -236,11 +239,11 @@ def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) 
 
 
 def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Writes down what the folder is for.
+    """Write the plan of the folder, or check that it is the same as before.
 
     Raises:
-        ConfigError: it is for something else.
-        StoreError: it cannot be written.
+        ConfigError: the folder holds another tuning.
+        StoreError: the folder cannot be written.
     """
     path = folder / PLAN
     text = orjson.dumps(plan, option=orjson.OPT_INDENT_2)
@@ -263,7 +266,7 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 def forecast_tuning(
     pool: Pool, questions: TuneQuestions, parts: QuestionParts, settings: TuneSettings
 ) -> dict[str, Any]:
-    """What the tuning would do and cost, without a call."""
+    """Return what the tuning would do and cost, without making a call."""
     unknown = settings.allowance.unknown
     bounds = bound_pool_costs(pool, questions.tasks, unknown)
     worst = {str(worker): float(usd) for worker, usd in bounds.items()}
@@ -311,12 +314,12 @@ def forecast_tuning(
 
 
 def _typical_usd(price: Any, tasks: Sequence[Task]) -> float:
-    """A call's rough cost: four characters a token, and an answer of usual length."""
+    """Return a call's rough cost: four characters per token, and an answer of usual length."""
     tokens = sum(len(task.question) for task in tasks) / max(len(tasks), 1) / 4
     return float(price.input) * tokens / 1e6 + float(price.output) * _TYPICAL_OUTPUT / 1e6
 
 
 def start_clock() -> Callable[[], float]:
-    """Minutes since now."""
+    """Return a function that gives the minutes since now."""
     began = time.monotonic()
     return lambda: (time.monotonic() - began) / 60

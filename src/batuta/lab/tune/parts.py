@@ -1,4 +1,4 @@
-"""Four disjoint parts of the questions, near-duplicates never in two of them. Pure."""
+"""Divides the questions into four disjoint parts that share no near-duplicates. Pure."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from batuta.errors import SourceError
 from batuta.lab.tasks.question_keys import text_key
 
 FEWEST = 24
-"""Questions with which a tuning can begin."""
+"""The fewest questions for a tuning."""
 _LEAST_PART = 2
 _SHARES = (0.55, 0.10, 0.10, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionParts:
-    """Which questions serve for what; no question, nor one like it, is in two parts."""
+    """The parts of the questions; no question and none like it is in two parts."""
 
     search: tuple[Task, ...]
-    """Calibration and search."""
+    """Questions for calibration and search."""
     selection: tuple[Task, ...]
-    """How fine a selector is worth having."""
+    """Questions for choosing how fine a selector should be."""
     finalists: tuple[Task, ...]
-    """Who is nominated."""
+    """Questions for choosing the nominees."""
     judgement: tuple[Task, ...]
-    """Opened once, at the end."""
+    """Questions for the final judgement, which nothing else may use."""
     doubles: int
-    """Questions left out because they come twice."""
+    """The number of questions left out because their text occurs twice."""
 
     def unjudged(self) -> QuestionParts:
-        """The same where nothing is judged: what would judge serves the selection."""
+        """Return the parts for a tuning without judgement: its questions join the selection."""
         return replace(self, selection=(*self.selection, *self.judgement), judgement=())
 
 
 def split_questions(
     tasks: Iterable[Task], family: Callable[[Task], str], seed: int = 0
 ) -> QuestionParts:
-    """The parts, each with all families in about the same shares.
+    """Split the questions into four parts, with all families in about the same shares.
 
-    Questions that differ in case, spaces and punctuation only are near-duplicates and stay
-    together; those that differ in a number are others, with another answer.
+    Questions that differ only in case, spaces and punctuation are near-duplicates and stay in one
+    part; those that differ in a number are distinct.
 
     Raises:
         SourceError: there are too few different questions.
@@ -80,7 +80,7 @@ def split_questions(
 
 
 def _deal_clusters(clusters: Sequence[Sequence[Task]], parts: Sequence[list[Task]]) -> None:
-    """Each cluster to the part that lacks most of its share; a family's first ones searched."""
+    """Give each cluster to the part that lacks most of its share, at first the search."""
     total, dealt = 0, [0.0] * len(parts)
     for cluster in clusters:
         total += len(cluster)

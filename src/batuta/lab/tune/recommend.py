@@ -1,4 +1,4 @@
-"""The settings file that a tuning recommends: the pool's own, with what was found. Pure."""
+"""The settings file that a tuning recommends: the pool's own file with the results. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def write_settings(
     *,
     rounds: int = 1,
 ) -> str:
-    """The file's text with the recommended systems and what was measured of each worker.
+    """Return the file's text with the recommended systems and each worker's measurements.
 
     Args:
         original: the pool's own file; empty where the pool has none.
-        recommendation: which folder answers as mini and as ultra; None: the best single worker.
-        cards: of the workers.
+        recommendation: the folders that answer as mini and ultra; None for the best single worker.
+        cards: the cards of the workers.
         groups: the names of the questions' groups.
-        rounds: that the recommended selector needs.
+        rounds: the rounds that the recommended selector needs.
     """
     known = {str(card.worker): card for card in cards}
     kept = _without_tables(original, _OWN)
@@ -45,16 +45,16 @@ def write_settings(
 
 
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
-    """So many rounds at least: a workflow that looks at its answers goes on in another round."""
+    """Set `max_rounds` to at least that many, as comparing answers needs a second round."""
     written: list[str] = []
-    table, said = "", False
+    table, has_limit = "", False
     for line in lines:
         if found := _TABLE.match(line):
             table = found[1]
         known = _ROUNDS.match(line) if table == "limits" else None
-        said = said or known is not None
+        has_limit = has_limit or known is not None
         written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
-    if said:
+    if has_limit:
         return written
     place = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
     if place is None:
@@ -63,7 +63,7 @@ def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:
-    """The lines of the file but for those tables."""
+    """Return the lines of the file without those tables."""
     kept: list[str] = []
     skips = False
     for line in text.splitlines():
@@ -77,7 +77,7 @@ def _without_tables(text: str, names: frozenset[str]) -> list[str]:
 def _with_measured(
     lines: Sequence[str], known: Mapping[str, WorkerCard], groups: Sequence[str]
 ) -> list[str]:
-    """Below each worker's id its measured strength and skills, in the place of believed ones."""
+    """Write each worker's measured strength and skills below its id, instead of the old ones."""
     written: list[str] = []
     table = ""
     for line in lines:

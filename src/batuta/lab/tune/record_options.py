@@ -1,8 +1,8 @@
-"""Ways to use a record's workers, and whether one is shown to gain on families never asked. Pure.
+"""Ways to use the workers of a record, and trials of each on families that it was not fitted on.
 
-A record knows each worker's answers to whole questions and nothing else. So what can be tuned is
-whom to ask, and whether to ask another one after a look at the answer. The best single worker is
-left only for an option that was ahead of it on whole families that it was not fitted on.
+A record has only each worker's answers to whole questions, so a tuning can choose which worker to
+ask, and whether to ask another one after seeing the answer. An option replaces the best single
+worker only if it was ahead on whole families that it was not fitted on.
 
 Axes: n questions, m workers, k calls.
 """
@@ -27,21 +27,21 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 
 SINGLE, VOTE, AGAIN, MINI, CASCADE = "best single", "vote", "self-consistency", "mini", "cascade"
 FEWEST_FAMILIES = 5
-"""Families below which nothing is shown of families never asked."""
+"""The fewest families from which something is concluded about families never asked."""
 _ALONE, _PARTS = 8, 5
-"""Families up to which each is left out alone; the parts in which more of them are left out."""
+"""Up to this many families each is left out alone; more of them are left out in this many parts."""
 _VOTERS = 3
 _FITTED_ON = 1000
-"""Questions on which an option is fitted, at most, to be tried on a part left out."""
+"""The most questions on which an option is fitted for a trial."""
 _LEAST_QUESTIONS = 40
-"""Questions that an option is fitted on at least."""
+"""The fewest questions on which an option is fitted."""
 _FEATURES = CachedFeatures()
-"""Of questions: the parts that are left out in turn have most of them in common."""
+"""Features of questions, cached because the trials' training sets overlap."""
 _CONFIDENCE = 0.95
 _NEW_SHARE = 0.25
-"""New families whose mean is foreseen, as a share of those that were left out in turn."""
+"""The number of new families that are predicted, as a share of those left out."""
 _MOST_LOST = 0.003
-"""Credit that may be lost on such new families, at the lower end of what is foreseen."""
+"""The credit that may be lost on such new families, at the lower bound of the prediction."""
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.signedinteger[Any]]
@@ -49,73 +49,73 @@ Indices = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSettings:
-    """What counts."""
+    """The weights of credit, calls and dollars, and the seed."""
 
     call_weight: float = 0.01
-    """Credit that a further call must gain."""
+    """The gain in credit that justifies a further call."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars do not count."""
     only_proven: bool = False
-    """True if a system is recommended only if the questions kept back have proven it."""
+    """Whether only systems that the questions kept back have proven are recommended."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class OptionReplay:
-    """What an option does on the questions of a history."""
+    """The result of an option on the questions of a history."""
 
     earned_n: Floats
     calls_n: Indices
     usd_n: Floats
-    """NaN: the record does not say what a call of it cost."""
+    """NaN where the record does not have the cost of a call."""
 
     def merit_n(self, settings: RecordSettings) -> Floats:
-        """The credit less what the calls must gain."""
+        """Return the credit less the price of calls and dollars."""
         dollars = self.usd_n / settings.worth if settings.worth else 0.0
         return self.earned_n - settings.call_weight * self.calls_n - dollars
 
 
 class FittedOption(Protocol):
-    """An option that has learned what it needs."""
+    """An option fitted to a history."""
 
     def __call__(self, history: History) -> OptionReplay:
-        """What it does on these questions."""
+        """Replay the option on these questions."""
         ...
 
 
 def first_credit(history: History) -> Floats:
-    """What the first answer of each worker earns, (n, m); no answer earns nothing."""
+    """Return the credit of each worker's first answer, (n, m); no answer earns 0."""
     if history.samples is None:
         return np.nan_to_num(history.scores_qm)
     return np.nan_to_num(history.samples.credit_qms[:, :, 0])
 
 
 def best_place(history: History) -> int:
-    """The place of the worker whose first answers earn most; of equals the first."""
+    """Return the place of the worker with the greatest mean credit, the first of equal ones."""
     return int(first_credit(history).mean(axis=0).argmax())
 
 
 @dataclass(frozen=True, slots=True)
 class AskOne:
-    """One worker answers everything."""
+    """Asks one worker all questions."""
 
     place: int
 
     def __call__(self, history: History) -> OptionReplay:
-        """Its first answers."""
+        """Replay the worker's first answers."""
         asked_nk = np.full((len(history.questions), 1), self.place)
         return _replay_asked(history, first_credit(history)[:, self.place], asked_nk)
 
 
 @dataclass(frozen=True, slots=True)
 class AskSome:
-    """Several answers, and the one that most of them give; of equals the best worker's."""
+    """Asks several times and takes the most common answer, among equals the best worker's."""
 
     places: tuple[int, ...]
-    """Best first; a worker that stands there again answers again."""
+    """The workers asked, best first; a worker that occurs twice answers twice."""
 
     def __call__(self, history: History) -> OptionReplay:
-        """What the answer that leads earns."""
+        """Replay the most common answer."""
         samples = history.samples
         assert samples is not None  # noqa: S101 - see `fit_options`
         seen: dict[int, int] = {}
@@ -134,12 +134,12 @@ class AskSome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskChosen:
-    """The selector's worker for each question."""
+    """Asks the worker that a selector chooses for each question."""
 
     selector: Selector
 
     def __call__(self, history: History) -> OptionReplay:
-        """Its first answers."""
+        """Replay the chosen workers' first answers."""
         chosen_n = np.asarray(self.selector.choose_indices(history.questions))
         earned_n = first_credit(history)[np.arange(len(chosen_n)), chosen_n]
         return _replay_asked(history, earned_n, chosen_n[:, None])
@@ -147,12 +147,12 @@ class AskChosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskOn:
-    """One answer after another, while the next is worth its price."""
+    """Asks one worker after another while the next answer is worth its price."""
 
     cascade: Cascade
 
     def __call__(self, history: History) -> OptionReplay:
-        """What the answer that leads earns."""
+        """Replay the leading answer of the cascade."""
         return _replay_asked(history, *self.cascade.replay_draws(history))
 
 
@@ -169,10 +169,10 @@ def _replay_asked(history: History, earned_n: Floats, asked_nk: Indices) -> Opti
 def fit_options(
     names: Sequence[str], history: History, settings: RecordSettings
 ) -> dict[str, FittedOption]:
-    """The options of those names, fitted on the history.
+    """Fit the options of those names to the history.
 
     Raises:
-        SourceError: the history has too few questions, or not the costs that are to count.
+        SourceError: the history has too few questions, or lacks costs that are to count.
     """
     best = best_place(history)
     fitted: dict[str, FittedOption] = {SINGLE: AskOne(best)}
@@ -195,7 +195,7 @@ def fit_options(
 
 
 def list_options(history: History) -> tuple[str, ...]:
-    """The options beside the best single worker that this record allows."""
+    """List the options beside the best single worker that this record allows."""
     names = [MINI]
     if history.samples is not None:
         names.append(CASCADE)
@@ -209,41 +209,41 @@ def list_options(history: History) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionTrial:
-    """How an option did on families that it was not fitted on, beside the best single worker."""
+    """The trial of an option against the best single worker on families it was not fitted on."""
 
     name: str
     families: int
     questions: int
     gain: float
-    """Credit a question."""
+    """Mean gain in credit per question."""
     merit: float
-    """The same, less what its further calls must gain."""
+    """The gain less the price of its further calls."""
     low: float
-    """Lower end of the interval of `merit` over families; the same for all options at once."""
+    """The lower bound of `merit` over families, simultaneously for all options."""
     foreseen: float
-    """Lower end of what new families are likely to gain, a quarter as many as these."""
+    """The lower bound of the likely gain on new families, a quarter as many as these."""
     calls: float
-    """A question."""
+    """Mean calls per question."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is ahead, and new families are unlikely to lose by it."""
+        """Whether it is ahead, and unlikely to lose on new families."""
         return self.low > 0 and self.foreseen >= -_MOST_LOST
 
 
 def try_options(
     history: History, family_n: Indices, names: Sequence[str], settings: RecordSettings
 ) -> tuple[OptionTrial, ...]:
-    """Each option on whole families left out; nothing with fewer than five of them.
+    """Try each option on whole families left out; return nothing for fewer than five families.
 
     Args:
-        history: the questions that may be asked.
+        history: the questions that may be used.
         family_n: the number of each question's family, from 0 on.
         names: options, without the best single worker.
-        settings: what counts.
+        settings: the weights of credit, calls and dollars.
 
     Raises:
-        SourceError: a worker's cost is to count and is unknown.
+        SourceError: a worker's cost is unknown and is to count.
     """
     families = int(family_n.max()) + 1
     part_n = _leave_out(family_n, np.random.default_rng(settings.seed))
@@ -253,11 +253,11 @@ def try_options(
         name: [] for name in names
     }
     for part in np.unique(part_n):
-        rest, out = np.flatnonzero(part_n != part), np.flatnonzero(part_n == part)
+        others, out = np.flatnonzero(part_n != part), np.flatnonzero(part_n == part)
         rng = np.random.default_rng([settings.seed, int(part)])
-        some = np.sort(rng.permutation(rest)[:_FITTED_ON])
+        some = np.sort(rng.permutation(others)[:_FITTED_ON])
         asked, learned = history.select(out), history.select(some)
-        single = AskOne(best_place(history.select(rest)))(asked)
+        single = AskOne(best_place(history.select(others)))(asked)
         fitted = fit_options(names, learned, settings)
         for name in names:
             replays[name].append((out, fitted[name](asked), single))
@@ -268,7 +268,7 @@ def try_options(
 
 
 def _leave_out(family_n: Indices, rng: np.random.Generator) -> Indices:
-    """The part of each question: a family alone, or where there are many, several of them."""
+    """Return the part of each question: one family, or several of them if there are many."""
     sizes = np.bincount(family_n)
     if len(sizes) <= _ALONE:
         return family_n
@@ -317,7 +317,7 @@ def _judge_trial(
 
 
 def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, float]:
-    """The mean of a question, and its standard error where whole families are drawn."""
+    """Return the mean over questions, and its standard error with whole families as clusters."""
     sizes, sums = np.bincount(family_n), np.bincount(family_n, value_n)
     mean = float(sums.sum() / sizes.sum())
     spread = float(((sums - mean * sizes) ** 2).sum())
@@ -326,7 +326,7 @@ def _mean_over_families(value_n: Floats, family_n: Indices) -> tuple[float, floa
 
 
 def student_quantile(chance: float, freedom: int) -> float:
-    """Student's quantile, by the expansion of Cornish and Fisher; within 6 % from 4 degrees on."""
+    """Return Student's quantile by Cornish and Fisher's expansion, within 6 % from 4 degrees on."""
     z, v = NormalDist().inv_cdf(chance), freedom
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -337,6 +337,6 @@ def student_quantile(chance: float, freedom: int) -> float:
 def choose_option(
     trials: Sequence[OptionTrial], is_allowed: Callable[[str], bool] = lambda _: True
 ) -> OptionTrial | None:
-    """Of those that are shown to gain the one that surely gains most; None: the best single."""
+    """Return the shown option with the greatest lower bound; None for the best single worker."""
     shown = [one for one in trials if one.is_shown and is_allowed(one.name)]
     return max(shown, key=lambda one: one.low, default=None)

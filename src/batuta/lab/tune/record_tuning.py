@@ -1,7 +1,7 @@
-"""A tuning on a record: who is nominated, whether that holds on families kept back, the report.
+"""A tuning on a record: the nominees, their test on questions kept back, and the report.
 
-Nobody is called: what would be asked was answered when the record was made, and dollars are those
-that it tells. Axes: q questions, n questions of a part, m workers.
+No worker is called, as the record has all answers and their dollars. Axes: q questions, n questions
+of a part, m workers.
 """
 
 from __future__ import annotations
@@ -53,54 +53,55 @@ Json = dict[str, Any]
 Indices = NDArray[np.signedinteger[Any]]
 
 FEWEST = 24
-"""Questions with which a tuning can begin."""
+"""The fewest questions for a tuning."""
 _FAMILIES = 3
-"""Families from which on whole ones are kept back for the judgement."""
+"""The fewest families of which whole ones are kept back for the judgement."""
 _SHOWN = 12
-"""Families that have a column of their own in the report."""
+"""The most families that have a column of their own in the report."""
 _GROUPS = 8
 _TRIAL_Z, _LEAST_DEVIATION = 1.645, 0.005
-"""The distance of the lower end of a trial's interval from its mean, in standard deviations, and
-the least standard deviation assumed of its merit."""
+"""The distance of a trial's lower bound from its mean, in standard deviations, and the least
+standard deviation assumed of its merit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordParts:
-    """The questions that may be asked, and those kept back."""
+    """The questions that may be used, and those kept back."""
 
     known: Indices
     judged: Indices
     has_new_families: bool
-    """Whether those kept back are of families that may not be asked."""
+    """Whether those kept back belong to families of their own."""
 
     def known_families(self, record: RecordedOutcomes) -> list[str]:
-        """The families that may be asked, in order."""
+        """Return the sorted families of the questions that may be used."""
         places: list[int] = self.known.tolist()
         return sorted({record.families[q] for q in places})
 
     def judged_families(self, record: RecordedOutcomes) -> list[str]:
-        """The families of the questions kept back, in order."""
+        """Return the sorted families of the questions kept back."""
         places: list[int] = self.judged.tolist()
         return sorted({record.families[q] for q in places})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordNominees:
-    """Who is nominated, and what that was learned from."""
+    """The nominated options, and the trials that they follow from."""
 
     best: WorkerId
     families: int
     trials: tuple[OptionTrial, ...]
-    """Empty: with so few families or questions nothing can be shown."""
+    """Empty if the families or questions are too few for trials."""
     ultra: str
-    """The name of the option."""
+    """The name of the nominated option."""
     mini: str
     fitted: dict[str, FittedOption]
-    """The nominated options and the best single worker, fitted on all that may be asked."""
+    """The nominated options and the best single worker, fitted to all questions that may be
+    used."""
 
 
 def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
-    """A fifth of the questions is kept back, whole families where there are three.
+    """Keep back a fifth of the questions, in whole families if there are at least three.
 
     Raises:
         SourceError: there are too few questions.
@@ -119,16 +120,16 @@ def split_record(record: RecordedOutcomes, seed: int) -> RecordParts:
 def nominate_options(
     record: RecordedOutcomes, known: Indices, settings: RecordSettings, *, labelled: bool = True
 ) -> RecordNominees:
-    """The option that is shown to gain on families left out, else the best single worker.
+    """Nominate the option that is shown to gain on families left out, or the best single worker.
 
     Args:
-        record: whose workers are to be used.
-        known: the questions that may be asked.
-        settings: what counts.
-        labelled: whether the record's families count; else groups of similar texts do.
+        record: the outcomes of the workers.
+        known: the questions that may be used.
+        settings: the weights of credit, calls and dollars.
+        labelled: whether to use the record's families; else groups of similar texts.
 
     Raises:
-        SourceError: a worker's cost is to count and is unknown.
+        SourceError: a worker's cost is unknown and is to count.
     """
     history = history_from_record(record, known)
     family_n = _number_families(record, known, settings.seed, labelled=labelled)
@@ -165,8 +166,8 @@ class RecordJudgement:
     figures: tuple[SystemFigures, ...]
     comparisons: tuple[Comparison, ...]
     expected: Mapping[str, ExpectedGain]
-    """Nominees to their gains over the best single worker, from the left-out families and the
-    questions kept back together; a nominee that is the best single worker is not in it."""
+    """The gain of each nominee over the best single worker, from the trials and the questions kept
+    back; a nominee that is the best single worker is missing."""
 
 
 def judge_options(
@@ -198,7 +199,7 @@ def judge_options(
 
 
 def _expect_option(trial: OptionTrial, merit_n: NDArray[Any]) -> ExpectedGain:
-    """Return what the trial on families left out and the questions kept back say together."""
+    """Return the posterior gain from the trial and the questions kept back."""
     deviation = max((trial.merit - trial.low) / _TRIAL_Z, _LEAST_DEVIATION)
     return update_gain(trial.merit, deviation, merit_n.tolist())
 
@@ -222,7 +223,7 @@ def _figures_of(name: str, replay: OptionReplay) -> SystemFigures:
 def describe_record_tuning(
     record: RecordedOutcomes, parts: RecordParts, nominees: RecordNominees, settings: RecordSettings
 ) -> Json:
-    """What was found, in the form of a tuning's report."""
+    """Return the results in the form of a tuning's report."""
     judgement = judge_options(record, parts.judged, nominees, settings)
     figures, comparisons = judgement.figures, judgement.comparisons
     priced = _has_dollars(record)
@@ -265,7 +266,7 @@ def _has_dollars(record: RecordedOutcomes) -> bool:
 
 
 def _without_dollars(figures: Json, *, priced: bool) -> Json:
-    """Dollars that nobody recorded are unknown, not 0; seconds are not told."""
+    """Replace dollars that were not recorded, and seconds, by None."""
     unknown = {name: None for name in ("usd", "usd_saved") if name in figures and not priced}
     return figures | unknown | ({"seconds": None} if "seconds" in figures else {})
 
@@ -273,7 +274,7 @@ def _without_dollars(figures: Json, *, priced: bool) -> Json:
 def describe_workers(
     record: RecordedOutcomes, known: Indices, families: Sequence[str]
 ) -> tuple[WorkerCard, ...]:
-    """Each worker alone on the questions that may be asked."""
+    """Measure each worker alone on the questions that may be used."""
     history = history_from_record(record, known)
     credit_nm = first_credit(history)
     of_n = np.asarray(history.families)
@@ -309,7 +310,7 @@ def _card_json(card: WorkerCard) -> Json:
 def _recommend_options(
     nominees: RecordNominees, judgement: RecordJudgement, parts: RecordParts, *, only_proven: bool
 ) -> Json:
-    """Which option is recommended for ultra and for mini, and the sentence why."""
+    """Return the option recommended for ultra and for mini, with the reasons."""
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini}
     found: Json = {}
     reasons: list[str] = []
@@ -346,7 +347,10 @@ def _explain_option(
     kept = "of families kept back" if parts.has_new_families else "kept back"
     gained = "nothing" if one.difference is None else f"{100 * one.difference:+.1f} points"
     judged = f"{gained} on {one.questions} questions {kept} ({one.verdict})"
-    sure = f"{format_probability(gain.probability)} sure that it is worth more, its calls counted"
+    sure = (
+        f"probability {format_probability(gain.probability)} that it is worth more, its calls "
+        "counted"
+    )
     return f"batuta-{one.nominee}: {option}; {sure}: {shown}, {judged}." if good else (
         f"{single}; {option} had {shown}, but {judged}: {sure}."
     )  # fmt: skip
@@ -362,13 +366,13 @@ def _explain_nothing(nominee: str, nominees: RecordNominees) -> str:
     first = max(tried, key=lambda each: each.low)
     return (
         f"nothing else is shown to gain on families left out: {first.name} "
-        f"{100 * first.merit:+.1f} points, its calls counted, and surely no more than "
+        f"{100 * first.merit:+.1f} points, its calls counted, with a lower bound of "
         f"{100 * first.low:+.1f}"
     )
 
 
 def write_record_results(folder: Path, found: Json, nominees: RecordNominees) -> None:
-    """Write the report, and the selector or cascade that was nominated.
+    """Write the report, and the nominated selector or cascade.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -382,7 +386,7 @@ def write_record_results(folder: Path, found: Json, nominees: RecordNominees) ->
 
 
 def limit_record(record: RecordedOutcomes, limit: int, seed: int) -> RecordedOutcomes:
-    """So many of the questions that every worker answered, at random."""
+    """Return at most `limit` random questions that every worker answered."""
     complete = record.drop_incomplete()
     if len(complete.tasks) <= limit:
         return complete

@@ -1,9 +1,8 @@
-"""Runs of a tuning that an executor's processes execute; their calls are made here.
+"""Runs of a tuning in an executor's processes, whose calls are made by the driver.
 
-A process on another machine conducts a workflow and grades its answers, and has no key of a
-provider: it asks the driver for each call. So there is one meter, one budget and one journal,
-however many processes work, and one that dies loses no call: what it had asked for is finished,
-written down, and given to whoever executes the run again.
+A process on another machine conducts workflows and grades answers but has no provider's key, so it
+asks the driver for each call. There is thus one meter, budget and journal, and a process that dies
+loses no call: its pending calls finish, are journaled, and serve the process that repeats the run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from batuta.lab.executor import Executor, ask_driver
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateResult, CandidateRunner, Entry, Key
 
 RunOrder = tuple[Task, Entry]
-"""A question, and the workflow or method that is run on it."""
+"""A question, and the workflow or method to run on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,44 +43,44 @@ class CallOrder:
     worker: WorkerId
     request: Request
     grades: bool = False
-    """Whether it judges an answer: such calls are not of a run and not counted as its."""
+    """Whether it grades an answer: such calls are not counted as part of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
-    """What came of it."""
+    """The driver's answer to an order."""
 
     reply: Reply | None
-    """None: there is an error."""
+    """None if there is an error."""
     error: ClientError | LimitReachedError | None
     failures: tuple[Failure, ...]
-    """Of attempts that the client made again, in their order."""
+    """The failed attempts that the client retried, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRunJob:
-    """The job: conducts and grades; calls nobody itself."""
+    """The job of a process: conducts and grades, and asks the driver for calls."""
 
     pool: Pool
     ranked: Pool
-    """Methods that ask the best worker ask the best of this pool."""
+    """The pool whose best worker is asked by methods that ask the best one."""
     unknown: Price
     seed: int
     grades_steps: bool
     kinds: tuple[Task, ...]
-    """A task of each grader."""
+    """One task of each grader that is needed."""
     grade: AnswerGrader | None
-    """Of questions with a grader of their own; None: the tasks' graders, opened by the job."""
+    """The grader that the questions bring along; None for the tasks' own graders."""
     judge: WorkerId | None
     sandbox: str
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[RunOrder], Awaitable[CandidateResult]]]:
-        """What executes a run.
+        """Open what executes a run.
 
         Raises:
-            ConfigError: a grader lacks an extra here.
-            SandboxError: programs cannot be run apart from the machine here.
+            ConfigError: a grader's extra is not installed here.
+            SandboxError: programs cannot be isolated here.
         """
         limit_blas_to_one_thread()
         judging = None if self.judge is None else _AskingClient(self.judge, grades=True)
@@ -109,23 +108,23 @@ class TuneRunJob:
 
 @final
 class _AskingClient:
-    """A worker's client in another process: the driver makes the call."""
+    """A worker's client in another process, which asks the driver to make the call."""
 
     def __init__(self, worker: WorkerId, *, grades: bool = False) -> None:
         self._worker = worker
         self._grades = grades
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply that the driver got.
+        """Return the reply that the driver received.
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget forbids it.
-            StoreError: it cannot be written down.
+            LimitReachedError: the budget refuses it.
+            StoreError: it cannot be journaled.
         """
         order = CallOrder(worker=self._worker, request=request, grades=self._grades)
         answer: CallAnswer = await ask_driver(order)
-        for failure in answer.failures:  # heard late, so that what they cost counts for the run
+        for failure in answer.failures:  # so that their cost counts for the run
             await listener.on_failure(failure)
         if answer.reply is None:
             raise answer.error or ClientError("the driver made no call")
@@ -134,20 +133,20 @@ class _AskingClient:
 
 @dataclass(slots=True)
 class _FailureRecorder:
-    """Hears the attempts that failed before the reply."""
+    """Records the attempts that failed before the reply."""
 
     failures: list[Failure] = field(default_factory=list[Failure])
     streaming: bool = False
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """The request as it is."""
+        """Return the request unchanged."""
         return request
 
     async def on_delta(self, delta: Delta) -> None:
-        """Nobody sees fragments."""
+        """Ignore the fragment."""
 
     async def on_failure(self, failure: Failure) -> None:
-        """An attempt failed and another one follows."""
+        """Record a failed attempt."""
         self.failures.append(failure)
 
 
@@ -162,13 +161,13 @@ class RemoteRuns:
         clients: Mapping[WorkerId, Client],
         meter: CallMeter,
     ) -> None:
-        """Executes nothing yet.
+        """Store the executor and the clients.
 
         Args:
-            executor: whose processes execute runs.
-            job: what they open.
-            clients: the workers', within the budget and the journal.
-            meter: counts the calls of runs, each once.
+            executor: the executor that executes runs.
+            job: what its processes open.
+            clients: the workers' clients, within the budget and the journal.
+            meter: makes and counts each distinct call once.
         """
         self._executor = executor
         self._job = job
@@ -184,16 +183,16 @@ class RemoteRuns:
         *,
         concurrency: int,
     ) -> None:
-        """Execute every run; once a call was refused no new one is made for the others.
+        """Execute every run; after a refused call no new call is made.
 
         Args:
-            missing: what to execute.
-            ranked: methods that ask the best worker ask the best of this pool.
-            found: where results go as soon as they are there.
-            concurrency: runs at the same time at most.
+            missing: the runs to execute.
+            ranked: the pool whose best worker is asked by methods that ask the best one.
+            found: receives each result as soon as it is available.
+            concurrency: the most concurrent runs.
 
         Raises:
-            ExceptionGroup: of the first error.
+            ExceptionGroup: a run failed; it has the first error.
         """
         keys = list(missing)
         self._refusal = None
@@ -210,20 +209,20 @@ class RemoteRuns:
         )
 
     async def make_call(self, order: CallOrder) -> CallAnswer:
-        """The reply or the error, and what failed before it.
+        """Make a call, and return its reply or error and the failed attempts.
 
         Raises:
-            StoreError: the call cannot be written down.
+            StoreError: the call cannot be journaled.
         """
-        heard = _FailureRecorder()
+        recorder = _FailureRecorder()
         worker, client = self._job.pool[order.worker], self._clients[order.worker]
         reply, error = None, None
         try:
             if order.grades:
-                reply = await client.complete(order.request, heard)
+                reply = await client.complete(order.request, recorder)
             else:
                 reply = await self._meter.complete(
-                    worker, _Refusable(client, self._refusal), order.request, heard
+                    worker, _Refusable(client, self._refusal), order.request, recorder
                 )
         except LimitReachedError as refused:
             error = refused
@@ -231,13 +230,13 @@ class RemoteRuns:
                 self._refusal = self._refusal or refused
         except ClientError as failed:
             error = failed
-        return CallAnswer(reply=reply, error=error, failures=tuple(heard.failures))
+        return CallAnswer(reply=reply, error=error, failures=tuple(recorder.failures))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Refusable:
-    """A client that makes no new call once one was refused: what it would buy is thrown away."""
+    """A client that makes no call after a refusal, as the results of the runs are then dropped."""
 
     client: Client
     refusal: LimitReachedError | None

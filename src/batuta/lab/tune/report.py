@@ -1,4 +1,4 @@
-"""Writes a tuning's result as JSON and as Markdown, of which the page is made."""
+"""Writes a tuning's result as JSON, Markdown, an HTML page and a figure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 def describe_tuning(
     result: TuneResult, parts: QuestionParts, settings: TuneSettings, meter: CallMeter
 ) -> Json:
-    """Everything that is known, as JSON values; the same for the same replies."""
+    """Return the whole result as JSON values; equal replies give equal values."""
     advice = recommend_systems(result, only_proven=settings.only_proven)
     return {
         "kind": "tuning",
@@ -88,7 +88,7 @@ def _card_json(card: Any) -> Json:
 
 
 def _describe_workflows(result: TuneResult) -> list[Json]:
-    """The workflow of each group, for the system that was nominated; the hardest group first."""
+    """Return the workflow of each cell of the system nominated for ultra, hardest level first."""
     system = (result.nominees or {}).get(ULTRA)
     if system is None:
         return []
@@ -110,7 +110,7 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | None:
-    """Return on how many questions of the group it was run; None if it was reworded since."""
+    """Return on how many questions of the group it ran; None if it was reworded later."""
     table = result.table
     if table is None or candidate not in table.library:
         return None
@@ -118,7 +118,7 @@ def _count_runs(result: TuneResult, group: int, candidate: Candidate) -> int | N
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """What became of the subtasks of the workflow that is run most."""
+    """Describe the rewriting of the most used workflow."""
     one = result.rewritten
     if one is None:
         return None
@@ -133,13 +133,13 @@ def _describe_rewriting(result: TuneResult) -> Json | None:
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:
-    """Those after a look too."""
+    """Describe all steps, those after a comparison of answers included."""
     later = write_continuation(candidate)
     return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
 
 
 def break_even(comparisons: Sequence[Comparison], advice: Mapping[str, Any], spent: float) -> Json:
-    """After how many questions the tuning has paid for itself, where what is recommended saves."""
+    """Return after how many questions each recommended system has saved what the tuning cost."""
     found: Json = {}
     for one in comparisons:
         saves = bool(advice.get(one.nominee)) and one.usd_saved > 0
@@ -155,7 +155,7 @@ def write_results(
     *,
     settings_text: str | None,
 ) -> None:
-    """Write the report, the selector, the settings and what a conductor may learn from.
+    """Write the report, the selectors, the settings, and examples for training a conductor.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -179,7 +179,7 @@ def _summary_fields(found: Json) -> Json:
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
-    """Each question of the search with the workflow that the system runs on it."""
+    """Return each question with the workflow that the system runs on it, as JSON lines."""
     assignment = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
@@ -238,7 +238,7 @@ def _template_values(found: Json) -> Json:
 
 
 def _describe_ease(row: Mapping[str, Any]) -> str:
-    """Write which levels of ease a workflow is for."""
+    """Format the levels of ease that a workflow is for."""
     first, last, levels = row["from"], row["to"], row["levels"]
     if last - first + 1 == levels:
         return "all"
@@ -246,7 +246,7 @@ def _describe_ease(row: Mapping[str, Any]) -> str:
 
 
 def _describe_share(one: Mapping[str, Any]) -> str:
-    """Write a worker's share right in a group, with its interval."""
+    """Format a worker's share right in a group with its interval."""
     if one["share"] is None:
         return "–"
     interval = f"{format_percent(one['low'])}–{format_percent(one['high'])}"
@@ -255,13 +255,13 @@ def _describe_share(one: Mapping[str, Any]) -> str:
 
 _WIDTH, _HEIGHT = 620, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 150, 14, 44
-"""The margins of the drawing, which have room for ticks, names and labels."""
+"""Margins of the drawing, with room for ticks, names and labels."""
 _STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TICKS = 6
 
 
 def draw_front(systems: Sequence[Mapping[str, Any]]) -> str:
-    """Return the share right over the dollars of a question as SVG; over calls if all is free."""
+    """Draw the share right over dollars per question as SVG; over calls if all is free."""
     known = [one for one in systems if one["share"] is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""What came of a tuning."""
+"""The result of a tuning."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from batuta.lab.tune.systems import SystemTable, TunedSystem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOutcome:
-    """What rewriting the workflow that is used most came to."""
+    """The result of rewriting the most used workflow."""
 
     before: Candidate
     after: Candidate
     reason: str
     kept: bool = False
     gain: float = 0.0
-    """Share right that it gained on questions that the rewriting did not see."""
+    """Gain in share right on questions that the rewriting did not see."""
     questions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """What came of it."""
+    """The result of a tuning, filled in by its stages."""
 
     cards: tuple[WorkerCard, ...]
     left_out: tuple[WorkerId, ...]
-    """Workers that hardly ever answered."""
+    """Workers that were left out because they hardly ever answered."""
     grouping: Grouping
     pool: Pool
-    """With what was measured."""
+    """The pool with the measured strengths and skills."""
     systems: tuple[TunedSystem, ...] = ()
-    """From the simplest to the finest."""
+    """The systems, from the simplest to the finest."""
     table: SystemTable | None = None
-    """What they were built from."""
+    """The table from which they were built."""
     nominees: Mapping[str, TunedSystem] | None = None
     rewritten: RewriteOutcome | None = None
-    """None: nothing was rewritten."""
+    """None if nothing was rewritten."""
     selection: tuple[SystemFigures, ...] = ()
     finalists: tuple[SystemFigures, ...] = ()
     judged: tuple[SystemFigures, ...] = ()
@@ -51,10 +51,10 @@ class TuneResult:
     expected: Mapping[tuple[str, str], ExpectedGain] = field(
         default_factory=dict[tuple[str, str], ExpectedGain]
     )
-    """Pairs of systems to the expected gain of the first over the second, from all observations."""
+    """The expected gain of the first system of each pair over the second."""
     tried: int = 0
-    """Workflows that were run in the search."""
+    """The number of workflows that ran in the search."""
     believed: float | None = None
-    """Share right that the search expects of its finest system."""
+    """The share right that the search expects of its finest system."""
     ended: str = ""
-    """Why the search ended before its share of the budget was spent; empty: it did not."""
+    """The reason why the search ended before its share of the budget; empty if it did not."""

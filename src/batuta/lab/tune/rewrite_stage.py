@@ -1,4 +1,4 @@
-"""Rewriting as a stage of a tuning: the workflow that is run most gets better wordings."""
+"""Rewriting as a stage of a tuning: it looks for a better wording of the most used workflow."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from batuta.lab.tune.stages import ULTRA, TuneStage
 from batuta.lab.tune.systems import replace_workflow
 
 _VALIDATED, _LEAST_VALIDATED, _CONFIRMED = 40, 8, 60
-"""Questions on which wordings are compared, at most and at least, and others on which the best of
-them must hold."""
+"""The most and fewest questions on which wordings are compared, and the number of others on which
+the best one is confirmed."""
 _WORDINGS = 4
-"""Wordings that there is to be money to validate."""
+"""The number of wordings whose validation the budget must allow."""
 _SEARCHED = 0.7
-"""Share of the stage's money that finding a wording may take."""
+"""The share of the stage's budget for finding a wording."""
 
 
 async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
-    """The nominee with a better wording of the workflow that it uses most, if one is found."""
+    """Replace the nominee's most used workflow by a better wording, if one is found."""
     assert result.nominees is not None  # noqa: S101 - selected before
     if not context.settings.rewrites or not is_rewriting_installed():
         is_missing = context.settings.lacks_rewriting or context.settings.rewrites
@@ -56,7 +56,7 @@ async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneRes
 async def _try_wordings(
     context: TuneContext, result: TuneResult, chosen: Candidate, assignment: dict[str, Candidate]
 ) -> RewriteOutcome:
-    """What gepa finds for the workflow, tried on questions that it did not see."""
+    """Look for a better wording with gepa, and confirm it on questions that gepa did not see."""
     tasks = [
         task
         for task in (*context.parts.search, *context.parts.finalists)
@@ -93,12 +93,14 @@ async def _try_wordings(
 async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
-    """By how much the second is better on each question; empty: there was no money for it."""
+    """Return the second's gain on each question; empty if the budget allows no question."""
     has_money = context.has_money(context.ends[TuneStage.REWRITE])
-    known = context.runner.find_result
+    find_result = context.runner.find_result
     while tasks:
         planned = [(task, entry) for task in tasks for entry in (before, after)]
-        if has_money(sum(len(entry) for task, entry in planned if known(task, entry) is None)):
+        if has_money(
+            sum(len(entry) for task, entry in planned if find_result(task, entry) is None)
+        ):
             break
         tasks = tasks[: len(tasks) // 2]
     planned = [(task, entry) for task in tasks for entry in (before, after)]
@@ -106,7 +108,7 @@ async def _compare_wordings(
         return []
     gains: list[float] = []
     for task in tasks:
-        one, other = (known(task, entry) for entry in (before, after))
+        one, other = (find_result(task, entry) for entry in (before, after))
         if one and other and one.score is not None and other.score is not None:
             gains.append(other.score - one.score)
     return gains

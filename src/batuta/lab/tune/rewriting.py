@@ -1,9 +1,9 @@
-"""Rewriting a workflow's subtasks: `gepa` reflects on runs and proposes other wordings.
+"""Rewrites a workflow's subtasks: `gepa` reflects on runs and proposes other wordings.
 
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
-mutates one by reflection on a minibatch, and validates what got better on that. Its loop runs in a
-thread; runs and reflections come back to the tuning's runner, so that they have its budget and its
-journal. Without the package there is no such stage.
+mutates one by reflection on a minibatch, and validates those that improve on it. Its loop runs in a
+thread; runs and reflections use the tuning's runner, with its budget and journal. Without the
+package the stage is skipped.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from batuta.language.material import RESPONSE, TASK, wrap_in_tag
 
 PACKAGE = "gepa"
 MINIBATCH = 8
-"""Questions of a reflection; gepa's own three are too few to tell a better wording from luck."""
+"""Questions of a reflection; gepa's default of three is too few to tell a better wording from
+luck."""
 _LONGEST = 1500
-"""Characters of a wording; what is longer is not taken."""
+"""The most characters of a wording; longer ones are rejected."""
 _COPIED = 8
-"""Words in a row that a wording may not share with a question."""
+"""The number of consecutive words that a wording must not share with a question."""
 _SHOWN = 1200
-"""Characters of a text that the rewriter is shown."""
+"""The most characters of a text that the rewriter is shown."""
 _TEMPLATE = """Several language models work on a task one after another. One of them is told:
 ```
 <curr_param>
@@ -50,37 +51,37 @@ do, what to look out for and how to end, and never repeat a task or an answer fr
 
 
 def is_rewriting_installed() -> bool:
-    """Whether the package that rewrites is there."""
+    """Tell whether the package gepa is installed."""
     return find_spec(PACKAGE) is not None
 
 
 def _load_module(name: str) -> Any:
-    """A module of the optional package, loaded where it is used."""
+    """Load a module of the optional package."""
     return import_module(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """What may be used to rewrite a workflow."""
+    """What a rewriting may use."""
 
     runner: CandidateRunner
     rewriter: WorkerId
-    """Who reflects."""
+    """The worker that reflects."""
     train: Sequence[Task]
     validation: Sequence[Task]
     has_money: Callable[[int], bool]
-    """Whether so many more calls may be made."""
+    """Tells whether so many more calls fit the budget."""
     seed: int = 0
     rounds: int = 40
-    """Reflections at most."""
+    """The most reflections."""
 
 
 class _EndedError(Exception):
-    """The money for rewriting is spent, or the rewriter cannot be asked."""
+    """The budget of the rewriting is spent, or the rewriter gives no answer."""
 
 
 async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate:
-    """The workflow with the wordings that did best on the validation questions; itself if none.
+    """Return the workflow with the wordings that did best in validation; itself if none did better.
 
     The package must be installed (`is_rewriting_installed`).
     """
@@ -93,25 +94,25 @@ async def rewrite_candidate(candidate: Candidate, given: Rewriting) -> Candidate
 
 
 def worded_steps(candidate: Candidate) -> tuple[int, ...]:
-    """The places of the steps that are told something."""
+    """Return the places of the steps that have a subtask."""
     return tuple(place for place in range(len(candidate)) if subtask_of(candidate, place))
 
 
 def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
-    """Whether the text repeats so much of a question that it may know it by heart."""
-    said = f" {text_key(text)} "
+    """Tell whether the text repeats so many words of a question that it may have memorised it."""
+    padded = f" {text_key(text)} "
     for task in tasks:
         words = text_key(task.question).split()
         for start in range(max(len(words) - _COPIED, 0) + 1):
             piece = words[start : start + _COPIED]
-            if piece and f" {' '.join(piece)} " in said:
+            if piece and f" {' '.join(piece)} " in padded:
                 return True
     return False
 
 
 @final
 class _WorkflowAdapter:
-    """A workflow as gepa sees it: named texts, runs of a batch, and what to reflect on."""
+    """Presents a workflow to gepa: its named texts, runs of a batch, and records to reflect on."""
 
     propose_new_texts = None
 
@@ -125,7 +126,7 @@ class _WorkflowAdapter:
     # -- in gepa's thread ------------------------------------------------------------------
 
     def optimize(self) -> None:
-        """Runs gepa until the money for it is spent."""
+        """Run gepa until its budget is spent."""
         gepa = _load_module(PACKAGE)
 
         first = {name: subtask_of(self._candidate, at) for name, at in self._place.items()}
@@ -139,7 +140,7 @@ class _WorkflowAdapter:
                 reflection_minibatch_size=MINIBATCH,
                 stop_callbacks=self._should_stop,
                 logger=_Silence(),
-                cache_evaluation=False,  # it takes a training question for a validation one
+                cache_evaluation=False,  # gepa's cache confuses training and validation questions
                 seed=self._given.seed,
             )
         except _EndedError:
@@ -151,7 +152,7 @@ class _WorkflowAdapter:
         candidate: dict[str, str],
         capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
     ) -> Any:
-        """Runs the batch; a question without a score counts as wrong."""
+        """Run the batch; a question without a score counts as wrong."""
         adapter = _load_module(f"{PACKAGE}.core.adapter")
         entry = self._worded(candidate)
         if not anyio.from_thread.run(self._run_batch, batch, entry):
@@ -168,7 +169,7 @@ class _WorkflowAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """What each step was given, what it wrote and how the workflow ended."""
+        """Return each step's input and output, and whether the workflow's answer was right."""
         return {
             name: [self._record(trace, self._place[name]) for trace in eval_batch.trajectories]
             for name in components_to_update
@@ -198,7 +199,7 @@ class _WorkflowAdapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
         components_to_update: list[str],
     ) -> dict[str, str]:
-        """New wordings; where the rewriter's is no use the old one."""
+        """Propose new wordings; a useless proposal keeps the old one."""
         proposal = _load_module(f"{PACKAGE}.strategies.instruction_proposal")
         written: dict[str, str] = {}
         for name in components_to_update:
@@ -238,7 +239,7 @@ class _WorkflowAdapter:
     async def _trace(
         self, batch: Sequence[Task], entry: Candidate
     ) -> list[tuple[Task, list[str], float]]:
-        """Every question with what was written in each step: the calls were made before."""
+        """Return every question with each step's text, from calls already made."""
         found: list[tuple[Task, list[str], float]] = []
         for task in batch:
             run = await self._given.runner.conduct_candidate(task, entry)
@@ -252,7 +253,7 @@ class _WorkflowAdapter:
     # -- both ------------------------------------------------------------------------------
 
     def best(self) -> Candidate:
-        """The best on the validation questions; the one that was given unless one is better."""
+        """Return the best workflow in validation; the original one unless another is better."""
         least = self._validated.get(self._candidate, 0.0)
         better = {one: score for one, score in self._validated.items() if score > least}
         return max(better, key=lambda one: better[one], default=self._candidate)
@@ -270,7 +271,7 @@ class _WorkflowAdapter:
 
 
 class _Silence:
-    """A logger that says nothing."""
+    """A logger that discards all messages."""
 
     def log(self, message: str) -> None:
-        """Nothing."""
+        """Discard the message."""

@@ -1,12 +1,12 @@
-"""The search: workflows race on the same questions, grown one change at a time.
+"""The search: workflows are compared on the same questions and changed one step at a time.
 
-Each group of questions begins with its single workers. In every round, in every cell, workflows
-are drawn by Thompson sampling from the posterior of `transitions`: those that were tried and those
-one change away from the best; they run the next questions of the cell, always in the same order,
-so that every comparison is paired and workflows share the calls that they have in common.
-No workflow is dropped for good, but one that is unlikely to be best is no longer drawn. The last
-part of the search tries no new workflows: it runs the best few of each group on more of its
-questions, as only a workflow that was run on enough of them can be deployed there.
+Each group of questions begins with its single workers. In every round and cell, workflows are drawn
+by Thompson sampling from the posterior of `transitions`, among those already tried and those one
+change away from the best. They run the next questions of the cell, always in the same order, so
+that every comparison is paired and workflows share equal calls. No workflow is dropped for good,
+but one that is unlikely to be best is no longer drawn. The last part of the search tries no new
+workflows: it runs the best few of each group on more questions, as a workflow can be deployed in a
+group only after enough runs there.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Cell, Observations, TransitionModel
 
 ENOUGH_RUNS, FEWEST_RUNS = 20, 8
-"""Questions of a group on which a workflow must have been run to be deployed there: a quarter of
-the group's questions, but no more than the first and no fewer than the second."""
+"""A workflow is deployable in a group after runs on a quarter of its questions, but on no more than
+the first and no fewer than the second of these numbers."""
 
 
 @final
 class Search:
-    """A search that goes on for as long as there is money."""
+    """A search for workflows, continued round by round while the budget lasts."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Search:
         has_money: Callable[[int], bool] = lambda _: True,
         programs: Sequence[WorkerId] = (),
     ) -> None:
-        """Begins with nothing known.
+        """Start with no outcomes.
 
         Args:
-            arena: the questions.
-            runner: who runs.
-            workers: who may be in a workflow.
-            settings: how to go about it.
-            max_steps: of a workflow.
-            usd: what a call of each worker costs, in dollars.
-            has_money: whether so many calls may be made.
-            programs: workers that only run what another one wrote; `workers` has none of them.
+            arena: the questions by cell.
+            runner: runs workflows.
+            workers: the workers that workflows may use.
+            settings: the settings of the search.
+            max_steps: the most steps of a workflow.
+            usd: the dollars of a call of each worker.
+            has_money: tells whether a number of calls fits the budget.
+            programs: workers that only run programs of others; `workers` has none of them.
         """
         self.arena = arena
         self.seen = Observations()
@@ -79,7 +79,7 @@ class Search:
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
         self.call_weight = settings.call_weight
-        """Share right that a further call must gain, so that the mean calls are kept."""
+        """The price of a further call in share right, raised if needed to keep the mean calls."""
         self._turns = dict.fromkeys(arena.groups, 0)
         self._run_counts: dict[tuple[Candidate, Cell], int] = {}
         self.model = TransitionModel(self.seen, arena.of, arena.levels)
@@ -87,7 +87,7 @@ class Search:
         self._residuals = SeenResiduals(self.seen, arena, self._model_shares)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Counts what was run before the questions had cells."""
+        """Take over the results of workflows that ran before the questions had cells."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
@@ -97,16 +97,16 @@ class Search:
                 self._run_counts[candidate, cell] = sum(known)
 
     async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
-        """Every worker in every role beside each group's best single workers, if there is money.
+        """Try every worker in every role beside each group's best single workers.
 
-        Who decides is tried on the answers of the best three: those of two say little of a vote.
-        The best also breaks the tie of the next two.
+        A worker that decides is tried on three answers, as two say little about a vote. The best
+        worker also breaks the tie of the next two. Return False if the budget does not allow it.
         """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
-            alone = [one for one in self.tried_in(group) if len(one) == 1]
-            best, *others = (one.steps[0] for one in self.rank(alone, group)[:SOLVERS])
+            singles = [one for one in self.tried_in(group) if len(one) == 1]
+            best, *others = (one.steps[0] for one in self.rank(singles, group)[:SOLVERS])
             found = [Candidate((*others, best), stops=True)] if len(others) > 1 else []
             for worker in self._workers:
                 for role in (StepRole.CHECK, StepRole.PLAN, StepRole.LOOK_UP):
@@ -118,25 +118,26 @@ class Search:
                     found.append(Candidate((best, *others, decides)))
             for one in found:
                 if len(one) <= self._max_steps:
-                    wanted |= self._spread_runs(one, group, each)
+                    wanted |= self._plan_runs(one, group, each)
         return await self._run_batch(wanted, has_money)
 
     async def screen_programs(
         self, each: int, has_money: Callable[[int], bool], *, asked: bool
     ) -> bool:
-        """Every pair of one who writes programs and one who runs them, if there is money.
+        """Try every pair of a worker that writes programs and one that runs them.
 
-        Neither is right alone, so no change of one step leads from what is known to the two.
+        Neither is right alone, so no change of a single step leads to such a pair. Return False if
+        the budget does not allow it.
         """
         pairs = program_pairs(self._workers, self._programs, asked=asked)
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for pair in pairs:
             for group in self.arena.groups if len(pair) <= self._max_steps else ():
-                wanted |= self._spread_runs(pair, group, each)
+                wanted |= self._plan_runs(pair, group, each)
         return await self._run_batch(wanted, has_money)
 
     async def run_round(self) -> bool:
-        """One round in every cell of some groups; False if there is nothing to run or no money."""
+        """Run one round in every cell of some groups; return False if nothing ran."""
         self._fit()
         if self._round % self.settings.tune_every == 0:
             self.weigh_calls()
@@ -157,10 +158,10 @@ class Search:
         return bool(wanted) and await self._run_batch(wanted)
 
     def _promote_best(self) -> dict[tuple[Candidate, Cell], int]:
-        """Return the runs that make each group's best workflow deployable, where it lacks them.
+        """Return the runs that are missing for each group's best workflow to be deployable.
 
-        It may have been tried in other groups only. The same of the workflow that was best over all
-        groups when the exploring ended, which questions of new kinds get.
+        It may have run in other groups only. The same holds for the workflow that was best over all
+        groups when exploration ended, which answers questions of new kinds.
         """
         tried = self.tried_anywhere()
         if self._for_all is None:
@@ -169,34 +170,34 @@ class Search:
         for group in self.arena.groups:
             for best in (self.rank(tried, group)[0], self._for_all):
                 if not self.is_deployable(best, group):
-                    wanted |= self._spread_runs(best, group, self._enough_runs(group))
+                    wanted |= self._plan_runs(best, group, self._enough_runs(group))
         return wanted
 
-    def _spread_runs(
+    def _plan_runs(
         self, candidate: Candidate, group: int, many: int
     ) -> dict[tuple[Candidate, Cell], int]:
-        """Return its runs on so many questions of the group, as many at each level."""
+        """Spread runs over the group's questions, equally over its levels."""
         cells = [(group, level) for level in self._levels_of(group)]
         each = spread_evenly(many, [len(self.arena.cells[cell]) for cell in cells])
         return {(candidate, cell): each for cell in cells}
 
     def _best_overall(self, tried: Sequence[Candidate]) -> Candidate:
-        """Return what is expected to be worth most over all groups, wherever it was tried."""
+        """Return the workflow of greatest expected merit over all groups."""
         weights = self.arena.weights
         merits = (weights[g] * self.merits(tried, g).mean(axis=1) for g in self.arena.groups)
         return tried[int(sum(merits, np.zeros(len(tried))).argmax())]
 
     def _next_groups(self) -> list[int]:
-        """The groups, those first that have had fewest turns for their share of questions."""
+        """Return the groups, first those with the fewest turns for their share of questions."""
         weights = self.arena.weights
         return sorted(self._turns, key=lambda group: (self._turns[group] / weights[group], group))
 
     def stop_exploring(self) -> None:
-        """Try nothing new from now on: run the best of each group, to be surer of them."""
+        """Try no new workflows from now on, and measure the best of each group more precisely."""
         self.settings = replace(self.settings, untried=0)
 
     def weigh_calls(self) -> None:
-        """Weighs calls so that the best workflows keep the limit of mean calls."""
+        """Choose the price of a call with which the best workflows keep the limit of mean calls."""
         most = self.settings.mean_calls
         if most is None:
             return
@@ -225,7 +226,7 @@ class Search:
         wanted: Mapping[tuple[Candidate, Cell], int],
         has_money: Callable[[int], bool] | None = None,
     ) -> bool:
-        """Runs each workflow on that many questions of its cell, counted from the first."""
+        """Run each workflow on the first questions of its cell, up to the given number."""
         planned = [
             (task, candidate, cell)
             for (candidate, cell), until in wanted.items()
@@ -243,7 +244,7 @@ class Search:
         return True
 
     def _note(self, task: Task, candidate: Candidate) -> None:
-        """What the workflow did on the question, and the shorter ones that it ran on its way."""
+        """Record the workflow's outcome on the question, and those of its intermediate answers."""
         result = self._runner.find_result(task, candidate)
         if result is None:
             return
@@ -254,7 +255,7 @@ class Search:
             self.seen.add(task.id, part, score, on_the_way=True)
 
     def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
-        """Whom to try in each cell of the group."""
+        """Draw the workflows to try in each cell of the group."""
         candidates = self._eligible(group)
         shares = self._shares_of(candidates, group)
         merit_scl = shares.draw(self._rng) - self.costs(candidates, group)
@@ -263,7 +264,7 @@ class Search:
         for draw in range(self.settings.draws):
             merit_cl = merit_scl[int(self._rng.integers(SAMPLES))].copy()
             for level in self._levels_of(group):
-                if draw % 2:  # top-two: the best of the others
+                if draw % 2:  # top-two Thompson sampling: every second draw excludes the leader
                     merit_cl[leader_l[level], level] = -np.inf
                 cell = group, level
                 for place in np.argsort(-merit_cl[:, level], kind="stable"):
@@ -274,11 +275,11 @@ class Search:
         return list(found)
 
     def _levels_of(self, group: int) -> list[int]:
-        """The levels of the group that have questions."""
+        """Return the levels of the group that have questions."""
         return [level for level in range(self.arena.levels) if (group, level) in self.arena.cells]
 
     def _shares_of(self, candidates: Sequence[Candidate], group: int) -> SeenShares:
-        """Return the share right of each candidate: the model's, corrected by its own runs."""
+        """Return each candidate's share right: the model's, corrected by its own runs."""
         return self._residuals.correct(candidates, group, self._draw_shares(candidates, group))
 
     def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
@@ -286,11 +287,11 @@ class Search:
         return self._fill_levels(self.model.draw_shares(candidates, group), group)
 
     def _model_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """Return what the model alone expects of each candidate at each level: (c, l)."""
+        """Return the model's expectation for each candidate at each level: (c, l)."""
         return self._draw_shares(candidates, group).mean(axis=0)
 
     def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
-        """A level without questions counts as the mean of the others."""
+        """Fill the levels without questions with the mean of the others."""
         there = self._levels_of(group)
         if len(there) in {0, self.arena.levels}:
             return at_levels
@@ -301,11 +302,11 @@ class Search:
         return filled
 
     def count_calls(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """How many calls each one is expected to make at each level: (c, l)."""
+        """Return the expected calls of each candidate at each level: (c, l)."""
         return self._add_up_steps(candidates, group, dict.fromkeys(self._usd, 1.0))
 
     def _dollar_costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """What each one's dollars must gain to be worth spending, at each level: (c, l)."""
+        """Return the gain that would justify each candidate's dollars, at each level: (c, l)."""
         weight = self.settings.usd_weight
         if not weight:
             return np.zeros((len(candidates), self.arena.levels))
@@ -315,7 +316,7 @@ class Search:
     def costs(
         self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
     ) -> Matrix:
-        """What each one's calls must gain to be worth making, at each level: (c, l)."""
+        """Return the gain that would justify the calls and dollars, at each level: (c, l)."""
         weight = self.call_weight if call_weight is None else call_weight
         calls = self.count_calls(candidates, group)
         return weight * calls + self._dollar_costs(candidates, group)
@@ -323,7 +324,7 @@ class Search:
     def _add_up_steps(
         self, candidates: Sequence[Candidate], group: int, each: Mapping[WorkerId, float]
     ) -> Matrix:
-        """The sum of what their steps count, those after a look as often as they are run."""
+        """Sum a value per worker over the steps, weighted by how often each step is run."""
         rows: list[Matrix] = []
         for one in candidates:
             parts = [each[step.worker] for step in one.steps]
@@ -334,11 +335,11 @@ class Search:
         return self._fill_levels(np.stack(rows), group)
 
     def tried_in(self, group: int) -> list[Candidate]:
-        """Every workflow that was run in the group."""
+        """Return every workflow that ran in the group."""
         return sorted({one for one, (where, _) in self._run_counts if where == group})
 
     def _eligible(self, group: int) -> list[Candidate]:
-        """The likeliest of the workflows tried in the group, and of some near the best."""
+        """Return the most promising workflows tried in the group, and new ones near the best."""
         tried, settings = self.tried_in(group), self.settings
         merit = self.merits(tried, group)
         if not settings.untried:
@@ -360,10 +361,10 @@ class Search:
     def _finalists(
         self, tried: Sequence[Candidate], merit_cl: Matrix, group: int
     ) -> list[Candidate]:
-        """Return the best few of the group, and whoever is clearly better than they at one level.
+        """Return the best few of the group, and any that is clearly better at one level.
 
-        They are few because the money that is left can make surer of four, and not of a dozen. In
-        each other workers do something: which of two phrasings is better cannot be told so either.
+        They are few because the remaining budget can separate four workflows, but not a dozen. They
+        differ in roles or workers, as it cannot separate two wordings either.
         """
         first: dict[tuple[object, ...], int] = {}
         for place in _order_places(merit_cl.mean(axis=1), len(tried)):
@@ -378,7 +379,7 @@ class Search:
         return [tried[place] for place in dict.fromkeys(places)]
 
     def _likeliest(self, candidates: list[Candidate], group: int, most: int) -> list[Candidate]:
-        """Those that may be best somewhere in the group."""
+        """Return the candidates that are most likely to be best somewhere in the group."""
         if len(candidates) <= most:
             return candidates
         shares = self._shares_of(candidates, group)
@@ -387,19 +388,19 @@ class Search:
         return [candidates[place] for place in np.argsort(-merit, kind="stable")[:most]]
 
     def rank(self, candidates: Sequence[Candidate], group: int) -> list[Candidate]:
-        """Best first, over the whole group, its calls counted."""
+        """Sort candidates by merit over the whole group, the best first."""
         merit = self.merits(candidates, group).mean(axis=1)
         return [candidates[place] for place in np.argsort(-merit, kind="stable")]
 
     def merits(
         self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
     ) -> Matrix:
-        """The share right expected of each candidate at each level, less what its calls cost."""
+        """Return each candidate's expected share right at each level, less its calls' price."""
         sure_cl = self._sure_shares(candidates, group)
         return sure_cl - self.costs(candidates, group, call_weight)
 
     def worths(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """The same, calls not counted, only dollars."""
+        """Return each candidate's expected share right at each level, less its dollars' price."""
         return self._sure_shares(candidates, group) - self._dollar_costs(candidates, group)
 
     def _sure_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
@@ -407,15 +408,15 @@ class Search:
         return shares.mean_cl - self.settings.caution * shares.deviation_cl
 
     def count_runs(self, candidate: Candidate, group: int) -> int:
-        """Return on how many questions of the group the workflow itself was run."""
+        """Return on how many questions of the group the workflow itself ran."""
         return sum(
             self._run_counts.get((candidate, (group, level)), 0) for level in self._levels_of(group)
         )
 
     def is_deployable(self, candidate: Candidate, group: int) -> bool:
-        """Tell whether the workflow was run on enough questions of the group to be deployed there.
+        """Tell whether the workflow ran on enough questions of the group to be deployed there.
 
-        A single worker is what there is without a search, so it always is.
+        A single worker is always deployable.
         """
         enough = self._enough_runs(group)
         return len(candidate) == 1 or self.count_runs(candidate, group) >= enough
@@ -425,23 +426,23 @@ class Search:
         return min(ENOUGH_RUNS, max(there // 4, FEWEST_RUNS), there)
 
     def tried_anywhere(self) -> list[Candidate]:
-        """Every workflow that was run in the search."""
+        """Return every workflow that ran in the search."""
         return sorted({one for one, _ in self._run_counts})
 
     def winners(self, group: int) -> list[tuple[Candidate, float]]:
-        """For each level of the group its best workflow and the share right expected of it."""
+        """Return each level's best workflow in the group with its expected share right."""
         candidates = self.tried_in(group)
         share, merit = self.shares(candidates, group), self.merits(candidates, group)
         best = merit.argmax(axis=0)
         return [(candidates[place], float(share[place, at])) for at, place in enumerate(best)]
 
     def shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """The share right expected of each candidate at each level: (c, l)."""
+        """Return the expected share right of each candidate at each level: (c, l)."""
         return self._shares_of(candidates, group).mean_cl
 
 
 def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
-    """Return how many questions of each cell make so many together, small cells being used up."""
+    """Return the equal number of questions per cell that gives so many, using up small cells."""
     each = 0
     while sum(min(each, size) for size in sizes) < min(wanted, sum(sizes)):
         each += 1
@@ -449,10 +450,10 @@ def spread_evenly(wanted: int, sizes: Sequence[int]) -> int:
 
 
 def _order_places(merit: Matrix, most: int) -> list[int]:
-    """The places of the greatest, the greatest first."""
+    """Return the places of the greatest values, in descending order."""
     return [int(place) for place in np.argsort(-merit, kind="stable")[:most]]
 
 
 def _winning_places(merit: Matrix) -> list[int]:
-    """For each column the place of its greatest."""
+    """Return the place of the greatest value of each column."""
     return [int(place) for place in np.argmax(merit, axis=0)]

@@ -1,4 +1,4 @@
-"""How a search goes about it, and on which questions."""
+"""The settings of a search, and the questions that it uses."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from batuta.lab.tune.transitions import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """How the search goes about it."""
+    """The settings of a search."""
 
     call_weight: float = 0.01
-    """Share right that a further call must gain."""
+    """The gain in share right that justifies a further call."""
     mean_calls: float | None = None
-    """Calls of a question on average at most; None: as many as are worth it."""
+    """The most calls of a question on average; None for as many as pay off."""
     usd_weight: float = 0.0
-    """Share right that a further dollar a question must gain."""
+    """The gain in share right that justifies a further dollar per question."""
     batch: int = 2
-    """Questions that a drawn workflow runs on in a cell: few, so that what they say steers the
-    next draws."""
+    """Questions on which a drawn workflow runs in a cell: few, so that the outcomes steer the next
+    draws."""
     groups_at_once: int = 3
-    """Groups that have their turn in one round."""
+    """Groups that take part in one round."""
     draws: int = 2
     """Workflows drawn in each cell and round."""
     optimism: float = 1.0
-    """Standard deviations that are added to what is expected of a workflow never tried."""
+    """Standard deviations added to the expectation of a workflow that was never tried."""
     caution: float = 0.5
-    """Standard deviations that are taken from what is expected of a workflow, to choose it."""
+    """Standard deviations subtracted from the expectation of a workflow when one is chosen."""
     parents: int = 2
-    """The best workflows of a group whose neighbours are looked at."""
+    """The number of a group's best workflows whose neighbours are considered."""
     looked_at: int = 120
-    """Workflows near the best that were never tried and are looked at in a round, at random."""
+    """The number of random untried neighbours that are considered in a round."""
     untried: int = 60
-    """Workflows that were never tried and may be drawn, in each group."""
+    """The most untried workflows that may be drawn in each group."""
     tried: int = 40
-    """Workflows that were tried and may be drawn again, in each group."""
+    """The most tried workflows that may be drawn again in each group."""
     finalists: int = 4
-    """Workflows of each group that are still run when no new ones are tried any more."""
+    """Workflows of each group that still run after exploration has ended."""
     tune_every: int = 16
-    """Rounds after which the variances are chosen anew."""
+    """Rounds between two choices of the questions' variance and the price of a call."""
     seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Arena:
-    """The questions of the search, by cell and in the order in which they are run."""
+    """The questions of the search, by cell and in the order in which they run."""
 
     levels: int
     cells: dict[Cell, list[Task]]
     weights: Mapping[int, float]
-    """Share of the questions that each group has."""
+    """Each group's share of the questions."""
     of: dict[str, Cell] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,5 +60,5 @@ class Arena:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The groups."""
+        """The numbers of the groups."""
         return tuple(sorted({group for group, _ in self.cells}))

@@ -1,4 +1,4 @@
-"""The search as a stage of a tuning: its cells, its budget, its progress."""
+"""The search as a stage of a tuning: its cells, budget and progress."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from batuta.lab.tune.search_settings import Arena, SearchSettings
 from batuta.lab.tune.stages import TuneStage, describe_progress
 
 _SCREENED, _EXPLORED = 0.4, 0.6
-"""The shares of the budget of calibration and search after which the screening ends, and then the
-search for new workflows; the rest is spent on measuring the best more precisely."""
+"""The shares of the search's budget after which the screening ends, and then the exploration; the
+rest goes into measuring the best workflows more precisely."""
 _CALLS_A_CELL = 250
-"""Calls that a level of ease of a group must be able to have, to be looked at apart."""
+"""Calls that the budget must allow for each level of ease of a group."""
 _SCREENING = 2
-"""Questions on which every role of every worker is tried in each group, for each level that the
-budget allows."""
+"""Questions per group and level on which every role of every worker is tried."""
 _SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
-"""Rounds that the search is to have; draws of one at most; new calls that a run usually makes."""
-_TOLD = 0.05
-"""Share of the budget after which the search says again how it does."""
+"""Rounds that the search should have, the most draws of one, and the usual new calls of a run."""
+_REPORT_STEP = 0.05
+"""The share of the budget between two reports of progress."""
 
 
 async def search_workflows(
@@ -42,14 +41,14 @@ async def search_workflows(
     workers: Sequence[WorkerId],
     cards: Sequence[WorkerCard],
 ) -> tuple[Search, Floats, Grouping]:
-    """The search when its share of the budget is spent, the bounds of ease, and the groups.
+    """Search until the stage's budget is spent; return the search, bounds of ease, and groups.
 
     Args:
         context: the tuning.
-        grouping: how questions are told apart; their ease is learned here.
+        grouping: the groups of questions; their ease is fitted here.
         calibrated: the questions that every worker was asked.
-        workers: who may be in a workflow.
-        cards: what was measured of the workers.
+        workers: the workers that workflows may use.
+        cards: the workers' measurements.
     """
     texts = [task.question for task in calibrated]
     right_n = mean_scores(context.runner, calibrated, workers)
@@ -80,7 +79,7 @@ async def search_workflows(
 
 
 def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, Floats]:
-    """The questions of the search by cell."""
+    """Divide the search's questions into cells."""
     tasks, groups = context.parts.search, len(grouping.names)
     group_n, ease_n, _ = grouping.reader([task.question for task in tasks])
     levels = min(context.settings.levels, len(tasks) // (4 * groups))
@@ -96,7 +95,7 @@ def _divide_questions(context: TuneContext, grouping: Grouping) -> tuple[Arena, 
 
 
 def _count_draws(context: TuneContext, arena: Arena) -> int:
-    """Workflows drawn in each cell and round, so that there are enough rounds to learn."""
+    """Return the workflows to draw in each cell and round, so that there are enough rounds."""
     usual = SearchSettings()
     there = len(arena.cells) / len(arena.groups) * min(usual.groups_at_once, len(arena.groups))
     calls = context.expected_calls() / _SEARCH_ROUNDS
@@ -115,7 +114,7 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
         each = _SCREENING * search.arena.levels
         while each and not await screen(each, has_money):
             each //= 2
-    told = _Teller(context, search)
+    told = _ProgressReporter(context, search)
     while await search.run_round():
         told.tell()
         if context.spent_share() >= _EXPLORED * whole:
@@ -124,7 +123,7 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
 
 
 @dataclass(slots=True)
-class _Teller:
+class _ProgressReporter:
     """Reports the progress of the search at intervals."""
 
     context: TuneContext
@@ -132,8 +131,8 @@ class _Teller:
     told: float = 0.0
 
     def tell(self) -> None:
-        """Say it, if enough was spent since."""
+        """Report the progress if enough was spent since the last report."""
         share = self.context.spent_share()
-        if share - self.told >= _TOLD:
+        if share - self.told >= _REPORT_STEP:
             self.told = share
             self.context.report(TuneStage.SEARCH, describe_progress(self.search))

@@ -1,9 +1,8 @@
-"""Corrections of the model by each workflow's own runs, since it extrapolates and may be wrong.
+"""Corrections of the model by each workflow's own runs.
 
-The transition model shares what it learns among workflows. If a workflow does something that the
-model has no feature for, its outcomes differ from the expected ones, in a group or at one of its
-levels. These differences are shrunk and added to the expectation, and the remaining error of the
-model about a workflow that was run counts as uncertainty.
+The transition model shares what it learns among workflows. If it lacks a feature for what a
+workflow does, the outcomes differ from its expectations, in a group or at one of its levels. The
+differences are shrunk and added to the expectations; the remaining error counts as uncertainty.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from batuta.lab.tune.sparse_design import Matrix
 from batuta.lab.tune.transitions import Observations
 
 _TRUST = 12.0
-"""The weight, in questions, of the model's expectation beside a workflow's own runs in a group; it
-stands for an error of the model of about 0.14."""
+"""The weight of the model's expectation, in questions, beside a workflow's own runs in a group; it
+corresponds to a model error of about 0.14."""
 _LEVEL_TRUST = 30.0
 """The same weight for a level's difference from its group, beside the runs at that level."""
 ExpectShares = Callable[[Sequence[Candidate], int], Matrix]
-"""The share right that the model expects of each workflow at each level of a group: (c, l)."""
+"""Returns the model's expected share right of each workflow at each level of a group: (c, l)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,27 +34,27 @@ class SeenShares:
     draw_scl: Matrix
     """Corrected draws from the model's posterior."""
     apart_c: Matrix
-    """The standard deviation of the model's remaining error; 0 for a workflow that was not run."""
+    """The standard deviation of the model's remaining error; 0 for a workflow that did not run."""
 
     @property
     def mean_cl(self) -> Matrix:
-        """The expectation."""
+        """The expected shares: (c, l)."""
         return np.clip(self.draw_scl.mean(axis=0), 0.0, 1.0)
 
     def draw(self, rng: np.random.Generator) -> Matrix:
-        """Draws of the shares: (s, c, l)."""
+        """Draw the shares: (s, c, l)."""
         noise_sc = rng.standard_normal(self.draw_scl.shape[:2]) * self.apart_c
         return self.draw_scl + noise_sc[:, :, None]
 
     @property
     def deviation_cl(self) -> Matrix:
-        """The standard deviation of it."""
+        """The standard deviation of the shares: (c, l)."""
         return np.sqrt(self.draw_scl.var(axis=0) + self.apart_c[:, None] ** 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenGroup:
-    """Sums of the outcomes of workflows above expectation, and numbers of their runs, by level."""
+    """Sums of workflows' outcomes above expectation, and numbers of their runs, by level."""
 
     place: dict[Candidate, int]
     left_cl: Matrix
@@ -73,13 +72,13 @@ class SeenResiduals:
         self._groups: dict[int, _SeenGroup] = {}
 
     def forget(self) -> None:
-        """Count anew when asked next: there are new outcomes, or the model is another."""
+        """Discard the sums, after new outcomes or a new fit of the model."""
         self._groups.clear()
 
     def correct(
         self, candidates: Sequence[Candidate], group: int, modelled_scl: Matrix
     ) -> SeenShares:
-        """Return the model's draws, corrected by what was seen of each workflow in the group."""
+        """Return the model's draws, corrected by each workflow's own outcomes in the group."""
         if group not in self._groups:
             self._groups[group] = self._count(group)
         seen = self._groups[group]
@@ -98,7 +97,7 @@ class SeenResiduals:
         )
 
     def _count(self, group: int) -> _SeenGroup:
-        """Add up what each workflow was better than expected by, and its outcomes."""
+        """Sum each workflow's outcomes above expectation, and count its runs."""
         place: dict[Candidate, int] = {}
         rows = [
             (place.setdefault(one, len(place)), level, score)

@@ -1,4 +1,4 @@
-"""Selection: the choice of how fine a selector should be, and of the nominees."""
+"""Selection: chooses how fine the selector is, and the nominees."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from batuta.lab.tune.stages import BEST_SINGLE, MINI, ULTRA, TuneStage
 from batuta.lab.tune.systems import TunedSystem, restrict_to_singles
 
 _SINGLES, _FINENESS = 0.35, 0.7
-"""The shares of the stage's budget by the end of which the best single worker and the fineness
-are chosen."""
+"""The shares of the stage's budget after which the best single worker and the fineness are
+chosen."""
 _LEAST_SPREAD = 0.03
-"""Share right by which what the search expects of two systems is uncertain, at the least: a group's
-workflow was often tried on a dozen questions there. With a point in its place, forty paired
-questions that spoke against a system could not outweigh what was expected of it."""
+"""The least standard deviation of the difference that the search expects between two systems: a
+group's workflow often ran on only a dozen questions. With 0.01, forty paired questions could not
+outweigh the expectation."""
 _HANDICAP = 0.01
-"""Share right by which a finer system is expected to be worse than the search says, beside that: it
-is chosen by fewer questions for each of its cells."""
+"""The share right by which a finer system is expected to be worse than the search says, as each of
+its cells was chosen by fewer questions."""
 _FEWEST = 8
-"""Questions below which what was seen of two systems counts for nothing."""
+"""The fewest questions from which a simpler system is preferred."""
 
 
 async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult:
-    """How fine a selector is worth having; then who is nominated."""
+    """Choose how fine the selector is, then the nominees."""
     table = result.table
     assert table is not None  # noqa: S101 - tabulated before
     begin, end = context.ends[TuneStage.SEARCH], context.ends[TuneStage.SELECT]
@@ -71,7 +71,7 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
 async def _keep_limit(
     context: TuneContext, result: TuneResult, until: float
 ) -> tuple[TunedSystem, ...]:
-    """The systems; where mean calls are limited, such as keep the limit on the selection."""
+    """Return the systems; if mean calls are limited, those that keep the limit on the selection."""
     table, tasks = result.table, context.parts.selection
     if table is None or context.settings.mean_calls is None:
         return result.systems
@@ -94,7 +94,7 @@ async def _keep_limit(
             most=context.settings.mean_calls,
             least_weight=context.settings.call_weight,
         )
-        for name in reversed(table.names)  # the finest first, while there is money to run it
+        for name in reversed(table.names)  # the finest first, while there is budget to run it
     ]
     return tuple(reversed(systems))
 
@@ -102,7 +102,7 @@ async def _keep_limit(
 def _choose_finest(
     context: TuneContext, systems: Sequence[TunedSystem], tasks: Sequence[Task]
 ) -> TunedSystem:
-    """The finest, unless a simpler one is likely to be better."""
+    """Return the finest system, unless a simpler one is likely to be better."""
     chosen = systems[-1]
     for simpler in reversed(systems[:-1]):
         if _is_better(context, simpler, chosen, tasks):
@@ -113,7 +113,7 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Whether the simpler one is likely to be better, by what was expected and what was seen."""
+    """Tell whether the simpler system is likely to be better, from expectation and outcomes."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = paired_gains(context, tasks, ours, theirs)
     return prefer_simpler(gains, finer.expected - simpler.expected)
@@ -122,13 +122,13 @@ def _is_better(
 def prefer_simpler(gains: Sequence[float], expected_lead: float) -> bool:
     """Tell whether the simpler of two systems is likely to be better.
 
-    The search expects too much of whatever it chose from many, so half of the finer one's expected
-    lead is believed, less a point, with a standard deviation as large as that half or three points;
-    the paired questions weigh against that by their standard error.
+    The search overrates what it chose from many, so the prior mean of the finer one's lead is half
+    of the expected lead, less a point, with a standard deviation of that half or at least three
+    points; the paired questions weigh by their standard error.
 
     Args:
-        gains: of the simpler one on each question that both ran, its calls counted.
-        expected_lead: share right by which the search expects the finer one to be better.
+        gains: the simpler one's gain on each question that both ran, calls counted.
+        expected_lead: the gain in share right that the search expects of the finer one.
     """
     if len(gains) < _FEWEST:
         return False

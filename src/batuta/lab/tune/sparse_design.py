@@ -1,8 +1,8 @@
 """The normal equations of a regression whose rows have few features each. Pure.
 
-Features are shared by rows, or stand apart: each row has at most one of those, with the value 1.
-The block of the precision that belongs to those apart is diagonal, so they are eliminated exactly,
-and what is left to factor is as wide as the features that rows share.
+Features are shared by rows or stand apart: each row has at most one feature apart, with the value
+1. Their block of the precision is diagonal, so they are eliminated exactly, and only a matrix of
+the shared features remains to be factored.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ Places = NDArray[np.intp]
 
 NOTHING_APART = -1
 _BLOCK = 128
-"""Rows of a triangular system that are solved at once. numpy has no solver for triangles, and
-scipy, which has one, is not in the default installation."""
+"""Rows of a triangular system that are solved together. numpy has no solver for triangular systems,
+and scipy, which has one, is not in the default installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Factor:
-    """A precision, with the features that stand apart eliminated."""
+    """A factored precision, with the features that stand apart eliminated."""
 
     lower: Matrix
-    """Cholesky factor of what is left for the shared features: (p, p)."""
+    """The Cholesky factor that remains for the shared features: (p, p)."""
     cross_k: Matrix
     """The entries of the block between the shared features and those apart."""
     apart_o: Matrix
-    """The diagonal of those apart."""
+    """The diagonal of the features apart."""
 
 
 @final
 class Design:
-    """The features of all rows."""
+    """The features of all rows, as a sparse matrix."""
 
     def __init__(
         self, entries: tuple[Places, Places, Matrix], apart_r: Places, sizes: tuple[int, int],
         *, pairs: tuple[Places, Places],
     ) -> None:  # fmt: skip
-        """Learns who has what.
+        """Store the entries and the places of their products.
 
         Args:
-            entries: row, shared feature and value of each entry, by row; a feature at most once
-                in a row.
-            apart_r: the feature apart that each row has; `NOTHING_APART`: it has none.
-            sizes: how many features are shared, and how many stand apart.
-            pairs: of entries of the same row, as `pair_within` gives them.
+            entries: row, shared feature and value of each entry, sorted by row; a row has a feature
+                at most once.
+            apart_r: the feature apart of each row, or `NOTHING_APART`.
+            sizes: the numbers of shared features and of features apart.
+            pairs: the pairs of entries of the same row, as `pair_within` returns them.
         """
         self._row_e, self._column_e, self._value_e = entries
         self._with_r = np.flatnonzero(apart_r != NOTHING_APART)
@@ -71,22 +71,22 @@ class Design:
         )
 
     def _place(self, one: Places, other: Places) -> Places:
-        """Where the pair stands in the lower triangle."""
+        """Return the pair's index in the flattened lower triangle."""
         return np.maximum(one, other) * self._shared + np.minimum(one, other)
 
     def multiply(self, shared_p: Matrix, apart_o: Matrix) -> Matrix:
-        """What each row's features add up to, with those weights."""
+        """Multiply the design by a weight vector; return a value for each row."""
         found = add_up(self._row_e, self._value_e * shared_p[self._column_e], self._rows)
         found[self._with_r] += apart_o[self._apart_w]
         return found
 
     def transpose(self, value_r: Matrix) -> tuple[Matrix, Matrix]:
-        """What the rows add up to for each feature."""
+        """Multiply the transposed design by a value for each row."""
         shared = add_up(self._column_e, self._value_e * value_r[self._row_e], self._shared)
         return shared, add_up(self._apart_w, value_r[self._with_r], self._apart)
 
     def factor(self, weight_r: Matrix, prior_p: Matrix, prior_o: Matrix) -> Factor:
-        """Of the precision, where each row has that weight and the features those priors."""
+        """Factor the precision, given the weight of each row and the features' prior precisions."""
         size = self._shared
         left = add_up(self._pair_place, self._pair_value * weight_r[self._pair_row], size * size)
         left[:: size + 1] += prior_p
@@ -101,14 +101,14 @@ class Design:
         return Factor(lower=lower, cross_k=cross_k, apart_o=apart_o)
 
     def solve(self, factor: Factor, shared_p: Matrix, apart_o: Matrix) -> tuple[Matrix, Matrix]:
-        """The precision's inverse times that."""
+        """Solve the precision's equations for that right-hand side."""
         from_apart = factor.cross_k * (apart_o / factor.apart_o)[self._cross_apart]
         rest = shared_p - add_up(self._cross_column, from_apart, self._shared)
         shared = solve_upper(factor.lower, solve_lower(factor.lower, rest[:, None]))
         return shared[:, 0], apart_o / factor.apart_o - self.follow(factor, shared)[:, 0]
 
     def follow(self, factor: Factor, shared_ps: Matrix) -> Matrix:
-        """By how much those apart must be less where the shared ones are so much more: (o, s)."""
+        """Return by how much the features apart fall as the shared ones rise by so much: (o, s)."""
         found = np.zeros((self._apart, shared_ps.shape[1]))
         if len(self._cross_apart):
             there, begins = np.unique(self._cross_apart, return_index=True)
@@ -118,12 +118,12 @@ class Design:
 
 
 def add_up(place_e: Places, value_e: Matrix, size: int) -> Matrix:
-    """The sum of the values at each place."""
+    """Return the sum of the values at each place."""
     return np.bincount(place_e, value_e, size).astype(np.float64, copy=False)  # of none: integers
 
 
 def pair_within(segment_e: Places) -> tuple[Places, Places]:
-    """Every pair of places in the same segment, each once, the later first; also with itself.
+    """Return every pair of places of the same segment once, the later first; also with itself.
 
     Args:
         segment_e: the segment of each place, ascending.
@@ -137,7 +137,7 @@ def pair_within(segment_e: Places) -> tuple[Places, Places]:
 
 
 def solve_lower(lower: Matrix, wanted: Matrix) -> Matrix:
-    """Solves `lower @ x = wanted`."""
+    """Solve `lower @ x = wanted`."""
     found = wanted.copy()
     for at in range(0, len(lower), _BLOCK):
         now = slice(at, at + _BLOCK)
@@ -147,7 +147,7 @@ def solve_lower(lower: Matrix, wanted: Matrix) -> Matrix:
 
 
 def solve_upper(lower: Matrix, wanted: Matrix) -> Matrix:
-    """Solves `lower.T @ x = wanted`."""
+    """Solve `lower.T @ x = wanted`."""
     found = wanted.copy()
     for at in reversed(range(0, len(lower), _BLOCK)):
         now, later = slice(at, at + _BLOCK), slice(at + _BLOCK, None)

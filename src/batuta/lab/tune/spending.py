@@ -1,4 +1,4 @@
-"""One budget for a whole tuning: no call is made whose worst case does not fit what is left."""
+"""The budget of a whole tuning: a call is made only if its worst case fits what is left."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from batuta.errors import ClientError, LimitReachedError, StoreError
 from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
 
 _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
-"""`call` is empty once the call has ended: if it is made again, it is paid again."""
+"""`call` is NULL once the call has ended; if it is made again, it is paid again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a tuning may spend; None: as much as it likes of that."""
+    """What a tuning may spend; None: no limit of that kind."""
 
     usd: Decimal | None = None
     calls: int | None = None
     minutes: float | None = None
     unknown: Price = ASSUMED_PRICE
-    """What a call of unknown price counts as against the dollars."""
+    """The price of calls without a known one, as it counts against the dollars."""
 
     def __post_init__(self) -> None:
         if self.usd is None and self.calls is None and self.minutes is None:
@@ -64,7 +64,7 @@ class PaidCall(NamedTuple):
 
 
 def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
-    """What asking each worker the longest of the questions may cost at most, in dollars."""
+    """Return the most that asking each worker the longest question can cost, in dollars."""
     longest = max(tasks, key=lambda task: len(task.question))
     request = Request(messages=(user_message(longest.question),))
     return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
@@ -72,22 +72,22 @@ def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[
 
 @final
 class PaidCalls:
-    """What every call has cost, on disk: its worst case before it is made, then what it was.
+    """The cost of every call, on disk: its worst case before it is made, then its cost.
 
-    A call that was in flight when the process was killed stays there with its worst case until it
-    is made again; then it has the row of the one whose reply nobody received.
+    A call that was in flight when the process was killed keeps its worst case until it is made
+    again, and then reuses its row.
     """
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file.
+        """Open or create the file.
 
         Raises:
-            StoreError: the file cannot be opened or is none of this kind.
+            StoreError: the file cannot be opened or is of another kind.
         """
         self.path = path
         self._file = open_journal_file(path, _TABLE, "the list of paid calls")
         columns = self._execute("PRAGMA table_info(paid)")
-        if "call" not in {column[1] for column in columns}:  # of a version before
+        if "call" not in {column[1] for column in columns}:  # created by an earlier version
             self._execute("ALTER TABLE paid ADD COLUMN call BLOB")
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class PaidCalls:
         self._file.close()
 
     def sum_up(self) -> tuple[int, Decimal]:
-        """How many calls there are and what they cost together.
+        """Return the number of calls and their total cost.
 
         Raises:
             StoreError: the file cannot be read.
@@ -111,7 +111,7 @@ class PaidCalls:
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
     def read_calls(self) -> dict[bytes, PaidCall]:
-        """Return the calls that have not ended: those that were in flight at a kill.
+        """Return the calls that have not ended, because a process was killed.
 
         Raises:
             StoreError: the file cannot be read.
@@ -120,7 +120,7 @@ class PaidCalls:
         return {call: PaidCall(number, Decimal(usd)) for call, number, usd in rows}
 
     def add(self, usd: Decimal, call: bytes) -> int:
-        """A call that is about to be made, and what it costs at most; gives its number.
+        """Add a call that is about to be made, with its highest cost; return its number.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -129,7 +129,7 @@ class PaidCalls:
         return int(self._execute(added, str(usd), call)[0][0])
 
     def settle(self, number: int, usd: Decimal) -> None:
-        """Write down that the call has ended, and what it has cost.
+        """Record the end of a call and its cost.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
@@ -145,7 +145,7 @@ class PaidCalls:
 
 @final
 class TuneBudget:
-    """The budget that every call draws on; what earlier processes have paid counts."""
+    """The budget of all calls, with those that earlier processes paid."""
 
     def __init__(
         self,
@@ -155,14 +155,14 @@ class TuneBudget:
         *,
         replays: bool = True,
     ) -> None:
-        """Takes over what earlier processes of the same tuning have spent.
+        """Take over what earlier processes of the same tuning spent.
 
         Args:
-            allowance: what may be spent in all.
+            allowance: the limits of the whole tuning.
             paid: the calls so far.
-            clock: seconds; minutes count from now on.
-            replays: whether a call that was in flight when an earlier process was killed counts
-                once when it is made again; otherwise both count, since both may be billed.
+            clock: returns seconds; the minutes count from now on.
+            replays: whether a call that was in flight at a kill and is made again counts once;
+                otherwise both count, as both may be billed.
 
         Raises:
             StoreError: the paid calls cannot be read.
@@ -171,7 +171,7 @@ class TuneBudget:
         self.allowance = allowance
         self._paid = paid
         self.calls, spent = paid.sum_up()
-        """Calls that were made, those of earlier processes included."""
+        """Calls made so far, those of earlier processes included."""
         self._budget = Budget(Limits(usd=usd, unknown=allowance.unknown))
         self._budget.charge(ZERO_USAGE, Cost(spent))
         self._clock = clock
@@ -179,9 +179,9 @@ class TuneBudget:
         self._numbers: dict[Hold, int] = {}
         """The numbers of the calls in flight."""
         self._before = paid.read_calls() if replays else {}
-        """Calls in flight when an earlier process was killed, whose replies were not received."""
+        """Calls that were in flight when an earlier process was killed."""
         self.refused: LimitReachedError | None = None
-        """The first refusal, if a call was refused."""
+        """The first refusal, or None."""
 
     @property
     def usd(self) -> Decimal:
@@ -189,7 +189,7 @@ class TuneBudget:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Sets apart what the call can cost at most; `charge` must follow.
+        """Reserve the most that the call can cost; `charge` must follow.
 
         Raises:
             LimitReachedError: it does not fit the dollars, calls or minutes that are left.
@@ -219,7 +219,7 @@ class TuneBudget:
         return hold
 
     def _count_lost(self, calls: int, usd: Decimal) -> None:
-        """A call whose reply was lost counts in the place of the one that is made again."""
+        """Add a lost call to the sums, or remove it when the call is made again."""
         self.calls += calls
         self._budget.charge(ZERO_USAGE, Cost(usd))
 
@@ -227,7 +227,7 @@ class TuneBudget:
         self._check_rest()
         hold = await self._budget.reserve(request, worker, whole=True)
         try:
-            self._check_rest()  # others may have called while this one waited
+            self._check_rest()  # other calls may have been made while this one waited
         except LimitReachedError:
             self._budget.release(hold)
             raise
@@ -243,10 +243,10 @@ class TuneBudget:
             raise LimitReachedError("minutes", minutes, minutes)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Counts what the call consumed, in the place of what was reserved for it.
+        """Replace the reservation by what the call consumed.
 
         Raises:
-            StoreError: it cannot be written down.
+            StoreError: the list of paid calls cannot be written.
         """
         before = self._budget.usd
         self._budget.charge(reply.usage, reply.cost, hold)
@@ -258,14 +258,14 @@ _CUT = Failure(code="cancelled", message="the call was cut", usage=Usage(calls=1
 
 @final
 class DollarLimit:
-    """A limit in dollars that no call passes: its worst case is set apart before it is made."""
+    """A limit in dollars that no call exceeds: its worst case is reserved before it is made."""
 
     def __init__(self, usd: Decimal, unknown: Price = ASSUMED_PRICE) -> None:
-        """Nothing is spent yet.
+        """Start with nothing spent.
 
         Args:
-            usd: dollars at most, retries and failed calls included.
-            unknown: what a call of unknown price counts as.
+            usd: the limit, retries and failed calls included.
+            unknown: the price assumed for calls without one.
         """
         self._budget = Budget(Limits(usd=float(usd), unknown=unknown))
 
@@ -275,7 +275,7 @@ class DollarLimit:
         return self._budget.usd
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Sets apart what the call can cost at most; `charge` must follow.
+        """Reserve the most that the call can cost; `charge` must follow.
 
         Raises:
             LimitReachedError: it does not fit what is left.
@@ -283,15 +283,15 @@ class DollarLimit:
         return await self._budget.reserve(request, worker, whole=True)
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Counts what the call consumed, in the place of what was reserved for it."""
+        """Replace the reservation by what the call consumed."""
         self._budget.charge(reply.usage, reply.cost, hold)
 
 
 class CallBudget(Protocol):
-    """What sets apart the worst case of each call."""
+    """Reserves the worst case of each call."""
 
     async def reserve(self, request: Request, worker: Worker) -> Hold:
-        """Sets it apart; `charge` must follow.
+        """Reserve the most that the call can cost; `charge` must follow.
 
         Raises:
             LimitReachedError: it does not fit what is left.
@@ -299,13 +299,13 @@ class CallBudget(Protocol):
         ...
 
     def charge(self, reply: Reply | Failure, hold: Hold) -> None:
-        """Counts what the call consumed, in its place."""
+        """Replace the reservation by what the call consumed."""
         ...
 
 
 @final
 class BudgetedClient:
-    """A worker's client each of whose attempts is reserved before it is made."""
+    """A worker's client whose every attempt is reserved before it is made."""
 
     def __init__(self, client: Client, worker: Worker, budget: CallBudget) -> None:
         self._client = client
@@ -317,11 +317,11 @@ class BudgetedClient:
 
     @property
     def identity(self) -> Identity:
-        """The client's."""
+        """The identity of the wrapped client."""
         return client_identity(self._client)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply of the client.
+        """Return the reply of the wrapped client.
 
         Raises:
             LimitReachedError: the call may cost more than is left.
@@ -334,7 +334,7 @@ class BudgetedClient:
         except ClientError as error:
             attempts.end(Failure.of(error))
             raise
-        except BaseException:  # cut: it may have cost all that was reserved
+        except BaseException:  # cut off, so it may have cost all that was reserved
             attempts.end(_CUT)
             raise
         attempts.end(reply)
@@ -342,7 +342,7 @@ class BudgetedClient:
 
 
 class _Attempts:
-    """Hears the client's own retries: charges the failed attempt, reserves the next."""
+    """Follows the client's own retries: charges the failed attempt, reserves the next."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class _Attempts:
             self._hold = await self._budget.reserve(self._request, self._worker)
 
     def end(self, result: Reply | Failure) -> None:
-        """The attempt has ended; charged once."""
+        """Charge the attempt, once."""
         hold, self._hold = self._hold, None
         if hold is not None:
             self._budget.charge(result, hold)

@@ -1,4 +1,4 @@
-"""What the steps of workflows have in common, as features of a regression. Pure."""
+"""Features that steps of different workflows have in common, for a regression. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from batuta.lab.tune.library import Candidate, CandidateStep, StepRole
 from batuta.lab.tune.logistic_regression import Feature
 
 Found = tuple[int, int]
-"""So many of the answers that a step found were right, of so many."""
+"""How many of the answers that a step reads are right, and how many there are."""
 
 _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
 
 STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
                    "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,
                    "own": 0.15}  # fmt: skip
-"""Of the log-odds of a step's outcome, how much may differ by what."""
+"""Prior variances of a step's log-odds, by kind of feature."""
 SOLVER_VARIANCES = {"all": 4.0, "w": 0.5, "g": 1.0, "wg": 1.0, "l": 2.0, "lg": 1.0, "wl": 0.5,
                      "wgl": 0.5}  # fmt: skip
-"""The same of a solver's: worker, group, level."""
+"""Prior variances of a solver's log-odds, by kind: worker, group, level."""
 SLOPES = frozenset({"level", "worker_level", "l", "lg", "wl", "wgl"})
-"""Features that count with the level of ease."""
+"""Kinds of features that are multiplied by the level of ease."""
 
 
 @lru_cache(maxsize=2**15)
 def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
-    """The shorter workflows whose answers its last step turns into its own; none: it is single."""
+    """Return the shorter workflows whose answers its last step reads; none for a single worker."""
     *before, last = candidate.steps
     if last.role is StepRole.CHECK:
         return (Candidate(tuple(before)),)
@@ -37,7 +37,7 @@ def inputs_of(candidate: Candidate) -> tuple[Candidate, ...]:
 
 
 def usual_log_odds(role: StepRole, found: Found) -> float:
-    """Log-odds of a right answer, before anything is known."""
+    """Return the prior log-odds of a right answer."""
     right, many = found
     if right == many:
         return 3.0
@@ -47,7 +47,7 @@ def usual_log_odds(role: StepRole, found: Found) -> float:
 
 
 def solver_features(worker: str, group: int, level: float) -> Iterator[tuple[Feature, float]]:
-    """What tells whether a worker alone is right."""
+    """Yield the features of a worker that answers alone."""
     yield ("all",), 1.0
     yield ("w", worker), 1.0
     yield ("g", group), 1.0
@@ -61,7 +61,7 @@ def solver_features(worker: str, group: int, level: float) -> Iterator[tuple[Fea
 def step_features(
     candidate: Candidate, found: Found, group: int, level: float
 ) -> Iterator[tuple[Feature, float]]:
-    """What tells how the last step of the candidate turns out."""
+    """Yield the features of the candidate's last step."""
     step = candidate.steps[-1]
     if step.role is StepRole.SOLVE:
         yield from _helped_features(candidate, found, group, level)
@@ -76,7 +76,7 @@ def step_features(
 def _helped_features(
     candidate: Candidate, found: Found, group: int, level: float
 ) -> Iterator[tuple[Feature, float]]:
-    """What tells what plans and look-ups make of a solver's own answer."""
+    """Yield the features of plans and look-ups that change a solver's answer."""
     step = candidate.steps[-1]
     helpers = candidate.steps[:-1]
     for helper in helpers:
@@ -89,7 +89,7 @@ def _helped_features(
 
 
 def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
-    """Whose answers somebody checks or decides on, and what came before."""
+    """Yield the features of whose answers are checked or decided on, and of earlier steps."""
     step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
     for solver in solvers:
         yield ("pair", step.role, step.worker, solver.worker, found), 1 / len(solvers)
@@ -105,20 +105,20 @@ def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Fe
 
 
 def later_steps(candidate: Candidate) -> list[Candidate]:
-    """The beginnings of a workflow that stops, each with one more of the steps after it looks."""
+    """Return the beginnings of a workflow that may stop, each one later step longer."""
     first = candidate.first_round
     later = [candidate.steps[: at + 1] for at in range(first, len(candidate))]
     return [Candidate(steps, stops=True) for steps in later if steps[-1].role is not StepRole.SOLVE]
 
 
 def first_answers(candidate: Candidate) -> tuple[CandidateStep, CandidateStep]:
-    """The two steps whose answers it looks at."""
+    """Return the two steps whose answers it compares."""
     one, other = candidate.steps[candidate.first_round - 2 : candidate.first_round]
     return one, other
 
 
 def agreement_features(candidate: Candidate) -> Iterator[tuple[Feature, float]]:
-    """What tells whether two wrong answers agree."""
+    """Yield the features of two wrong answers' agreement."""
     one, other = first_answers(candidate)
     yield ("base", "agree", other.role), 1.0
     yield ("worker", "agree", other.role, other.worker), 1.0
@@ -142,7 +142,7 @@ def _role_features(
 
 
 def changing_role(candidate: Candidate) -> StepRole:
-    """The role that makes its last answer what it is."""
+    """Return the role that determines its last answer."""
     step = candidate.steps[-1]
     if step.role is not StepRole.SOLVE:
         return step.role

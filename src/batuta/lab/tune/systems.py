@@ -1,4 +1,4 @@
-"""From what the search believes to systems: which workflow for which question."""
+"""Builds systems, which assign a workflow to each question, from the search's results."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from batuta.lab.tune.sparse_design import Matrix
 
 ONE_FOR_ALL, BY_GROUP, BY_CELL = "one for all", "by group", "by group and ease"
 _MORE_FOR_A_CALL = 0.01, 0.02, 0.04, 0.08, 0.16
-"""What a call counts as besides, to find workflows of fewer calls."""
+"""Additions to the price of a call, with which workflows of fewer calls are found."""
 _LESS_FOR_A_CALL = 0.0, 0.25, 0.5, 0.75
-"""The shares of what it counted as in the search beyond its least, to find those of more calls."""
+"""Shares of the price's excess over its minimum, with which workflows of more calls are found."""
 _UNKNOWN = 100.0
-"""Subtracted from the worth of a workflow in a group where it was not run on enough questions, so
+"""Subtracted from the worth of a workflow in a group where it did not run on enough questions, so
 that it is chosen there only if nothing else can be run."""
 _SYSTEMS = ONE_FOR_ALL, BY_GROUP, BY_CELL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedSystem:
-    """A selector, and the candidates that its workflows are."""
+    """A selector, and the candidates that its workflows come from."""
 
     name: str
     selector: WorkflowSelector
     library: tuple[Candidate, ...]
     expected: float = 0.0
-    """The share right that the search expects of it, less what its calls must gain."""
+    """The share right that the search expects of it, less the price of its calls."""
     call_weight: float = 0.0
-    """What a call counted as, when it was built."""
+    """The price of a call with which it was built."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
-        """What it runs on each question."""
+        """Return the workflow that it runs on each question."""
         orders = self.selector.orders([task.question for task in tasks])
         return {
             task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
@@ -49,41 +49,40 @@ class TunedSystem:
 
     @property
     def workflows_in_use(self) -> tuple[Candidate, ...]:
-        """The workflows that it runs somewhere."""
+        """The workflows that it runs on some question."""
         first = {int(place) for place in self.selector.rank_glw[:, :, 0].ravel()}
         return tuple(self.library[place] for place in sorted(first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemTable:
-    """What the search found out, from which systems are built."""
+    """The search's results, from which systems are built."""
 
     library: tuple[Candidate, ...]
     worth_gwl: Matrix
-    """The expected worth of each workflow in each cell without counting its calls; below all
-    others if it was not run on enough questions of the group."""
+    """The expected worth of each workflow in each cell, without the price of calls; below all
+    others if it did not run on enough questions of the group."""
     calls_gwl: Matrix
-    """How many it is expected to make there."""
+    """The expected calls of each workflow in each cell."""
     runs_gw: Matrix
-    """The number of questions of each group on which each workflow was run."""
+    """The number of questions of each group on which each workflow ran."""
     weight_g: Matrix
-    """Share of the questions that each group has."""
+    """Each group's share of the questions."""
     call_weight: float
-    """Share right that a further call must gain at least."""
+    """The lowest price of a further call, in share right."""
     grouping: Grouping
     ease_gl: Floats
     title: str = "tuned"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """From the simplest to the finest."""
+        """The names of the systems, from the simplest to the finest."""
         return tuple(_SYSTEMS)
 
     def build(self, name: str, call_weight: float) -> TunedSystem:
-        """The system of that name, with calls weighed so.
+        """Build the system of that name with that price of a call.
 
-        It has the library's workflows in order of merit, so that where the first cannot be run the
-        next one is.
+        It ranks the library's workflows by merit, so that the next one runs where the first cannot.
         """
         merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
         chosen_gwl = self._as_fine_as(name, merit_gwl)
@@ -104,7 +103,7 @@ class SystemTable:
         )
 
     def expect_merit(self, system: TunedSystem) -> float:
-        """Return what the search expects of a system, less what its calls must gain."""
+        """Return the share right that the search expects of a system, less its calls' price."""
         merit_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
         first_gl = system.selector.rank_glw[:, :, 0]
         place_of = [self.library.index(one) for one in system.library]
@@ -118,19 +117,19 @@ class SystemTable:
         return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
 
     def expect_single(self, one: Candidate) -> float:
-        """Return what it expects of one workflow for all questions."""
+        """Return the same as `expect_merit` for one workflow on all questions."""
         place = self.library.index(one)
         merit_gl = self.worth_gwl[:, place] - self.call_weight * self.calls_gwl[:, place]
         return float(np.average(merit_gl.mean(axis=1), weights=self.weight_g))
 
     def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
-        """The least weight with which the system of that name keeps a limit of mean calls.
+        """Return the lowest price of a call with which the system keeps a limit of mean calls.
 
         Args:
-            name: of the system.
-            count_c: questions of each cell, as `count_cells` gives them.
-            most: calls of a question on average, as they are expected.
-            least: the weight is never less.
+            name: the name of the system.
+            count_c: the questions of each cell, as `count_cells` returns them.
+            most: the limit on the expected mean calls of a question.
+            least: the lowest price allowed.
         """
         return find_call_weight(
             self._by_cell(name, self.worth_gwl),
@@ -141,20 +140,20 @@ class SystemTable:
         )
 
     def at_most_calls(self) -> SystemTable:
-        """The same, every workflow with the most calls that it can make."""
+        """Return the table with the most calls that each workflow can make."""
         longest_w = np.array([len(one) for one in self.library], np.float64)
         calls_gwl = np.broadcast_to(longest_w[None, :, None], self.calls_gwl.shape)
         return replace(self, calls_gwl=calls_gwl)
 
     def count_cells(self, tasks: Sequence[Task]) -> Matrix:
-        """How many of the questions are in each cell, and last how many are of a new kind."""
+        """Return the number of questions in each cell, and last of those of a new kind."""
         groups, _, levels = self.worth_gwl.shape
         cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
         place = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
         return np.bincount(place, minlength=groups * levels + 1).astype(np.float64)
 
     def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
-        """How many calls the system is expected to make on each of the questions."""
+        """Return the system's expected calls on each of the questions."""
         over_all = self._over_all(self.calls_gwl)
         assignment = system.assign(tasks)
         found: list[float] = []
@@ -167,7 +166,7 @@ class SystemTable:
         return np.array(found)
 
     def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
-        """A row for each cell, and one for questions of a new kind."""
+        """Return a row for each cell, and one for questions of a new kind."""
         fine_gwl = self._as_fine_as(name, of_gwl)
         rows_cw = fine_gwl.transpose(0, 2, 1).reshape(-1, len(self.library))
         return np.concatenate([rows_cw, self._over_all(of_gwl)[None]])
@@ -183,7 +182,7 @@ class SystemTable:
 
 
 def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> SystemTable:
-    """What the search believes of the workflows that are worth keeping."""
+    """Tabulate the search's estimates for the workflows that are worth keeping."""
     library = _choose_library(search)
     groups = range(len(grouping.names))
     runs_gw = np.array([[search.count_runs(one, group) for one in library] for group in groups])
@@ -202,14 +201,14 @@ def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> Sys
 
 
 def _expected_merit(chosen_by_gwl: Matrix, merit_gwl: Matrix, weights: Matrix) -> float:
-    """What the search expects of those that the first matrix ranks first."""
+    """Return the mean merit of the workflows that the first matrix ranks first."""
     first = chosen_by_gwl.argmax(axis=1)[:, None, :]
     by_group = np.take_along_axis(merit_gwl, first, axis=1).mean(axis=(1, 2))
     return float(np.average(by_group, weights=weights))
 
 
 def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> TunedSystem:
-    """Return the same choosing among single workers only, as batuta-mini does it."""
+    """Restrict a system to single workers, as batuta-mini runs them."""
     kept = [place for place, one in enumerate(system.library) if len(one) == 1]
     number = {place: at for at, place in enumerate(kept)}
     library = tuple(system.library[place] for place in kept)
@@ -235,7 +234,7 @@ def restrict_to_singles(system: TunedSystem, name: str, table: SystemTable) -> T
 
 
 def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -> TunedSystem:
-    """The same choosing, one workflow of it in other words."""
+    """Return the system with one workflow in another wording."""
     library = tuple(after if one == before else one for one in system.library)
     known = system.selector
     selector = WorkflowSelector(
@@ -253,7 +252,7 @@ def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -
 
 
 def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
-    """The selector, its card saying that besides."""
+    """Return the selector with that information in its card."""
     known = system.selector
     return WorkflowSelector(
         title=known.title,
@@ -269,11 +268,11 @@ def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelecto
 
 
 def _choose_library(search: Search) -> tuple[Candidate, ...]:
-    """Choose every cell's winner and every single worker; the others are not worth keeping.
+    """Choose every cell's best workflow and every single worker.
 
-    A workflow wins only where it was run on enough questions, the one for all in every group. Where
-    the mean calls are limited, also those that win where a call counts for more, or for less: what
-    the search weighed it with kept the limit by guesses of its own.
+    A workflow must have run on enough questions of the group, and the one for all in every group.
+    If the mean calls are limited, those that are best at other prices of a call are kept too,
+    because the search's price rests on estimated calls.
     """
     tried = search.tried_anywhere()
     kept = {one for one in tried if len(one) == 1}

@@ -1,16 +1,17 @@
-"""What the outcomes so far say of every workflow in every cell, tried or not, and how surely.
+"""The posterior of every workflow's success in every cell, whether it was tried or not.
 
-Every answering step is a transition: whoever checks finds an answer that is right or wrong and
-leaves one that is right or wrong; whoever decides finds so many right ones of so many; a plan or a
-look-up turns a solver's right or wrong answer into another. Answers on the way are graded, so each
-run of a workflow tells of all its steps, and what a checker mends in one workflow is known in all.
+Every answering step is a transition: a check turns a right or wrong answer into a right or wrong
+one; a decision finds a number of right answers among several; a plan or a look-up changes a
+solver's answer. Intermediate answers are graded too, so each run tells something about all its
+steps, and a checker's effect in one workflow informs all others.
 
-Two logistic regressions with Gaussian priors, in Laplace's approximation. Solvers: a worker, the
-group, the level of ease, and an effect of each question, which solvers share, so that their
-mistakes coincide as they do. Transitions: role and what was found, worker, group, level, whose
-answer it is, and the workflow itself, each less free than the one before: few data are shrunk from
-the pair to the worker, from the group to the whole. A workflow's share right follows by going
-through its steps.
+The model consists of logistic regressions with Gaussian priors, in Laplace's approximation. That of
+solvers has the worker, the group, the level of ease, and an effect of each question that all
+solvers share, which makes their errors correlate. That of transitions has the role and the number
+of right answers read, the worker, the group, the level, the author of the answer, and the workflow
+itself, with ever smaller prior variances, so few data are shrunk towards the more general effect. A
+third one says how often two wrong answers agree. A workflow's share right follows from those of its
+steps.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from batuta.lab.tune.step_features import (
 from batuta.lab.tune.workflow_shares import NODE_WEIGHTS, NODES, WorkflowShares
 
 Cell = tuple[int, int]
-"""A group and a level of ease in it, 0 the hardest."""
+"""A group and a level of ease in it; 0 is the hardest."""
 Trail = tuple[tuple[float | None, ...], bool]
-"""The score of each step, None where it was not run; whether the first two answers agreed."""
+"""The score of each step, None where it did not run; and whether the first two answers agreed."""
 
 _RIGHT = 0.5
 _EFFECTS = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -60,16 +61,17 @@ class Observations:
     trails: dict[str, dict[Candidate, Trail]] = field(
         default_factory=dict[str, dict[Candidate, "Trail"]]
     )
-    """Of workflows that look at their first answers: each step's score, and whether they agreed."""
+    """For workflows that compare their first answers: each step's score, and whether they
+    agreed."""
     changed: dict[str, None] = field(default_factory=dict[str, None])
-    """Questions that have new outcomes, in the order in which they came; who takes them in takes
-    them from here."""
+    """Questions with new outcomes, in order of arrival; `TransitionModel` removes them when it
+    reads them."""
 
     def follow(
         self, question: str, candidate: Candidate, scores: Sequence[float | None], *,
         agreed: bool | None,
     ) -> None:  # fmt: skip
-        """How a workflow that looks at its answers came to its own."""
+        """Record the steps' scores of a workflow that compares its first answers."""
         if agreed is not None and scores:
             self.trails.setdefault(question, {})[candidate] = (tuple(scores), agreed)
             self.changed[question] = None
@@ -77,7 +79,7 @@ class Observations:
     def add(
         self, question: str, candidate: Candidate, score: float, *, on_the_way: bool = False
     ) -> None:
-        """One outcome; one that a longer workflow had on its way gives way to it."""
+        """Record an outcome; an intermediate one never replaces that of the workflow's own run."""
         known = self.scores.setdefault(question, {})
         if not on_the_way or candidate not in known:
             known[candidate] = score
@@ -86,32 +88,32 @@ class Observations:
 
 @dataclass(slots=True)
 class _Outcomes:
-    """The outcomes of one question: the row of a regression, and the score."""
+    """The outcomes of one question, as pairs of a regression's row and a score."""
 
     solved: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     changed: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     agreed: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
 
     def clear(self) -> None:
-        """Forgets them."""
+        """Remove all outcomes."""
         for each in (self.solved, self.changed, self.agreed):
             each.clear()
 
 
 @final
 class TransitionModel:
-    """The posterior, given outcomes and which question is in which cell."""
+    """The posterior, given the outcomes and the cell of each question."""
 
     def __init__(
         self, seen: Observations, cells: Mapping[str, Cell], levels: int, *, effect: float = 1.0
     ) -> None:
-        """Looks at the outcomes; `fit` takes them in, then and later.
+        """Start from the outcomes; `fit` reads those that come later.
 
         Args:
-            seen: outcomes; those of questions without a cell are left out.
-            cells: each question's.
-            levels: of ease.
-            effect: standard deviation of the questions' effects, to begin with.
+            seen: the outcomes; those of questions without a cell are ignored.
+            cells: the cell of each question.
+            levels: the number of levels of ease.
+            effect: the initial standard deviation of the questions' effects.
         """
         self.levels = levels
         self.effect = effect
@@ -124,14 +126,14 @@ class TransitionModel:
         self._cells = cells
         self._outcomes: dict[str, _Outcomes] = {}
         seen.changed |= dict.fromkeys(seen.scores)
-        self._foreseen: WorkflowShares | None = None
+        self._shares: WorkflowShares | None = None
 
     def fit(self, *, seed: int = 0, tunes: bool = False) -> None:
-        """The posterior of all outcomes so far.
+        """Fit the posterior to all outcomes so far.
 
         Args:
-            seed: of its draws.
-            tunes: whether to ask anew how much the solvers' mistakes coincide.
+            seed: the seed of its draws.
+            tunes: whether to choose the standard deviation of the questions' effects again.
         """
         self._take_changes()
         found = self._outcomes.values()
@@ -148,7 +150,7 @@ class TransitionModel:
         self.steps.draw()
         self.agrees.fit(*agreed, seed + 2)
         self.agrees.draw()
-        self._foreseen = WorkflowShares(
+        self._shares = WorkflowShares(
             steps=self.steps,
             solvers=self.solvers,
             agrees=self.agrees,
@@ -171,13 +173,13 @@ class TransitionModel:
     def _add_trail(
         self, known: _Outcomes, candidate: Candidate, trail: Trail, *, cell: Cell
     ) -> None:
-        """What a workflow that looks at its answers tells of its later steps."""
+        """Add the later steps' outcomes of a workflow that compares its first answers."""
         scores, agreed = trail
         first, level = candidate.first_round, float(self.level_l[cell[1]])
-        begun = scores[first - 2 : first]
-        if None in begun:
+        first_scores = scores[first - 2 : first]
+        if None in first_scores:
             return
-        if all(one is not None and one < _RIGHT for one in begun):
+        if all(one is not None and one < _RIGHT for one in first_scores):
             row = self.agrees.row(
                 first_answers(candidate), lambda: agreement_features(candidate), 0.0
             )
@@ -232,14 +234,14 @@ class TransitionModel:
             self.solvers.fit(row, score, seed, effect[question])
             right = apply_sigmoid(self.solvers.log_odds()[row] + effect[question])
             weight = np.maximum(right * (1 - right), 0.01)
-            pull = add_up(question, score - right, len(effect)) - effect / deviation**2
+            gradient = add_up(question, score - right, len(effect)) - effect / deviation**2
             own = add_up(question, weight, len(effect)) + 1 / deviation**2
-            effect = effect + pull / own
+            effect = effect + gradient / own
 
     def _likelihood(
         self, deviation: float, solved: tuple[Places, Places, Matrix], seed: int
     ) -> float:
-        """Of the solvers' outcomes, for that deviation of the questions' effects."""
+        """Return the solvers' log-likelihood for that deviation of the questions' effects."""
         self._fit_solvers(deviation, solved, seed)
         row, question, score = solved
         at_nodes = self.solvers.log_odds()[row][:, None] + deviation * NODES[None, :]
@@ -250,20 +252,20 @@ class TransitionModel:
         return float((np.log(np.exp(each - peak[:, None]) @ NODE_WEIGHTS) + peak).sum())
 
     def draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """The share right of each candidate at each level, for each draw: (s, c, l)."""
+        """Draw the share right of each candidate at each level: (s, c, l)."""
         return self._fitted.draw_shares(candidates, group)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """How often its first two answers are expected to agree, at each level."""
+        """Return how often its first two answers are expected to agree, at each level."""
         return self._fitted.agreement(candidate, group)
 
     @property
     def _fitted(self) -> WorkflowShares:
-        assert self._foreseen is not None  # noqa: S101 - fitted before
-        return self._foreseen
+        assert self._shares is not None  # noqa: S101 - fitted before
+        return self._shares
 
 
 def _as_arrays(outcomes: Sequence[tuple[int, float]]) -> tuple[Places, Matrix]:
-    """The rows and the scores."""
+    """Return the rows and the scores as arrays."""
     row, score = zip(*outcomes, strict=True) if outcomes else ((), ())
     return np.array(row, np.intp), np.array(score, np.float64)

@@ -1,7 +1,7 @@
 """One tuning from its questions to its recommendation, stage by stage.
 
-All decisions follow from the replies and the settings alone; a tuning that was killed begins
-again, reads from its journal what it has paid for, and comes to the same end.
+All decisions follow from the replies and the settings alone; a tuning that was killed starts again,
+reads the calls that it paid from its journal, and ends with the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from batuta.lab.tune.systems import tabulate_systems
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
-    """All stages up to the last that is wanted.
+    """Run all stages up to the last one wanted.
 
     Raises:
         ConfigError: no worker answers, or the budget is too small to begin.

@@ -1,7 +1,7 @@
-"""The share right that is expected of a workflow, by going through its steps.
+"""The expected share right of a workflow, computed from its steps.
 
-For each draw of what is unknown, at each level of ease, and for each of a few effects that a
-question may have on all who solve it.
+It is computed for each posterior draw, each level of ease, and each of a few effects that a
+question may have on all its solvers.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from batuta.lab.tune.step_features import (
 )
 
 NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
-"""Effects of a question on all who solve it, in standard deviations, and how much each counts."""
+"""Nodes of the questions' effects on all solvers, in standard deviations, and their weights."""
 NODE_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 Situation = tuple[Candidate, Found]
-"""A workflow, of whose last step is asked how it turns out, and what that step found."""
+"""A workflow, and how many right answers its last step reads: the condition of one probability."""
 
 
 @final
 class WorkflowShares:
-    """What the regressions, as they are fitted now, say of every workflow."""
+    """The expected shares of workflows under the current fit of the regressions."""
 
     def __init__(
         self, *, steps: LogisticRegression, solvers: LogisticRegression,
         agrees: LogisticRegression, level_l: Matrix, effect: float,
     ) -> None:  # fmt: skip
-        """Takes the regressions, fitted and drawn.
+        """Store the regressions, fitted and drawn.
 
         Args:
-            steps: how steps turn out.
-            solvers: how often workers alone are right.
-            agrees: how often two wrong answers agree.
-            level_l: what each level of ease counts as.
-            effect: standard deviation of the questions' effects.
+            steps: the regression of steps' outcomes.
+            solvers: the regression of single workers' outcomes.
+            agrees: the regression of the agreement of two wrong answers.
+            level_l: the value of each level of ease.
+            effect: the standard deviation of the questions' effects.
         """
         self._steps = steps
         self._solvers = solvers
@@ -62,7 +62,7 @@ class WorkflowShares:
         self._agreement: dict[tuple[Candidate, int], Matrix] = {}
 
     def draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """The share right of each candidate at each level, for each draw: (s, c, l)."""
+        """Return the share right of each candidate at each level, for each draw: (s, c, l)."""
         new = [one for one in candidates if (one, group) not in self._shares]
         if new:
             self._predict_steps(new, group)
@@ -72,13 +72,13 @@ class WorkflowShares:
         return np.stack([self._shares[one, group] for one in candidates], axis=1)
 
     def agreement(self, candidate: Candidate, group: int) -> Matrix:
-        """How often its first two answers are expected to agree, at each level."""
+        """Return how often its first two answers are expected to agree, at each level."""
         self._predict_steps([candidate], group)
         self._at_nodes(candidate, group)
         return (self._agreement[candidate, group] @ NODE_WEIGHTS).mean(axis=0)
 
     def _predict_steps(self, candidates: Sequence[Candidate], group: int) -> None:
-        """The chances of all their steps at once."""
+        """Predict the probabilities of all their steps together."""
         wanted = {
             (step, found, group): None for one in candidates for step, found in find_situations(one)
         }
@@ -95,7 +95,7 @@ class WorkflowShares:
             self._chances[key] = chance[:, :, None]
 
     def _at_nodes(self, candidate: Candidate, group: int) -> Matrix:
-        """The chance of a right answer for each draw, level and effect of the question."""
+        """Return the probability of a right answer for each draw, level and question effect."""
         key = candidate, group
         known = self._nodes.get(key)
         if known is None:
@@ -103,9 +103,10 @@ class WorkflowShares:
         return known
 
     def _compute_stopping(self, candidate: Candidate, group: int) -> Matrix:
-        """The chance of a right answer of a workflow that looks at its first two answers.
+        """Return the probability of a right answer of a workflow that may stop after two answers.
 
-        Two right answers agree; a right and a wrong one differ; of two wrong ones it is learned.
+        Two right answers agree, a right and a wrong one differ, and the agreement of two wrong ones
+        is estimated by a regression.
         """
         none, right, wrong, both = self._begin_answers(candidate, group)
         plain, _ = self._agrees.predict([agreement_features(candidate)])
@@ -115,35 +116,38 @@ class WorkflowShares:
         third = candidate.steps[candidate.first_round].role is StepRole.SOLVE
         solvers = candidate.of_role(StepRole.SOLVE)
         if len(solvers) == 1:
-            good, bad = right, none + wrong
+            right_share, wrong_share = right, none + wrong
         elif is_tie_break(candidate.steps):
             chance = self._at_nodes(Candidate(candidate.steps[-1:]), group)
-            good = (none + right + wrong) * chance
-            bad = (none + right + wrong) - good
+            right_share = (none + right + wrong) * chance
+            wrong_share = (none + right + wrong) - right_share
         else:
             counts = [none, right + wrong]
             if third:
                 counts = self._count_third(candidate, (none, right, wrong), group)
-            good, bad = self._decide_counts(candidate, counts, group, len(solvers))
+            right_share, wrong_share = self._decide_counts(candidate, counts, group, len(solvers))
         for step in later_steps(candidate):
             if step.steps[-1].role is StepRole.CHECK:
                 kept = self._step_chance(step, (1, 1), group)
-                mended = self._step_chance(step, (0, 1), group)
-                good, bad = good * kept + bad * mended, good * (1 - kept) + bad * (1 - mended)
-        return both + good
+                corrected = self._step_chance(step, (0, 1), group)
+                right_share, wrong_share = (
+                    right_share * kept + wrong_share * corrected,
+                    right_share * (1 - kept) + wrong_share * (1 - corrected),
+                )
+        return both + right_share
 
     def _begin_answers(
         self, candidate: Candidate, group: int
     ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-        """How likely of the first two answers none, the second, the first, both are right."""
+        """Return the chances that neither, only the second, only the first, both are right."""
         prepared = candidate.steps[: candidate.first_round - 2]
         one, other = first_answers(candidate)
         a = self._at_nodes(Candidate((*prepared, one)), group)
         if other.role is StepRole.CHECK:
             both_steps = Candidate((*prepared, one, other))
             kept = self._step_chance(both_steps, (1, 1), group)
-            mended = self._step_chance(both_steps, (0, 1), group)
-            return (1 - a) * (1 - mended), (1 - a) * mended, a * (1 - kept), a * kept
+            corrected = self._step_chance(both_steps, (0, 1), group)
+            return (1 - a) * (1 - corrected), (1 - a) * corrected, a * (1 - kept), a * kept
         if other == one:
             nothing = np.zeros_like(a)
             return 1 - a, nothing, nothing, a
@@ -152,13 +156,13 @@ class WorkflowShares:
         return 1 - a - b + both, b - both, a - both, both
 
     def _count_third(
-        self, candidate: Candidate, begun: tuple[Matrix, Matrix, Matrix], group: int
+        self, candidate: Candidate, first_two: tuple[Matrix, Matrix, Matrix], group: int
     ) -> list[Matrix]:
-        """The chances of 0, 1 and 2 right answers of three, after two that differ.
+        """Return the probabilities of 0, 1 and 2 right answers of three, after two that differ.
 
-        A worker that is asked again is right where it was right before.
+        A worker that is asked again is right if it was right before.
         """
-        none, right, wrong = begun
+        none, right, wrong = first_two
         one, other, third = candidate.of_role(StepRole.SOLVE)
         if third.worker == other.worker:
             return [none, wrong, right]
@@ -171,16 +175,16 @@ class WorkflowShares:
     def _decide_counts(
         self, candidate: Candidate, counts: Sequence[Matrix], group: int, many: int
     ) -> tuple[Matrix, Matrix]:
-        """The chances of a right and of a wrong answer of whoever decides."""
+        """Return the probabilities of a right and of a wrong decision."""
         step = next(s for s in later_steps(candidate) if s.steps[-1].role is StepRole.DECIDE)
-        good = sum(
+        right_share = sum(
             share * self._step_chance(step, (right, many), group)
             for right, share in enumerate(counts)
         )
-        return np.asarray(good), sum(counts) - np.asarray(good)
+        return np.asarray(right_share), sum(counts) - np.asarray(right_share)
 
     def _step_chance(self, candidate: Candidate, found: Found, group: int) -> Matrix:
-        """The chance that the last step's answer is right, for each draw and level: (s, l, 1)."""
+        """Return the probability that the last step is right for each draw and level: (s, l, 1)."""
         return self._chances[candidate, found, group]
 
     def _compute_at_nodes(self, candidate: Candidate, group: int) -> Matrix:
@@ -210,7 +214,7 @@ class WorkflowShares:
 
 @lru_cache(maxsize=2**15)
 def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
-    """All that must be foreseen of steps, to foresee the candidate."""
+    """Return all conditional probabilities of steps that the candidate's share needs."""
     if candidate.stops:
         return tuple(dict.fromkeys(_find_after_look(candidate)))
     inputs, many = inputs_of(candidate), len(inputs_of(candidate))
@@ -222,13 +226,13 @@ def find_situations(candidate: Candidate) -> tuple[Situation, ...]:
 def _find_after_look(candidate: Candidate) -> Iterator[Situation]:
     prepared = candidate.steps[: candidate.first_round - 2]
     one, other = first_answers(candidate)
-    begun = [Candidate((*prepared, one))]
+    first_two = [Candidate((*prepared, one))]
     if other.role is StepRole.CHECK:
         both = Candidate((*prepared, one, other))
         yield from ((both, (1, 1)), (both, (0, 1)))
     else:
-        begun.append(Candidate((*prepared, other)))
-    for first in begun:
+        first_two.append(Candidate((*prepared, other)))
+    for first in first_two:
         yield from find_situations(first)
     many = len(candidate.of_role(StepRole.SOLVE))
     for step in later_steps(candidate):
@@ -239,12 +243,12 @@ def _find_after_look(candidate: Candidate) -> Iterator[Situation]:
 
 
 def _both_right(a: Matrix, b: Matrix, *, shares_plan: bool) -> Matrix:
-    """How likely two solvers are both right; those who read one plan err together half the time."""
+    """Return the probability that two solvers are both right, more if they read one plan."""
     return 0.5 * (a * b + np.minimum(a, b)) if shares_plan else a * b
 
 
 def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) -> list[Matrix]:
-    """The chance that so many answers are right, from 0 on; each chance counts for some answers."""
+    """Return the probabilities of 0, 1, … right answers; each chance counts for so many answers."""
     apart = _count_apart(chances)
     if not shares_plan or len(chances) == 1:
         return apart
@@ -253,7 +257,7 @@ def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) ->
     order = np.argsort(-ordered, axis=0)
     sizes = np.array([by for _, by in chances])
     above, right = np.ones_like(apart[0]), np.zeros(apart[0].shape, np.intp)
-    for place in order:  # whoever is right oftener is right wherever the next is
+    for place in order:  # a less reliable worker is right only where a more reliable one is
         chance = np.take_along_axis(ordered, place[None], axis=0)[0]
         for many in range(len(together)):
             together[many] += np.where(right == many, above - chance, 0.0)
