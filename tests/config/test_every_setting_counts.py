@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import batuta
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
+from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
     ConductorSetting,
@@ -118,6 +119,16 @@ LIMITS = {
     "deadline_s": 7,
     "unknown_price": {"input": 1, "output": 1},
 }
+PRESET_LIMITS = {name: value for name, value in LIMITS.items() if name != "unknown_price"}
+PRESET = {
+    "conductor": "vote",
+    "workflow": "flow.txt",
+    "baseline": "moa",
+    "workers": ["a"],
+    "limits": {"max_steps": 2},
+    "effort": "low",
+    "description": "Mine.",
+}
 RESILIENCE = {
     "step_timeout_s": 9,
     "hedge_s": 2,
@@ -190,6 +201,21 @@ def single_cases():
         )
     explore = {"share": 0.1, "usd_per_day": 1}
     yield "mini.explore", with_setting(), with_setting(mini={"explore": explore})
+    for name, value in PRESET.items():
+        kind = {} if name in {"conductor", "workflow", "baseline"} else {"conductor": "vote"}
+        made = {"conductor": "best"} if name in {"conductor", "workflow", "baseline"} else kind
+        yield (
+            f"models.{name}",
+            with_setting(models={"x": made}),
+            with_setting(models={"x": kind | {name: value}}),
+        )
+    for name, value in PRESET_LIMITS.items():
+        limited = {"conductor": "vote", "limits": {name: value}}
+        yield (
+            f"models.limits.{name}",
+            with_setting(models={"x": {"conductor": "vote"}}),
+            with_setting(models={"x": limited}),
+        )
     yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
@@ -208,12 +234,14 @@ def test_every_setting_has_a_case():
         **{name: Settings.model_fields[name].annotation for name in ("limits", "mini", "ultra")},
         "sampling": WorkerSetting.model_fields["sampling"].annotation,
         "deployments": DeploymentSetting,
+        "models": PresetSetting,
+        "models.limits": PresetLimits,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
     elsewhere = {"server", "answer_cache", "oidc", "moderation", "baselines"}
     assert set(Settings.model_fields) == (
-        (tables.keys() - {"sampling", "deployments"}) | elsewhere | {"aliases"}
+        (tables.keys() - {"sampling", "deployments", "models.limits"}) | elsewhere | {"aliases"}
     )
 
 
@@ -339,6 +367,8 @@ async def load(file, folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "card").mkdir(exist_ok=True)
     ConductorCard(name="mine", rendering=PromptOptions()).write(folder / "card")
+    flow = 'model_id = ["a"]\nsubtasks = ["x"]\naccess_list = [[]]'
+    (folder / "flow.txt").write_text(flow)
     path = folder / "batuta.toml"
     path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in file.items()))
     options = ServeOptions(

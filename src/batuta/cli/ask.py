@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 
 from batuta.cli import json_output
 from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import LIMITS_PANEL, OUTPUT_PANEL, JsonOutput, PoolOptions
+from batuta.cli.options import LIMITS_PANEL, OUTPUT_PANEL, POOL_PANEL, JsonOutput, PoolOptions
 from batuta.cli.run_display import (
     RunDisplay,
     describe_access,
@@ -24,8 +24,17 @@ from batuta.cli.run_display import (
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config, store_target
 from batuta.config.loaded import rounds_notes
-from batuta.config.served_systems import ServedSystem, ultra_of
-from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
+from batuta.config.served_systems import ServedSystem, choose_system
+from batuta.core import (
+    MAX_ROUNDS,
+    MAX_STEPS,
+    Limits,
+    MalformedPlan,
+    Outcome,
+    Question,
+    Run,
+    Sampling,
+)
 from batuta.core.formatting import format_cost, format_count
 from batuta.engine import RunHooks
 from batuta.errors import ConfigError, StoreError
@@ -89,6 +98,13 @@ class AskOutput:
 class AskCommandOptions:
     """The options of `batuta ask`."""
 
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Who answers: batuta-ultra, batuta-mini, or a [models.NAME] of the settings.",
+            rich_help_panel=POOL_PANEL,
+        ),
+    ] = None
     plan: Annotated[
         bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
     ] = False
@@ -142,11 +158,10 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
     async with HttpTransport() as http:
         pool = options.pool
         config = await load_config(http, pool=pool.pool, conductor=pool.conductor)
-        ultra = ultra_of(config)
-        system = replace(ultra, limits=options.limits.change(ultra.limits))
+        system = _choose_system(config, options)
         notes = list(config.notes)
         if options.limits.rounds is not None:
-            notes += rounds_notes(config.conductor, system.limits.rounds, "--rounds")
+            notes += rounds_notes(system.conductor, system.limits.rounds, "--rounds")
         write_error("".join(f"{note}\n" for note in dict.fromkeys(notes)))
         asked = _AskedQuestion(text=text, options=options, config=config, system=system)
         if options.plan:
@@ -160,6 +175,22 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
     return EXIT_CODES.get(run.outcome, 0)
 
 
+def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
+    """The system that is asked, within the command's limits and those of its effort.
+
+    Raises:
+        ConfigError: there is none of that name, or a conductor is named beside it.
+    """
+    if options.model and options.pool.conductor:
+        raise ConfigError("--conductor has no effect beside --model, which names who answers")
+    system = choose_system(config, options.model)
+    if system.effort is not None:
+        from batuta.gateway.serving.effort import narrow_system  # noqa: PLC0415 - few need it
+
+        system = narrow_system(system, system.effort)
+    return replace(system, limits=options.limits.change(system.limits))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AskedQuestion:
     """A question and the system that answers it."""
@@ -169,11 +200,21 @@ class _AskedQuestion:
     config: LoadedConfig
     system: ServedSystem
 
+    @property
+    def question(self) -> Question:
+        """The text, with the effort of the system that is asked."""
+        return replace(Question.of(self.text), sampling=Sampling(effort=self.system.effort))
+
+    @property
+    def headline(self) -> str:
+        """Which workers there are, and who conducts them."""
+        return f"{self.config.source} · conductor {self.system.conductor.name}"
+
     async def conduct(self, display: RunDisplay) -> Run:
         """Return the run; one that is interrupted is stored before the interruption goes on."""
         try:
             return await self.system.answer(
-                Question.of(self.text),
+                self.question,
                 self.config.clients,
                 seed=self.options.seed,
                 dry_run=self.options.plan,
@@ -188,8 +229,8 @@ class _AskedQuestion:
 
 async def _run_question(asked: _AskedQuestion) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
-    console, config = open_console(stderr=True), asked.config
-    display = RunDisplay(f"{config.source} · conductor {config.conductor.name}")
+    console = open_console(stderr=True)
+    display = RunDisplay(asked.headline)
     if asked.options.output.json:
         return await asked.conduct(display)
     if console.is_terminal:
@@ -236,8 +277,7 @@ async def _store_run(run: Run) -> None:
 
 async def _print_plan(asked: _AskedQuestion) -> int:
     """A dry run: what the conductor wrote, and what it is expected to take."""
-    config = asked.config
-    run = await asked.conduct(RunDisplay(config.source))
+    run = await asked.conduct(RunDisplay(asked.config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:
         write_error(f"batuta: no workflow: {run.error}\n")
@@ -249,7 +289,7 @@ async def _print_plan(asked: _AskedQuestion) -> int:
         write_error(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
     flow = planned.workflow
     console = open_console()
-    console.print(f"[dim]{config.source} · conductor {config.conductor.name}[/dim]")
+    console.print(f"[dim]{asked.headline}[/dim]")
     table = workflow_table()
     for index, step in enumerate(flow.steps):
         tokens = f"~{expected.steps[index].total:,}"

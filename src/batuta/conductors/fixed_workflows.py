@@ -31,6 +31,18 @@ SOLVE = "Solve the task step by step and give the answer."
 PLAN = "Plan how to solve the task: list the steps, do not carry them out."
 FOLLOW_PLAN = "Solve the task by following the plan."
 VERIFY = "Check the solution step by step, correct what is wrong, and give the final answer."
+COMPARE = (
+    "Compare the answers. Write one JSON object with three lists of short sentences: `agreements`, "
+    "`contradictions` (say which answer is right, and why) and `gaps` that no answer fills."
+)
+FUSE = (
+    "Write the best answer to the task from the answers and from what was found in comparing them."
+)
+CRITICISE = (
+    "Criticise the answer: list what is wrong, unsupported or missing in it, the worst first. "
+    "Do not write another answer."
+)
+REVISE = "Write the final answer: correct what the criticism is right about, and keep the rest."
 DECIDE = "Compare the solutions and give the answer that most of them support."
 
 
@@ -161,6 +173,50 @@ def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
         "plan-solve-verify",
         sequential_chain((PLAN, FOLLOW_PLAN, VERIFY), worker_ids).build_workflow,
     )
+
+
+def panel_fusion(panel: int = 3) -> FixedConductor:
+    """The best workers answer at the same time, the best one compares them and then writes.
+
+    The panel has as many members as the pool has workers, three at most.
+    """
+
+    def write(pool: Pool) -> Workflow:
+        ranked = [worker.id for worker in pool.ranked()]
+        answers = tuple(Step(subtask="", worker=worker) for worker in ranked[:panel])
+        seen = tuple(range(len(answers)))
+        judge = Step(subtask=COMPARE, worker=ranked[0], access=seen)
+        writer = Step(subtask=FUSE, worker=ranked[0], access=(*seen, len(seen)))
+        return Workflow((*answers, judge, writer))
+
+    return FixedConductor("fusion", write)
+
+
+def revised_by_critique() -> FixedConductor:
+    """The best worker answers, the second best says what is wrong, and the best one revises."""
+
+    def write(pool: Pool) -> Workflow:
+        author, *others = (worker.id for worker in pool.ranked())
+        return Workflow(
+            (
+                Step(subtask="", worker=author),
+                Step(subtask=CRITICISE, worker=others[0] if others else author, access=(0,)),
+                Step(subtask=REVISE, worker=author, access=(0, 1)),
+            )
+        )
+
+    return FixedConductor("critique", write)
+
+
+def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
+    """That workflow for every question; a pool without one of its workers cannot run it."""
+
+    def write(pool: Pool) -> Workflow:
+        for step in workflow.steps:
+            _known_worker_id(step.worker, pool)
+        return workflow
+
+    return FixedConductor(name, write)
 
 
 def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedConductor:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from batuta.conductors.fixed_workflows import (
     best_single_worker,
+    panel_fusion,
     parallel_vote,
     plan_solve_verify,
+    revised_by_critique,
     single_worker,
     worker_chain,
 )
@@ -23,7 +25,13 @@ from batuta.errors import ConfigError
 
 PROMPTED = "prompted/"
 """What the name of a conductor that is prompted begins with."""
-FIXED = {"best": best_single_worker, "plan-solve-verify": plan_solve_verify, "vote": parallel_vote}
+FIXED = {
+    "best": best_single_worker,
+    "critique": revised_by_critique,
+    "fusion": panel_fusion,
+    "plan-solve-verify": plan_solve_verify,
+    "vote": parallel_vote,
+}
 """Conductors that write the same workflow for every question."""
 _SINGLE = "single/"
 _CHAIN = "chain/"

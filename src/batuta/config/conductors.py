@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider
@@ -67,6 +67,14 @@ class ConductorOpener:
         if spec and conductor_worker(opened):
             check_sampling(spec, self._own_sampling(), "conductor")
         return opened
+
+    def over(self, pool: Pool, name: str) -> Conductor:
+        """The conductor of that name over a part of the pool, by any worker of the whole.
+
+        Raises:
+            ConfigError: there is none, or its folder cannot be used.
+        """
+        return self.named(name) if name in self.pool else replace(self, pool=pool).named(name)
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
         """Return if each option of [conductor] belongs to one of these conductors, else raise.

@@ -21,8 +21,11 @@ from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
 from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
+from batuta.config.preset_settings import PresetLimits
+from batuta.config.presets import open_presets
 from batuta.config.settings import (
     LimitsSetting,
+    ResilienceSetting,
     ServerSetting,
     Settings,
 )
@@ -35,7 +38,7 @@ from batuta.config.workers import (
     program_spec,
     worker_spec,
 )
-from batuta.core import Conductor, Limits, Pool, Price, Worker
+from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
@@ -270,8 +273,7 @@ def _build_config(
 ) -> LoadedConfig:
     pool, embedders = _split_pool(source, specs)
     resilience = settings.resilience
-    breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
-    health = {spec.worker.id: WorkerHealth(breaking) for spec in specs}
+    health = _watch_workers(specs, resilience)
     shared = _shared_limits(settings.server, http, environ, processes)
     if shared is None and processes > 1:
         specs = divide_limits(specs, processes)
@@ -289,8 +291,9 @@ def _build_config(
     health[CONDUCTOR] = opener.health
     ultra = opener.ultra(conductor or settings.ultra.name)
     mini = opener.named(settings.mini.name) if settings.mini.name else None
+    presets = open_presets(settings.models, opener, _file_limits(settings.limits))
     if conductor is None:  # who names another one on the command line changes the file's for once
-        opener.check_options(filter(None, (ultra, mini)))
+        opener.check_options(filter(None, (ultra, mini, *(each.conductor for each in presets))))
     return LoadedConfig(
         source=source,
         pool=pool,
@@ -300,6 +303,7 @@ def _build_config(
         mini=mini,
         explore=settings.mini.explore,
         notes=_setting_notes(settings, ultra, named=conductor is not None),
+        presets=presets,
         aliases=Aliases(settings.aliases),
         embedders=embedders,
         health=health,
@@ -312,6 +316,13 @@ def _build_config(
         moderation=open_moderation(settings.moderation, http, environ),
         oidc=settings.oidc,
     )
+
+
+def _watch_workers(
+    specs: tuple[WorkerSpec, ...], resilience: ResilienceSetting
+) -> dict[WorkerId, WorkerHealth]:
+    breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
+    return {spec.worker.id: WorkerHealth(breaking) for spec in specs}
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
@@ -344,6 +355,11 @@ def _run_limits(setting: LimitsSetting) -> Limits:
         seconds=setting.deadline_s,
         unknown=Price(**setting.unknown_price.model_dump()),
     )
+
+
+def _file_limits(setting: LimitsSetting) -> PresetLimits:
+    """The limits that a preset's own must not exceed."""
+    return PresetLimits(**setting.model_dump(include=set(PresetLimits.model_fields)))
 
 
 def _answering_terms(settings: Settings) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.aliases import Aliases
+from batuta.config.presets import Preset
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
@@ -41,6 +42,8 @@ class LoadedConfig:
     """The folder of the cascade that is served."""
     checker: str | None = None
     """The worker that checks its answers."""
+    presets: tuple[Preset, ...] = ()
+    """The models of the settings' own."""
     aliases: Aliases = Aliases()
     """The names that stand for served models."""
     embedders: tuple[Worker, ...] = ()

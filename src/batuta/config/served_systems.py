@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from batuta.conductors import best_single_worker
 from batuta.config.loaded import LoadedConfig
+from batuta.config.presets import Preset
 from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
 from batuta.core import (
     MAX_ROUNDS,
@@ -24,7 +25,9 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import ModelConductor, needed_rounds
+from batuta.core.suggestions import suggest_names
 from batuta.engine import RunHooks, RunSettings, conduct
+from batuta.errors import ConfigError
 
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
@@ -43,6 +46,8 @@ class ServedSystem:
     """The most rounds that a request may ask for."""
     direct: bool = False
     """True if requests go straight to a single worker."""
+    effort: str | None = None
+    """The effort of a question that names none; None: the workers' own."""
     settings: RunSettings = DEFAULT_SETTINGS
 
     async def answer(
@@ -141,6 +146,32 @@ def mini_system(
     )
 
 
+def preset_system(
+    preset: Preset,
+    conductor: Conductor,
+    limits: Limits,
+    max_rounds: int | None = None,
+    *,
+    settings: RunSettings = DEFAULT_SETTINGS,
+) -> ServedSystem:
+    """Make the system that answers as a preset with a conductor.
+
+    Args:
+        preset: the settings of it.
+        conductor: its own.
+        limits: what a run of any model may spend.
+        max_rounds: as the settings say for all models; see `ultra_system`.
+        settings: how runs are executed.
+    """
+    own = preset.narrow(limits)
+    rounds = preset.limits.max_rounds or max_rounds
+    system = ultra_system(preset.pool, conductor, own, rounds, settings=settings)
+    if preset.direct:
+        own = replace(own, steps=1, rounds=1)
+        system = replace(system, limits=own, max_rounds=1, direct=True)
+    return replace(system, name=preset.name, effort=preset.effort)
+
+
 def ultra_of(config: LoadedConfig) -> ServedSystem:
     """Make the system that answers as `batuta-ultra` by these settings."""
     return ultra_system(
@@ -148,5 +179,38 @@ def ultra_of(config: LoadedConfig) -> ServedSystem:
         config.conductor,
         config.limits,
         config.max_rounds,
-        settings=RunSettings(timeouts=config.timeouts, guardrails=config.guardrails),
+        settings=_run_settings(config),
     )
+
+
+def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
+    """Make the system of that name by these settings: one that is conducted, or a preset.
+
+    Args:
+        config: the settings.
+        name: None: batuta-ultra.
+
+    Raises:
+        ConfigError: there is none of that name, or a baseline answers under it.
+    """
+    if name is None or name == ULTRA_MODEL:
+        return ultra_of(config)
+    if name == MINI_MODEL:
+        return mini_system(config.pool, config.mini, config.limits, settings=_run_settings(config))
+    preset = next((each for each in config.presets if each.name == name), None)
+    if preset is None:
+        known = (ULTRA_MODEL, MINI_MODEL, *(each.name for each in config.presets))
+        raise ConfigError(f"there is no model {name!r}; {suggest_names(name, known)}")
+    if preset.conductor is None:
+        raise ConfigError(f"{name} is the baseline {preset.baseline}, which only a server answers")
+    return preset_system(
+        preset,
+        preset.conductor,
+        config.limits,
+        config.max_rounds,
+        settings=_run_settings(config),
+    )
+
+
+def _run_settings(config: LoadedConfig) -> RunSettings:
+    return RunSettings(timeouts=config.timeouts, guardrails=config.guardrails)

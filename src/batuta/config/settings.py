@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from batuta.config.aliases import LONGEST_NAME
+from batuta.config.preset_settings import PresetSetting
 from batuta.config.settings_file import StrictModel
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
@@ -285,6 +286,8 @@ class Settings(StrictModel):
     ultra: SystemSetting = SystemSetting()
     aliases: dict[AliasName, str] = Field(default={})
     """Served models by the names, or patterns with `*` and `?`, that stand for them."""
+    models: dict[str, PresetSetting] = Field(default={})
+    """Models of one's own, by their names."""
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()
@@ -295,7 +298,7 @@ class Settings(StrictModel):
     policies: tuple[GuardrailSetting, ...] = ()
 
     def resolve_folders(self, folder: Path) -> Settings:
-        """The same with folders of trained conductors and selectors as seen from here.
+        """The same with workflows and trained conductors and selectors as seen from here.
 
         Args:
             folder: where the file lies; a folder that is not below it is looked for from here.
@@ -305,6 +308,10 @@ class Settings(StrictModel):
             there = folder / name if name else None
             return str(there) if there and is_policy(there) else name
 
+        def placed(preset: PresetSetting) -> PresetSetting:
+            flow = preset.workflow and str(folder / preset.workflow)
+            return preset.model_copy(update={"conductor": seen(preset.conductor), "workflow": flow})
+
         conductor = self.conductor
         named = {"worker": seen(conductor.worker), "card": seen(conductor.card) or ""}
         return self.model_copy(
@@ -313,6 +320,7 @@ class Settings(StrictModel):
                 "mini": MiniSetting.model_construct(
                     conductor=seen(self.mini.name), explore=self.mini.explore
                 ),
+                "models": {name: placed(each) for name, each in self.models.items()},
                 "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
             }
         )

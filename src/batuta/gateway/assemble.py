@@ -58,6 +58,7 @@ from batuta.gateway.serving.models import (
     embedding_models,
     served_models,
 )
+from batuta.gateway.serving.presets import preset_models
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
@@ -121,10 +122,16 @@ class ServeOptions:
         folder, checker = self.cascade or config.cascade, self.checker or config.checker
         learned = open_learned_methods(config.pool, outcomes, folder, checker)
         methods = baseline_models(config.pool, limits, learned)
+        presets = preset_models(config.presets, limits, config.max_rounds, learned)
         return Catalogue(
             pool=config.pool,
             clients=config.clients,
-            models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
+            models=(
+                *models,
+                *presets,
+                *methods,
+                *embedding_models(config.embedders, limits.unknown),
+            ),
             unavailable_models=unavailable_baselines(learned),
             aliases=config.aliases,
             page_context=PageContext(

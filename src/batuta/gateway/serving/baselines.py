@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from batuta.core import Limits, Pool
+from batuta.core.suggestions import suggest_names
 from batuta.engine.solver import Solver
+from batuta.errors import ConfigError
 from batuta.gateway.serving.models import Outcomes, ServedModel
 from batuta.plugins import open_plugin, plugin_names
 
@@ -78,7 +80,7 @@ def baseline_models(
     built = {name: partial(_open_built, name) for name in plugin_names("baseline")}
     taught = {name: partial(learned.open, name) for name in learned.names} if learned else {}
     return tuple(
-        _served_later(name, method, pool, limits) for name, method in (built | taught).items()
+        method_model(name, method, pool, limits) for name, method in (built | taught).items()
     )
 
 
@@ -92,6 +94,29 @@ def unavailable_baselines(learned: LearnedMethods | None = None) -> dict[str, st
     }
 
 
+def find_method(
+    name: str, pool: Pool, limits: Limits, learned: LearnedMethods | None
+) -> ServedModel:
+    """The method of that name over a pool.
+
+    Args:
+        name: without `baseline/`.
+        pool: the workers.
+        limits: the most a run may spend.
+        learned: as in `baseline_models`.
+
+    Raises:
+        ConfigError: there is none, or nothing here teaches it.
+    """
+    found = {one.name: one for one in baseline_models(pool, limits, learned)}
+    if (model := found.get(BASELINE_PREFIX + name)) is not None:
+        return model
+    if (needed := unavailable_baselines(learned).get(BASELINE_PREFIX + name)) is not None:
+        raise ConfigError(f"the baseline {name} is not served: {needed}")
+    known = suggest_names(name, (one.removeprefix(BASELINE_PREFIX) for one in found))
+    raise ConfigError(f"there is no baseline {name!r}; {known}")
+
+
 def _open_built(name: str) -> Solver:
     def use(opened: OpenMethod) -> Solver:
         return opened(name)
@@ -99,7 +124,7 @@ def _open_built(name: str) -> Solver:
     return open_plugin("baseline", name, use)
 
 
-def _served_later(
+def method_model(
     name: str, method: Callable[[], Solver], pool: Pool, limits: Limits
 ) -> ServedModel:
     """Describe a method without loading it."""

@@ -12,9 +12,10 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from batuta.conductors import best_single_worker
+from batuta.config.served_systems import ServedSystem
 from batuta.core import Limits, Pool, Price, Worker
 from batuta.core.conductor import needed_rounds
-from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.models import ServedModel, model_of_system
 from batuta.usage import ASSUMED_PRICE
 
 
@@ -87,6 +88,17 @@ def pool_for_effort(word: str, served: ServedModel, allowed: Pool) -> Pool:
     if not _has_conductor(served):
         return allowed
     return cheapest_workers(allowed, EFFORTS[word].pool_share, served.limits.unknown)
+
+
+def narrow_system(system: ServedSystem, word: str) -> ServedSystem:
+    """Return the system as a request of that effort is answered by it."""
+    served = model_of_system(system)
+    return replace(
+        system,
+        conductor=model_for_effort(word, served).conductor or system.conductor,
+        pool=pool_for_effort(word, served, system.pool),
+        limits=limits_for_effort(word, served),
+    )
 
 
 def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:

@@ -70,6 +70,8 @@ class ServedModel:
     """Rounds that a caller may ask for; `limits.rounds` are run unasked."""
     embeds: bool = False
     """True if it turns texts into vectors and answers no question."""
+    effort: str | None = None
+    """The effort of a request that names none; None: the workers' own."""
     explore: ExploreOptions | None = None
     """The alternatives that it may try beside what it believes best; None for none."""
     load: Callable[[], Solver] | None = None
@@ -138,13 +140,13 @@ def served_models(
         max_rounds: as the settings say; None: as the conductor needs.
     """
     limits = ultra if isinstance(mini_conductor, ModelConductor) else mini
-    small = _served_model(mini_system(pool, mini_conductor, limits))
+    small = model_of_system(mini_system(pool, mini_conductor, limits))
     if mini_conductor is None:
         text = f"The best worker of the pool, {pool.ranked()[0].id}, without a workflow."
         small = replace(small, description=text)
     models = [replace(small, explore=explore)]
     if conductor is not None:
-        models.append(_served_model(ultra_system(pool, conductor, ultra, max_rounds)))
+        models.append(model_of_system(ultra_system(pool, conductor, ultra, max_rounds)))
     models += [
         ServedModel(
             name=f"{WORKER_PREFIX}{worker.id}",
@@ -182,7 +184,7 @@ def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedM
     )
 
 
-def _served_model(system: ServedSystem) -> ServedModel:
+def model_of_system(system: ServedSystem) -> ServedModel:
     """Return the system as it is served under its name."""
     return ServedModel(
         name=system.name,
@@ -193,6 +195,7 @@ def _served_model(system: ServedSystem) -> ServedModel:
         fallback=system.settings.fallback,
         description=_describe_conductor(system.conductor, system.pool),
         max_rounds=system.max_rounds,
+        effort=system.effort,
     )
 
 

@@ -99,6 +99,15 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
     return served
 
 
+def _with_effort(call: ParsedCall, effort: str) -> ParsedCall:
+    """The call with that effort, unless it names one."""
+    sampling = call.question.sampling
+    if sampling.effort is not None:
+        return call
+    sampling = replace(sampling, effort=effort)
+    return replace(call, question=replace(call.question, sampling=sampling))
+
+
 @final
 class CallPreparer:
     """Says what each call is run with."""
@@ -120,6 +129,8 @@ class CallPreparer:
             APIError: it asks for what there is not, or what its caller may not have.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
+        if served.effort is not None:
+            call = _with_effort(call, served.effort)
         options, question = call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"

@@ -1,0 +1,152 @@
+"""Models of the settings' own, `[models.NAME]`: what answers under the name, and on which terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from batuta.conductors.fixed_workflows import named_workflow
+from batuta.config.conductors import ConductorOpener
+from batuta.config.preset_settings import PresetLimits, PresetSetting
+from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
+from batuta.config.worker_settings import EffortWord
+from batuta.core import MAX_STEPS, AcceptedAnswer, Conductor, Limits, Pool, WorkerId
+from batuta.core.suggestions import suggest_names
+from batuta.errors import ConfigError, WorkflowError
+from batuta.language import parse_workflow
+
+_Number = TypeVar("_Number", int, float)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
+_TAKEN = ("worker/", "baseline/")
+_LARGEST_FILE = 100_000
+"""Characters of a workflow's file at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A model of the settings' own, opened over its workers."""
+
+    name: str
+    conductor: Conductor | None
+    """The conductor that answers; None: the baseline does."""
+    baseline: str | None
+    pool: Pool
+    is_part: bool = False
+    """Whether its pool is named, and may be a part of all workers."""
+    limits: PresetLimits
+    direct: bool = False
+    """Whether a single worker is passed through."""
+    effort: EffortWord | None = None
+    description: str = ""
+
+    def narrow(self, limits: Limits) -> Limits:
+        """Return the limits with the preset's own in place of those that are less strict."""
+        own = self.limits
+        return Limits(
+            steps=min(own.max_steps or limits.steps, limits.steps),
+            rounds=min(own.max_rounds or limits.rounds, limits.rounds),
+            tokens=_stricter_limit(own.max_tokens, limits.tokens),
+            usd=_stricter_limit(own.max_cost_usd, limits.usd),
+            seconds=_stricter_limit(own.deadline_s, limits.seconds),
+            unknown=limits.unknown,
+        )
+
+
+def open_presets(
+    settings: Mapping[str, PresetSetting],
+    opener: ConductorOpener,
+    limits: PresetLimits,
+) -> tuple[Preset, ...]:
+    """Open every preset over its part of the pool.
+
+    Args:
+        settings: the presets by their names.
+        opener: opens conductors over the whole pool.
+        limits: those of the whole file.
+
+    Raises:
+        ConfigError: one cannot be used; the sentence names it.
+    """
+    return tuple(_open_preset(name, each, opener, limits) for name, each in settings.items())
+
+
+def _open_preset(
+    name: str, setting: PresetSetting, opener: ConductorOpener, limits: PresetLimits
+) -> Preset:
+    where = f"models.{name[:100]}"
+    _check_name(where, name)
+    _check_within(where, setting.limits, limits)
+    try:
+        pool = _select_workers(setting, opener.pool)
+        conductor = _open_conductor(setting, opener, pool, limits)
+    except (ConfigError, WorkflowError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    kind = setting.conductor or ""
+    return Preset(
+        name=name,
+        conductor=conductor,
+        baseline=setting.baseline,
+        pool=pool,
+        is_part=bool(setting.workers),
+        limits=setting.limits,
+        direct=kind == "best" or kind.startswith("single/"),
+        effort=setting.effort,
+        description=setting.description,
+    )
+
+
+def _check_name(where: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        reason = "a name has up to 100 letters, digits and . _ : @ / - and begins with a letter"
+        raise ConfigError(f"{where}: {reason} or digit")
+    if name in {MINI_MODEL, ULTRA_MODEL} or name.startswith(_TAKEN):
+        raise ConfigError(f"{where}: another model has that name; choose another")
+
+
+def _check_within(where: str, own: PresetLimits, limits: PresetLimits) -> None:
+    """Return if no limit of the preset is above that of the file, where it would bind nothing."""
+    for field in PresetLimits.model_fields:
+        wanted, most = getattr(own, field), getattr(limits, field)
+        if wanted is not None and most is not None and wanted > most:
+            raise ConfigError(f"{where}.limits.{field} must be at most {most:g}, as in [limits]")
+
+
+def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:
+    for worker in setting.workers:
+        if worker not in pool:
+            known = suggest_names(worker, (one.id for one in pool))
+            raise ConfigError(f"there is no worker {worker!r}; {known}")
+    return pool.subset(map(WorkerId, setting.workers)) if setting.workers else pool
+
+
+def _open_conductor(
+    setting: PresetSetting, opener: ConductorOpener, pool: Pool, limits: PresetLimits
+) -> Conductor | None:
+    """The conductor of the preset; None: it has a baseline."""
+    if setting.workflow:
+        most = setting.limits.max_steps or limits.max_steps or MAX_STEPS
+        return _read_workflow(Path(setting.workflow), pool, most)
+    return None if setting.conductor is None else opener.over(pool, setting.conductor)
+
+
+def _read_workflow(path: Path, pool: Pool, most_steps: int) -> Conductor:
+    """The conductor that writes the workflow of that file for every question."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path} cannot be read: {reason}") from None
+    if len(text) > _LARGEST_FILE:
+        raise ConfigError(f"{path} is too long for a workflow")
+    flow = parse_workflow(text, pool, max_steps=most_steps)
+    assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
+    return named_workflow(f"workflow/{path.stem}", flow)
+
+
+def _stricter_limit(own: _Number | None, other: _Number | None) -> _Number | None:
+    if own is None or other is None:
+        return other if own is None else own
+    return min(own, other)
