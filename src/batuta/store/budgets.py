@@ -93,7 +93,8 @@ class Budgets:
         self._seen: dict[str, tuple[float, float]] = {}
         """The last expiry of each reservation of another process, and when it was first seen."""
         self._reaping = anyio.Lock(fast_acquire=True)
-        self._is_failing = False
+        self._failing: set[str] = set()
+        """The pieces of background work whose last try failed: each is warned of once."""
 
     async def reserve(
         self,
@@ -308,8 +309,8 @@ class Budgets:
                 with anyio.CancelScope(shield=True):
                     if self._clock() >= due:
                         due = self._clock() + self._lease / 3
-                        await self._try(self._renew_and_reap)
-                    await self._try(self._tidy)
+                        await self._try("renewal", self._renew_and_reap)
+                    await self._try("leases", self._tidy)
                 await self._rest(max(0.0, due - self._clock()))
         finally:
             self._ended.set()
@@ -317,7 +318,7 @@ class Budgets:
     async def _rest(self, seconds: float) -> None:
         """Wait so long at most; while leases are used only until they may have to be given back."""
         if self._leases.is_active:
-            with anyio.move_on_after(min(seconds, _FAILURE_PAUSE if self._is_failing else _PAUSE)):
+            with anyio.move_on_after(min(seconds, _FAILURE_PAUSE if self._failing else _PAUSE)):
                 await self._closing.wait()
             return
         if self._closing.is_set():
@@ -334,18 +335,17 @@ class Budgets:
 
     async def give_back_leases(self) -> None:
         """Gives back what this process has taken beforehand; what fails ends with its lease."""
-        await self._try(self._leases.give_back)
+        await self._try("leases", self._leases.give_back)
 
-    async def _try(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _try(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except (StoreError, *DATABASE_ERRORS) as error:
-            if not self._is_failing:
+            if name not in self._failing:
                 _LOG.warning("budgets: %s", error)
-            self._is_failing = True
+            self._failing.add(name)
         else:
-            self._reaping = anyio.Lock(fast_acquire=True)
-        self._is_failing = False
+            self._failing.discard(name)
 
     async def _renew_and_reap(self) -> None:
         await self.renew(time())
