@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from batuta import errors
 from batuta.errors import ConfigError, ExecutorError, LimitReachedError, StoreError
@@ -59,12 +60,22 @@ def ray_cluster():
         yield ray
 
 
+@pytest.fixture(scope="module")
+def ray_executor(ray_cluster):
+    """One pair of actors for all laws: what ended one piece of work must not disturb the next."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(open_executor("ray", 2)) as found,
+    ):
+        yield found
+
+
 @pytest.fixture(params=["local", "ray"])
 async def executor(request):
     if request.param == "ray":
-        request.getfixturevalue("ray_cluster")
-    workers = 2 if request.param == "ray" else None
-    async with open_executor(request.param, workers) as found:
+        yield request.getfixturevalue("ray_executor")
+        return
+    async with open_executor("local") as found:
         yield found
 
 
