@@ -5,13 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TRIES = Path(__file__).parent / "pattern_tries.py"
-SECONDS = 900
+SECONDS = 280
 
 
-@pytest.mark.timeout(SECONDS + 30)
 def test_every_pattern_is_linear_in_what_strangers_write():
     tried = subprocess.run(
         [sys.executable, TRIES], capture_output=True, text=True, timeout=SECONDS, check=False
