@@ -437,7 +437,7 @@ def tiny(tmp_path_factory, asked):
                        positions=4096)  # fmt: skip
     drafts = cycle(PREFILL + draft for draft in DRAFTS)
     pairs = zip(cycle(prompts[:7]), drafts, strict=False)  # each prompt meets each draft
-    warm = WarmupSettings(steps=110, batch=4, learning_rate=6e-3, prompt_weight=0.0)
+    warm = WarmupSettings(steps=110, batch=2, learning_rate=6e-3, prompt_weight=0.0)
     losses: list[float] = []
     fit_warmup(model, tokenizer, pairs, warm, on_step=lambda step, loss: losses.append(loss.shown))
     assert losses[-1] < 0.06, "all four drafts are likely: which one is left open only"
@@ -446,7 +446,9 @@ def tiny(tmp_path_factory, asked):
     return folder
 
 
-@pytest.mark.parametrize("recipe", [FULL, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(FULL, marks=pytest.mark.long), LORA], ids=["full", "lora"]
+)
 async def test_first_steps_call_every_dialect_and_grade_what_came_of_it(
     recipe, tiny, asked, tmp_path, monkeypatch
 ):
