@@ -216,6 +216,11 @@ def single_cases():
             with_setting(models={"x": {"conductor": "vote"}}),
             with_setting(models={"x": limited}),
         )
+    yield (
+        "sessions.conduct_auxiliary",
+        with_setting(),
+        with_setting(sessions={"conduct_auxiliary": True}),
+    )
     yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
@@ -231,7 +236,10 @@ def test_every_setting_has_a_case():
         "conductor": ConductorSetting,
         "resilience": ResilienceSetting,
         "policies": GuardrailSetting,
-        **{name: Settings.model_fields[name].annotation for name in ("limits", "mini", "ultra")},
+        **{
+            name: Settings.model_fields[name].annotation
+            for name in ("limits", "mini", "ultra", "sessions")
+        },
         "sampling": WorkerSetting.model_fields["sampling"].annotation,
         "deployments": DeploymentSetting,
         "models": PresetSetting,
@@ -401,7 +409,7 @@ async def observe(file, folder, monkeypatch):
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
          config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker, config.explore,
-         catalogue.models, catalogue.aliases),
+         catalogue.models, catalogue.aliases, catalogue.conducts_auxiliary),
         set(),
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
 from batuta.config.preset_settings import PresetLimits
 from batuta.config.presets import open_presets
 from batuta.config.settings import (
+    ConductorSetting,
     LimitsSetting,
     ResilienceSetting,
     ServerSetting,
@@ -278,15 +279,14 @@ def _build_config(
     if shared is None and processes > 1:
         specs = divide_limits(specs, processes)
     clients = open_worker_clients(specs, http, health, shared=shared, environ=environ)
-    drafts = settings.conductor
     opener = ConductorOpener(
         pool=pool,
         clients=clients,
-        setting=drafts,
+        setting=settings.conductor,
         http=http,
         specs={spec.worker.id: spec for spec in specs},
         environ=environ,
-        health=WorkerHealth(BreakerPolicy(drafts.breaker_questions, drafts.breaker_pause_s)),
+        health=_watch_drafts(settings.conductor),
     )
     health[CONDUCTOR] = opener.health
     ultra = opener.ultra(conductor or settings.ultra.name)
@@ -303,6 +303,7 @@ def _build_config(
         mini=mini,
         explore=settings.mini.explore,
         notes=_setting_notes(settings, ultra, named=conductor is not None),
+        sessions=settings.sessions,
         presets=presets,
         aliases=Aliases(settings.aliases),
         embedders=embedders,
@@ -323,6 +324,10 @@ def _watch_workers(
 ) -> dict[WorkerId, WorkerHealth]:
     breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
     return {spec.worker.id: WorkerHealth(breaking) for spec in specs}
+
+
+def _watch_drafts(setting: ConductorSetting) -> WorkerHealth:
+    return WorkerHealth(BreakerPolicy(setting.breaker_questions, setting.breaker_pause_s))
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:

@@ -11,7 +11,13 @@ from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
-from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
+from batuta.config.settings import (
+    AnswerCacheSetting,
+    ExploreSetting,
+    OidcSetting,
+    ServerSetting,
+    SessionsSetting,
+)
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
 from batuta.engine import TimeoutPolicy
@@ -42,6 +48,8 @@ class LoadedConfig:
     """The folder of the cascade that is served."""
     checker: str | None = None
     """The worker that checks its answers."""
+    sessions: SessionsSetting = SessionsSetting()
+    """How the sessions of coding agents are served."""
     presets: tuple[Preset, ...] = ()
     """The models of the settings' own."""
     aliases: Aliases = Aliases()

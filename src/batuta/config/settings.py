@@ -274,6 +274,13 @@ class AnswerCacheSetting(StrictModel):
         return self
 
 
+class SessionsSetting(StrictModel):
+    """How the sessions of coding agents are served; see docs/sessions.md."""
+
+    conduct_auxiliary: bool = False
+    """Whether also what agents ask for themselves, such as titles, is conducted."""
+
+
 AliasName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
@@ -286,6 +293,7 @@ class Settings(StrictModel):
     ultra: SystemSetting = SystemSetting()
     aliases: dict[AliasName, str] = Field(default={})
     """Served models by the names, or patterns with `*` and `?`, that stand for them."""
+    sessions: SessionsSetting = SessionsSetting()
     models: dict[str, PresetSetting] = Field(default={})
     """Models of one's own, by their names."""
     limits: LimitsSetting = LimitsSetting()

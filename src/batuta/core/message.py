@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
@@ -23,6 +24,7 @@ class Role(StrEnum):
 
 _TAGS = (("image", VISION), ("file", FILES), ("audio", AUDIO))
 """The tag of who can be shown a part of that kind."""
+_REMINDERS = re.compile(r"(?:\s*+<system-reminder>.*?</system-reminder>)++\s*+", re.DOTALL)
 HOUR_MARK = "1h"
 """The mark of what is to be cached for an hour and not for five minutes."""
 
@@ -234,6 +236,13 @@ class Question:
         """The text of the last user message, or of the last message if no user spoke."""
         spoken = [message for message in self.messages if message.role is Role.USER]
         return (spoken or self.messages)[-1].text
+
+    @property
+    def title(self) -> str:
+        """The same for lists of runs: without the reminders that coding agents write before it."""
+        text = self.text
+        before = _REMINDERS.match(text)
+        return (text[before.end() :] if before else text) or text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "conductor": sql_text(header.conductor),
         "outcome": run.outcome.value,
         "error_code": _optional_text(run.error_code),
-        "question_preview": sql_text(header.question.text[:PREVIEW_CHARACTERS])
+        "question_preview": sql_text(header.question.title[:PREVIEW_CHARACTERS])
         if entry.content
         else "",
         "answer_preview": _optional_text(run.answer and run.answer[:PREVIEW_CHARACTERS])

@@ -105,12 +105,12 @@ def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -
     """Return that share of the pool, the cheapest first; equal prices stay together."""
     if share >= 1:
         return pool
-    prices = sorted(_token_price(worker, unknown) for worker in pool)
+    prices = sorted(token_price(worker, unknown) for worker in pool)
     dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
-    return Pool(tuple(worker for worker in pool if _token_price(worker, unknown) <= dearest))
+    return Pool(tuple(worker for worker in pool if token_price(worker, unknown) <= dearest))
 
 
-def _token_price(worker: Worker, unknown: Price) -> Decimal:
+def token_price(worker: Worker, unknown: Price) -> Decimal:
     """Return the price of a million tokens, read and written alike."""
     price = worker.price or unknown
     return price.input + price.output

@@ -264,6 +264,8 @@ class Catalogue:
     """Models that could be served, and what to do for it."""
     aliases: Aliases = Aliases()
     """The names that stand for served models."""
+    conducts_auxiliary: bool = False
+    """Whether also what coding agents ask for themselves, such as titles, is conducted."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How workers do, for those that are watched."""

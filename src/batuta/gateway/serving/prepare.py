@@ -29,6 +29,7 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     permitted_workers,
 )
+from batuta.gateway.serving.auxiliary_requests import answer_alone, auxiliary_kind
 from batuta.gateway.serving.capabilities import (
     capable_workers,
     check_choices,
@@ -99,10 +100,10 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
     return served
 
 
-def _with_effort(call: ParsedCall, effort: str) -> ParsedCall:
-    """The call with that effort, unless it names one."""
+def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
+    """The call with that effort, if there is one and the call names none."""
     sampling = call.question.sampling
-    if sampling.effort is not None:
+    if effort is None or sampling.effort is not None:
         return call
     sampling = replace(sampling, effort=effort)
     return replace(call, question=replace(call.question, sampling=sampling))
@@ -129,8 +130,7 @@ class CallPreparer:
             APIError: it asks for what there is not, or what its caller may not have.
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
-        if served.effort is not None:
-            call = _with_effort(call, served.effort)
+        call = _with_effort(call, served.effort)
         options, question = call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
@@ -152,10 +152,14 @@ class CallPreparer:
             options.check_workflow(pool, limits)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
+        served = self._kept_on(served, call.question, pool, caller)
+        if (kind := self._find_auxiliary(call, served)) is not None:
+            served = answer_alone(served, kind, question, pool)
+            limits = replace(limits, steps=1, rounds=1)
         return PreparedCall(
             call=call,
             caller=caller,
-            served_model=self._kept_on(served, call.question, pool, caller),
+            served_model=served,
             pool=pool,
             limits=limits,
             clients=self._catalogue.clients,
@@ -180,6 +184,12 @@ class CallPreparer:
             reason = "a policy checks the output, and sees only the answer."
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
+
+    def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
+        """What an agent asks for itself of a model that conducts; None: it is to be conducted."""
+        if served.conductor is None or served.direct or self._catalogue.conducts_auxiliary:
+            return None
+        return auxiliary_kind(call)
 
     def _kept_on(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller

@@ -81,7 +81,7 @@ class PageRun:
         self.tenant = tenant
         """The tenant that owns the run; never the admin's None, as the admin starts no runs."""
         self.model = prepared.served_model.name
-        self.question = prepared.call.question.text
+        self.question = prepared.call.question.title
         self.size = _count_characters(prepared.call.question)
         self.started = time()
         self.is_stopped = False

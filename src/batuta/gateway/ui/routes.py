@@ -109,7 +109,9 @@ def _list_routes(
     ]
 
 
-async def _redirect_home(_: Request) -> Response:
+async def _redirect_home(request: Request) -> Response:
+    if request.method == "HEAD":  # an agent's look whether somebody is there
+        return Response()
     return RedirectResponse("/ui/", 307)
 
 

@@ -1,0 +1,102 @@
+"""Requests that coding agents send for themselves: titles, topic checks, probes, compactions. Pure.
+
+Each is known by its form alone, as the agents send it, and by so much of it that what a person
+asks is not taken for one. Words that a person writes are looked at only where the agent itself
+writes them: in system messages and at the beginning of a message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batuta.conductors import FixedConductor
+from batuta.core import Message, Pool, Price, Question, Request, Role, Step, Worker, Workflow
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.core.worker import PROGRAM
+from batuta.gateway.serving.effort import token_price
+from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.parsed_call import ParsedCall
+
+TITLE = "a title"
+TOPIC_CHECK = "a topic check"
+QUOTA_PROBE = "a quota probe"
+COMPACTION = "a compaction"
+
+_TITLE_REQUEST = "Generate a title for this conversation:"
+"""The first message of opencode's request for a title, whole."""
+_TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
+_COMPACTION = "You are performing a CONTEXT CHECKPOINT COMPACTION."
+"""The beginning of the last message of Codex's request for a summary of the conversation."""
+_LONGEST_PROBE = 16
+"""Characters of a probe's only message at most."""
+_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+
+
+def auxiliary_kind(call: ParsedCall) -> str | None:
+    """What an agent wants for itself by this call; None: it is somebody's question.
+
+    A call that says how it is to be conducted is no auxiliary request.
+    """
+    question, options = call.question, call.options
+    if question.tools or call.embeds or options.workflow is not None or options.dry_run:
+        return None
+    said = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
+    if not said:
+        return None
+    if _wants_title(question, said):
+        return TITLE
+    if _is_probe(question, said):
+        return QUOTA_PROBE
+    if said[-1].role is Role.USER and said[-1].text.startswith(_COMPACTION):
+        return COMPACTION
+    if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
+        return TOPIC_CHECK
+    return None
+
+
+def _wants_title(question: Question, said: list[Message]) -> bool:
+    """Tell whether a title is wanted, as opencode and Claude Code ask for it."""
+    first = said[0]
+    if first.role is not Role.USER:
+        return False
+    if len(said) > 1 and len(first.text) <= len(_TITLE_REQUEST) + 2:
+        return first.text.strip() == _TITLE_REQUEST
+    form = question.response_format
+    fields = form.schema.get("properties") if form else None
+    if not isinstance(fields, dict) or fields.keys() != {"title"}:
+        return False
+    thinks = question.sampling.effort != "none"
+    return not thinks and len(said) == 1 and first.text.lstrip().startswith("<session>")
+
+
+def _is_probe(question: Question, said: list[Message]) -> bool:
+    """Tell whether one token is wanted of next to nothing, to see whether the key works."""
+    sampling = question.sampling
+    if sampling.max_tokens != 1 or sampling.logprobs is not None or len(question.messages) > 1:
+        return False
+    return not said[0].attachments and len(said[0].text) <= _LONGEST_PROBE
+
+
+def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool) -> ServedModel:
+    """The model with the cheapest worker in its conductor's place, called once.
+
+    Args:
+        served: a model that conducts.
+        kind: what the request is, as `auxiliary_kind` says.
+        question: what is asked.
+        pool: the workers that may answer.
+    """
+    worker = _cheapest_worker(question, pool, served.limits.unknown)
+    flow = Workflow((Step(subtask="", worker=worker.id),))
+    name = f"{kind}: answered by {worker.id}, not conducted"
+    return replace(
+        served, conductor=FixedConductor(name, lambda _: flow), direct=True, explore=None
+    )
+
+
+def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
+    """The cheapest model whose window holds the question; of equals the best."""
+    models = [worker for worker in pool.ranked() if PROGRAM not in worker.tags]
+    size = estimate_request_tokens(Request(messages=question.messages))
+    fitting = [one for one in models if one.context_window is None or one.context_window > size]
+    return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))
