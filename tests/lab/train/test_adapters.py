@@ -208,7 +208,9 @@ class TestServing:
         load_policy(str(path.parent), None)
 
     @pytest.mark.parametrize("base", ["nobody/nothing", None, "", 7])
-    def test_a_model_that_is_not_here_is_said(self, adapters, base):
+    def test_a_model_that_is_not_here_is_said(self, adapters, base, monkeypatch):
+        # the hub's library would wait for the network, again and again for 45 seconds
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         folder, _ = adapters
         path = folder / "adapter_config.json"
         path.write_text(

@@ -143,6 +143,7 @@ def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sa
     assert (moved - wanted).norm() < 0.02 * wanted.norm()
 
 
+@pytest.mark.long
 def test_two_processes_end_where_one_has_no_second_round(tmp_path, warm):
     """Four groups of which one is a second round: the second process has none."""
     two = told(tmp_path, warm, "transformers").model_copy(update={"recursion": SHARE})

@@ -56,7 +56,7 @@ def draw_table(rng):
 
 
 @given(st.integers(0, 10**6), st.floats(1.0, 5.0), st.floats(0.0, 0.3), st.sampled_from((ONE_FOR_ALL, BY_CELL)))  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=25, deadline=None)
 async def test_on_the_questions_of_the_selection_it_asks_no_more_than_the_limit(
     seed, most, least, name
 ):

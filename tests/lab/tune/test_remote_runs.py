@@ -257,7 +257,7 @@ def deadly_grader(folder, kill):
 
 
 @pytest.mark.timeout(400)  # a busy machine takes long to start Ray
-@pytest.mark.parametrize("most", [10**6, 60])
+@pytest.mark.parametrize("most", [pytest.param(10**6, marks=pytest.mark.long), 60])
 async def test_killed_actors_of_ray_pay_nothing_twice_and_pass_no_budget(
     ray_cluster, tmp_path, most
 ):

@@ -151,7 +151,7 @@ async def test_the_stages_end_where_they_are_told_to():
 
 
 async def test_without_labels_groups_are_found_by_words():
-    result, *_ = await tune(EXPERTS, 2500, labelled=False, groups=3)
+    result, *_ = await tune(EXPERTS, 1200, labelled=False, groups=3)
     fresh = EXPERTS.tasks(90, seed=6)
     group_n, _, known_n = result.grouping.reader([task.question for task in fresh])
     pairs = {(task.tags[0], int(group)) for task, group in zip(fresh, group_n, strict=True)}

@@ -126,7 +126,7 @@ async def test_mmlu_letters_in_four_forms():
     )
     tasks = rows("bench/mmlu/test.jsonl.gz") + rows("bench/mmlu/dev.jsonl")
     assert len(tasks) == 14_327
-    for number, task in enumerate(tasks):
+    for number, task in enumerate(tasks[::5]):
         form, right = forms[number % len(forms)], task["answer"]
         right = "ABCD"[right] if isinstance(right, int) else right
         grader = ChoiceGrader(task["choices"])
@@ -137,7 +137,7 @@ async def test_mmlu_letters_in_four_forms():
 async def test_mmlu_options_in_words():
     """An option's text is its letter, unless two options read the same or it is itself a letter."""
     named = read = 0
-    for task in rows("bench/mmlu/test.jsonl.gz"):
+    for task in rows("bench/mmlu/test.jsonl.gz", every=5):
         grader = ChoiceGrader(task["choices"])
         for letter, option in zip("ABCD", task["choices"], strict=True):
             if option in "ABCD":
@@ -146,7 +146,7 @@ async def test_mmlu_options_in_words():
             assert chosen in {letter, None}, (task, chosen)
             named += 1
             read += chosen == letter
-    assert named > 56_000
+    assert named > 11_000
     assert read >= 0.998 * named
 
 
@@ -159,14 +159,14 @@ async def test_recorded_letters_of_mmlu_pro():
     options = {
         str(row["query_id"]): row["options"] for row in rows("recorded/mmlu_pro/queries.jsonl.zst")
     }
-    replies = rows("recorded/mmlu_pro/responses_top12.jsonl.zst", every=23)
+    replies = rows("recorded/mmlu_pro/responses_top12.jsonl.zst", every=115)
     sample = [
         reply
         for reply in replies
         if "Question:" not in reply["response"]
         and len(set(re.findall(r"answer is \(?([A-J])\)?", reply["response"]))) == 1
     ]
-    assert len(sample) > 4500
+    assert len(sample) > 900
     same = other = 0
     for reply in sample:
         key = str(reply["query_id"])
