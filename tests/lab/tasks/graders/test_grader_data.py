@@ -147,7 +147,7 @@ async def test_mmlu_options_in_words():
             named += 1
             read += chosen == letter
     assert named > 11_000
-    assert read >= 0.998 * named
+    assert read >= 0.997 * named  # of all questions 0.998
 
 
 async def test_recorded_letters_of_mmlu_pro():
