@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import batuta
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
+from batuta.config.plan_rule_settings import PlanRuleSetting
 from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
@@ -142,6 +143,18 @@ POLICY = {
     "action": "block",
     "fail_closed": False,
 }
+PLAN_RULE_KINDS = {
+    "max_parallel": 2,
+    "no_self_check": True,
+    "needs_check": True,
+    "forbid_workers": ["b"],
+}
+PLAN_RULE = {
+    "name": "other",
+    "when": {"tenant": "acme", "tag": "patient"},
+    "says": "Not so.",
+    **PLAN_RULE_KINDS,
+}
 READ_BY_THE_SERVER = (ServerSetting, AnswerCacheSetting, OidcSetting, ModerationSetting)
 """Tables whose settings go one by one to the parts of a server: each must be read somewhere."""
 
@@ -199,6 +212,16 @@ def single_cases():
             with_setting(policies=[policy]),
             with_setting(policies=[policy | {name: other}]),
         )
+    rule = {"name": "r", "needs_check": True}
+    for name, value in PLAN_RULE.items():
+        kind = {"needs_check": False} if name in PLAN_RULE_KINDS else {}
+        usual = {"no_self_check": True, "needs_check": False} if name == "needs_check" else {}
+        other = {"no_self_check": False} if name == "needs_check" else kind
+        yield (
+            f"plan_rules.{name}",
+            with_setting(plan_rules=[rule | usual]),
+            with_setting(plan_rules=[rule | other | {name: value}]),
+        )
     explore = {"share": 0.1, "usd_per_day": 1}
     yield "mini.explore", with_setting(), with_setting(mini={"explore": explore})
     for name, value in PRESET.items():
@@ -236,6 +259,7 @@ def test_every_setting_has_a_case():
         "conductor": ConductorSetting,
         "resilience": ResilienceSetting,
         "policies": GuardrailSetting,
+        "plan_rules": PlanRuleSetting,
         **{
             name: Settings.model_fields[name].annotation
             for name in ("limits", "mini", "ultra", "sessions")
@@ -408,7 +432,7 @@ async def observe(file, folder, monkeypatch):
     config, catalogue = await load(file, folder, monkeypatch)
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
-         config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker, config.explore,
+         config.health, config.timeouts, config.guardrails, config.plan_rules, config.max_rounds, config.checker, config.explore,
          catalogue.models, catalogue.aliases, catalogue.conducts_auxiliary),
         set(),
     )  # fmt: skip

@@ -38,6 +38,7 @@ from batuta.core import (
 from batuta.core.formatting import format_cost, format_count
 from batuta.engine import RunHooks
 from batuta.errors import ConfigError, StoreError
+from batuta.language.plan_rules import read_tag
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_output
 
@@ -109,9 +110,24 @@ class AskCommandOptions:
         bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
     ] = False
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag of the question, for rules for plans; repeat.")
+    ] = None
     output: AskOutput
     pool: PoolOptions
     limits: LimitOptions
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the question.
+
+        Raises:
+            ConfigError: one is no tag.
+        """
+        try:
+            return tuple(map(read_tag, self.tag or ()))
+        except ValueError as error:
+            raise ConfigError(f"--tag: {error}") from None
 
     @property
     def stores(self) -> bool:
@@ -214,7 +230,7 @@ class _AskedQuestion:
         """Return the run; one that is interrupted is stored before the interruption goes on."""
         try:
             return await self.system.answer(
-                self.question,
+                replace(self.question, tags=self.options.tags),
                 self.config.clients,
                 seed=self.options.seed,
                 dry_run=self.options.plan,

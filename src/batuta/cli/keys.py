@@ -110,6 +110,15 @@ class KeyLimits:
         ),
     ] = None
 
+    tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag",
+            help="A tag that all its questions have, for rules for plans; repeat.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
+
     def named(self) -> dict[str, Any]:
         """Return the limits that were given, as `read_permissions` takes them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -329,6 +338,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
         ("models", policy.models),
         ("workers", policy.workers_allow),
         ("not the workers", policy.workers_deny),
+        ("tags", policy.tags),
     )
     parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]

@@ -19,10 +19,12 @@ from batuta.cli.run_display import print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
+from batuta.config.served_systems import LOCAL_TENANT
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
 from batuta.core.formatting import format_cost, format_seconds
-from batuta.engine import RunHooks, conduct
+from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
+from batuta.language.plan_rules import NO_RULES
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
@@ -179,7 +181,7 @@ async def _load_run(run_id: str, target: str) -> Run:
 async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
     old = await _load_run(run_id, store_target())
     step_runs = ReplayConductor(old)
-    header = old.header
+    header, rules = old.header, NO_RULES
     async with HttpTransport() as http:
         clients: dict[WorkerId, Client]
         if recorded:
@@ -195,6 +197,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
             clients = dict(loaded.clients)
             shared = header.pool.subset(clients)
             header = replace(header, pool=shared)
+            rules = loaded.plan_rules.of_tenant(LOCAL_TENANT)
         run = await conduct(
             header.question,
             step_runs,
@@ -202,6 +205,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
             clients,
             limits=header.limits,
             seed=old.header.seed,
+            settings=RunSettings(plan_rules=rules),
             hooks=RunHooks(model=old.header.model, parent=old.id),
         )
     async with Store.open(store_target()) as store:

@@ -100,6 +100,9 @@ class LLMConductor:
         """Ask the model once, read what it wrote."""
         if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
+        if self.worker is not None and self.worker.id in context.forbidden:
+            reason = f"a rule forbids that {self.worker.id} sees the question"
+            return MalformedPlan(draft=Draft(), reason=reason, outage=True, again=False)
         health = self.health
         if health is None:
             return await self._draft(context, listener)

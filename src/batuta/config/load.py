@@ -40,12 +40,14 @@ from batuta.config.workers import (
     worker_spec,
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
+from batuta.core.conductor import conductor_worker
 from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
+from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.local.pool import add_pulled, pulled_specs
 from batuta.plugins import open_plugin, plugin_names
 
@@ -259,6 +261,7 @@ async def _load_file(
         history=path.parent / known.history if known.history else None,
         cascade=path.parent / known.cascade if known.cascade else None,
         checker=known.checker,
+        plan_rules=_plan_rules(settings, specs, assembled),
     )
 
 
@@ -330,6 +333,25 @@ def _watch_drafts(setting: ConductorSetting) -> WorkerHealth:
     return WorkerHealth(BreakerPolicy(setting.breaker_questions, setting.breaker_pause_s))
 
 
+def _plan_rules(
+    settings: Settings, specs: tuple[WorkerSpec, ...], loaded: LoadedConfig
+) -> PlanRules:
+    """The rules for plans; what reads them is loaded only if there are any.
+
+    Raises:
+        ConfigError: one names a worker that does not exist.
+    """
+    if not settings.plan_rules:
+        return NO_RULES
+    from batuta.config.plan_rules import build_plan_rules  # noqa: PLC0415 - see above
+
+    conductors = (loaded.conductor, loaded.mini, *(one.conductor for one in loaded.presets))
+    others = [conductor_worker(one) for one in conductors]
+    others += [loaded.moderation.worker] if loaded.moderation else []
+    workers = (*(spec.worker for spec in specs), *filter(None, others))
+    return build_plan_rules(settings.plan_rules, workers, specs)
+
+
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
     """Return the workers that answer, and those that turn texts into vectors.
 
@@ -371,7 +393,8 @@ def _answering_terms(settings: Settings) -> str:
     """Return, as a text, which settings decide an answer beside the pool and its limits."""
     said = settings.resilience
     waits = (said.step_timeout_s, said.hedge_s)
-    policies = [policy.model_dump_json() for policy in settings.policies]
+    rules = (*settings.policies, *settings.plan_rules)
+    policies = [rule.model_dump_json() for rule in rules]
     return repr((waits, policies)) if policies or waits != (None, None) else ""
 
 

@@ -22,6 +22,7 @@ from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
 from batuta.engine import TimeoutPolicy
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.language.plan_rules import NO_RULES, PlanRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class LoadedConfig:
     """How each worker does; nobody is watched in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
+    plan_rules: PlanRules = NO_RULES
+    """What no workflow may be, of any tenant and tag."""
     terms: str = ""
     """The settings of timeouts and policies as text, for the keys of measured results."""
     max_rounds: int | None = None

@@ -31,6 +31,8 @@ from batuta.errors import ConfigError
 
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
+LOCAL_TENANT = "local"
+"""The tenant of whoever uses this machine without a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,4 +215,8 @@ def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
 
 
 def _run_settings(config: LoadedConfig) -> RunSettings:
-    return RunSettings(timeouts=config.timeouts, guardrails=config.guardrails)
+    return RunSettings(
+        timeouts=config.timeouts,
+        guardrails=config.guardrails,
+        plan_rules=config.plan_rules.of_tenant(LOCAL_TENANT),
+    )

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from batuta.config.aliases import LONGEST_NAME
+from batuta.config.plan_rule_settings import PlanRuleSettings
 from batuta.config.preset_settings import PresetSetting
 from batuta.config.settings_file import StrictModel
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
@@ -304,6 +305,7 @@ class Settings(StrictModel):
     moderation: ModerationSetting | None = None
     oidc: OidcSetting | None = None
     policies: tuple[GuardrailSetting, ...] = ()
+    plan_rules: PlanRuleSettings = ()
 
     def resolve_folders(self, folder: Path) -> Settings:
         """The same with workflows and trained conductors and selectors as seen from here.

@@ -1,7 +1,14 @@
 """The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
 
 from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
-from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
+from batuta.core.conductor import (
+    CallListener,
+    Client,
+    Conductor,
+    NullListener,
+    Objection,
+    PlanningContext,
+)
 from batuta.core.decision import AcceptedAnswer, Cropping, Decision, Draft, MalformedPlan, Plan
 from batuta.core.events import (
     Event,
@@ -85,6 +92,7 @@ __all__ = [
     "MalformedPlan",
     "Message",
     "NullListener",
+    "Objection",
     "Outcome",
     "Part",
     "Plan",

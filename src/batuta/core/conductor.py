@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ from batuta.core.decision import Decision
 from batuta.core.message import Delta, Question, Reply, Request
 from batuta.core.run import Failure, Round
 from batuta.core.worker import Pool, Worker, WorkerId
-from batuta.core.workflow import MAX_STEPS
+from batuta.core.workflow import MAX_STEPS, Workflow
 
 
 class CallListener(Protocol):
@@ -79,6 +79,15 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """A plan that is sent back to its conductor, once."""
+
+    workflow: Workflow
+    reason: str
+    """The rule that it breaks, as a clause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningContext:
     """The context in which a conductor plans."""
 
@@ -90,6 +99,10 @@ class PlanningContext:
     max_steps: int = MAX_STEPS
     previous: tuple[Round, ...] = field(default=())
     """The rounds already executed; empty in the first round."""
+    forbidden: Collection[WorkerId] = ()
+    """Models that may not see the question, also not to conduct it."""
+    objection: Objection | None = None
+    """What is wrong with the plan that the conductor has just written; None: nothing was said."""
 
 
 class Conductor(Protocol):

@@ -210,6 +210,9 @@ class Question:
     """Wishes for the visible answer; they bind the last step only."""
     cache: PromptCache | None = None
     """Wishes for the providers' caches of prompts; they go to every worker."""
+    tags: tuple[str, ...] = ()
+    """Words by which rules for plans tell questions apart, such as `patient`; no model sees them.
+    """
 
     def __post_init__(self) -> None:
         if not self.messages:

@@ -177,8 +177,11 @@ class StepState:
         """Return the workers that are asked next, best first."""
         if self.others is None:
             able = self.context.settings.fallback
-            self.others = substitute_workers(self.context, self.worker) if able else []
+            self.others = self._find_substitutes() if able else []
         return self.others
+
+    def _find_substitutes(self) -> list[Worker]:
+        return substitute_workers(self.context, self.workflow, self.index, self.worker)
 
     def may_be_empty(self, reply: Reply) -> bool:
         """Return True if an empty reply is an answer.

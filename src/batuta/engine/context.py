@@ -35,6 +35,7 @@ from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.engine.workflow_estimate import LatencyLookup, no_latency
 from batuta.errors import LimitReachedError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+from batuta.language.plan_rules import NO_RULES, PlanRules
 
 DEFAULT_RESAMPLES = 2
 
@@ -89,6 +90,8 @@ class RunSettings:
     the form that was asked for, the run has no answer."""
     dry_run: bool = False
     """True if the run ends after planning, with an estimate, and calls no worker."""
+    plan_rules: PlanRules = NO_RULES
+    """What no workflow may be; those of other questions' tags do nothing."""
 
 
 class Recorder:
@@ -185,6 +188,8 @@ class RunContext:
     emit: EventHandler | None
     resumed: ResumeState | None = None
     settings: RunSettings = RunSettings()
+    rules: PlanRules = NO_RULES
+    """The rules for plans that hold for this question."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""

@@ -160,6 +160,8 @@ class StepExecution(StepState):
         retry = settings.fallback and settings.retry_whole_question
         if not (self.last and retry) or self.as_fallback:
             return False
+        if context.rules.checking_rule is not None:
+            return False  # nobody would check what it says
         if (
             context.exposed_failure
             or failure.code in {"limit", "wrong_form"}

@@ -49,6 +49,7 @@ from batuta.engine.budget import Budget, Hold
 from batuta.engine.context import Recorder, RunContext, RunHooks, RunSettings
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
+from batuta.engine.plan_check import PlanCheck, keep_resumed, refused_end, restrict_workers
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
     describe_estimate,
@@ -145,7 +146,7 @@ def check_decision(decision: Decision, context: PlanningContext) -> Decision:
         reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
         return MalformedPlan(draft=decision.draft, reason=reason)
     for index, step in enumerate(steps):
-        if step.worker not in context.pool:
+        if step.worker not in context.pool and step.worker not in context.forbidden:
             return MalformedPlan(
                 draft=decision.draft, reason=f"step {index} names an unknown worker"
             )
@@ -203,11 +204,16 @@ async def conduct(
     forbidden = ""
     if GuardrailStage.INPUT in guardrails.stages:
         question, acts, forbidden = await guardrails.check_question(question)
+    rules = settings.plan_rules.of_tags(question.tags)
+    if rules:
+        pool, clients, left_out = restrict_workers(rules, pool, clients)
+        acts, resumed = (*acts, *left_out), keep_resumed(rules, resumed)
     context = RunContext(
         run_id=hooks.run_id or new_run_id(),
         question=question,
         pool=pool,
         clients=clients,
+        rules=rules,
         budget=Budget(limits, hooks.funds),
         recorder=recorder,
         seed=seed,
@@ -220,6 +226,9 @@ async def conduct(
         await context.publish(act)
     if forbidden:
         await context.publish(_blocked_end(forbidden, acts, context.elapsed()))
+        return recorder.run()
+    if not context.clients and (rule := rules.forbidding_rule(pool.workers[0].id)):
+        await context.publish(refused_end(rule, context.elapsed()))
         return recorder.run()
     loop = _RunLoop(context, conductor)
     await _run_within_deadline(limits, context, loop)
@@ -320,6 +329,7 @@ class _RunLoop:
         self.settings = context.settings
         self.conductor = conductor
         self.rounds_exhausted = False
+        self.check = PlanCheck(context)
 
     async def run_rounds(self) -> None:
         """Rounds, until an answer stands or nothing more may be done."""
@@ -354,7 +364,7 @@ class _RunLoop:
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
             return _dry_run_end(planned, context, pace)
-        return finalize_run(
+        ended = finalize_run(
             context.rounds,
             seconds=context.elapsed(),
             limit=context.limit,
@@ -363,12 +373,14 @@ class _RunLoop:
             fallback=self.settings.fallback,
             parallel=context.question.parallel_tool_calls is not False,
         )
+        return self.check.end(ended)
 
     async def _decide(self, number: int) -> Round | None:
         """The round before it is run; None if a limit forbids even planning."""
         start = self.context.elapsed()
         drafts: list[MalformedPlan] = []
         decision: Decision
+        self.check.begin_round()
         while True:
             try:
                 self.context.check_budget()
@@ -386,14 +398,29 @@ class _RunLoop:
                 raise
             if listener.limit_reached:
                 return self._drafts_only_round(add_paid_draft(decision, drafts), start)
-            if not isinstance(decision, MalformedPlan) or not decision.again:
+            again = await self._draft_again(decision, len(drafts))
+            if again is None:
                 break
-            if len(drafts) >= self.settings.resamples:
-                break
-            drafts.append(decision)
+            drafts.append(again)
         workflow = self._choose_workflow(decision)
         span = TimeSpan(start, self.context.elapsed())
-        return Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
+        planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
+        if workflow is None or not self.check.rules:
+            return planned
+        return await self.check.settle(planned, workflow)
+
+    async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
+        """The decision as a draft after which another one is asked for; None: it stands.
+
+        Args:
+            decision: what the conductor has decided.
+            drafts: drafts before it in this round.
+        """
+        if isinstance(decision, Plan):
+            return await self.check.send_back(decision)
+        if not isinstance(decision, MalformedPlan) or not decision.again:
+            return None
+        return decision if drafts < self.settings.resamples else None
 
     def _record_cancelled_planning(
         self, number: int, drafts: list[MalformedPlan], start: float
@@ -422,6 +449,8 @@ class _RunLoop:
             sample=sample,
             max_steps=context.budget.limits.steps,
             previous=context.rounds,
+            forbidden=context.rules.forbidden if context.rules else (),
+            objection=self.check.objection,
         )
         decision = await self.conductor.plan(planning_context, listener)
         listener.charge(decision.draft.usage, decision.draft.cost)

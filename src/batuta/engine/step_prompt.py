@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from batuta.core import (
@@ -25,6 +25,7 @@ from batuta.core.decision import Draft, Plan
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
+from batuta.language.plan_rules import with_worker
 
 MAX_SUBSTITUTES = 2
 """Number of other workers to which a failed step is given, one after another."""
@@ -162,7 +163,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
-    able = _able_workers(context, list(context.pool.ranked()))
+    able = able_workers(context, list(context.pool.ranked()))
     there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
     return (there or able[:1])[: 1 + MAX_SUBSTITUTES]
 
@@ -193,13 +194,36 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
     return Failure(code="context_too_long", message=message)
 
 
-def substitute_workers(context: RunContext, worker_id: str) -> list[Worker]:
-    """The best other workers that can see what is to be seen and call what may be called."""
+def substitute_workers(
+    context: RunContext, workflow: Workflow, index: int, worker_id: str
+) -> list[Worker]:
+    """The best other workers that can see what is to be seen and call what may be called.
+
+    With one of them in the place of `worker_id` the workflow keeps the rules for plans.
+    """
     others = [worker for worker in context.pool.ranked() if worker.id != worker_id]
-    return _able_workers(context, others)[:MAX_SUBSTITUTES]
+    able = able_workers(context, others)
+    if context.rules:
+        present, before = context.rounds[-1], workers_before(context.rounds[:-1])
+        for ended in present.steps:
+            workflow = with_worker(workflow, ended.index, ended.worker)
+        able = [
+            worker
+            for worker in able
+            if not context.rules.find_broken(with_worker(workflow, index, worker.id), before)
+        ]
+    return able[:MAX_SUBSTITUTES]
 
 
-def _able_workers(context: RunContext, workers: list[Worker]) -> list[Worker]:
+def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
+    """The workers whose replies a step reads that reads the round before it."""
+    for round_ in reversed(rounds):
+        if round_.workflow is not None:
+            return tuple(step.worker for step in round_.steps)
+    return ()
+
+
+def able_workers(context: RunContext, workers: list[Worker]) -> list[Worker]:
     """Return the workers that can see the question's pictures and call its tools."""
     for tag in context.question.needed_tags:
         workers = _workers_with_tag(workers, tag)

@@ -145,6 +145,7 @@ class ServeOptions:
             health=config.health,
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
+            plan_rules=config.plan_rules,
             private_pictures=config.server.private_pictures,
             moderation=config.moderation,
         )

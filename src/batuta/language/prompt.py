@@ -121,6 +121,13 @@ subtasks = ["instruction for each step"]
 access_list = [what each step may read: [] for nothing, ["all"] for every earlier step, or the \
 numbers of earlier steps such as [0, 2]; the first step is number 0]"""
 
+SENT_BACK = """\
+You have already written this workflow:
+
+{workflow}
+
+It may not be carried out, because of a rule: {reason}. Write another one, which keeps the rule."""
+
 CLOSING = """\
 Now write the workflow for the user question: think briefly, then write the lists. Do not answer \
 the question."""
@@ -182,14 +189,22 @@ def conductor_request(
         parts.append(CLOSING)
     if any(f"<{tag}" in part for part in parts for tag in (TURN, RESPONSE)):
         parts.insert(-1, MATERIAL_NOTE)
-    if form is not None:
-        parts.append(DRAFT_FORM)
+    parts += _last_words(context, form)
     return Request(
         messages=(user_message("\n\n".join(parts)),),
         sampling=sampling,
         response_format=form,
         prefill=PREFILL if form is None else "",
     )
+
+
+def _last_words(context: PlanningContext, form: ResponseFormat | None) -> list[str]:
+    """What is said of a plan that is sent back, and of the form of the draft."""
+    parts: list[str] = []
+    if context.objection is not None:
+        written = render_workflow(context.objection.workflow, context.pool)
+        parts.append(SENT_BACK.format(workflow=written, reason=context.objection.reason))
+    return parts if form is None else [*parts, DRAFT_FORM]
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
@@ -201,6 +216,8 @@ def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
         parts.append(f"At most {context.max_steps} steps.")
     if context.previous:
         parts.append(f"Played:\n{_compact_round_text(context.previous[-1])}")
+    if context.objection is not None:
+        parts.append(f"Not allowed: {context.objection.reason}.")
     return "\n".join(parts)
 
 

@@ -18,6 +18,7 @@ from batuta.core import (
     ToolCall,
     Workflow,
 )
+from batuta.language.plan_rules import read_tag
 from batuta.session.questions import ImageLike
 
 ToolRunner = Callable[[ToolCall], str | Awaitable[str]]
@@ -46,6 +47,8 @@ class AskOptions(TypedDict, total=False):
     max_seconds: float
     workflow: Workflow
     """A workflow written by hand; then nobody plans."""
+    tags: Sequence[str]
+    """Words by which the settings' rules for plans tell questions apart."""
     seed: int
     """Makes sampling repeatable where the workers honour seeds."""
     dry_run: bool
@@ -55,12 +58,17 @@ class AskOptions(TypedDict, total=False):
 
 
 def complete_question(question: Question, options: AskOptions) -> Question:
-    """The question with the tools, form and sampling of the options."""
+    """The question with the tools, form, sampling and tags of the options.
+
+    Raises:
+        ValueError: one of the tags is none.
+    """
     return replace(
         question,
         tools=tuple(options.get("tools", question.tools)),
         response_format=options.get("response_format", question.response_format),
         sampling=options.get("sampling", question.sampling),
+        tags=tuple(map(read_tag, options.get("tags", question.tags))),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,14 +31,7 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
         return question
     *before, last = question.messages
     shown = Message(role=last.role, parts=(*last.parts, *map(load_image, images)), name=last.name)
-    return Question(
-        messages=(*before, shown),
-        tools=question.tools,
-        tool_choice=question.tool_choice,
-        parallel_tool_calls=question.parallel_tool_calls,
-        response_format=question.response_format,
-        sampling=question.sampling,
-    )
+    return replace(question, messages=(*before, shown))
 
 
 def load_image(given: ImageLike) -> Image:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from batuta.core import Worker
 from batuta.core.suggestions import find_similar
+from batuta.language.plan_rules import MAX_TAGS, read_tag
 
 TAG_PREFIX = "tag:"
 """The beginning of an entry that stands for every worker with a tag."""
@@ -38,8 +39,15 @@ class KeyPermissions:
     """Workers that may read what this key sends: ids, or `tag:region:eu` for all of a tag."""
     workers_deny: tuple[str, ...] = ()
     """Workers that may not, whatever is allowed."""
+    tags: tuple[str, ...] = ()
+    """Tags that all its questions have, for rules for plans."""
 
     def __post_init__(self) -> None:
+        if len(self.tags) > MAX_TAGS:
+            raise ValueError(f"tags has {len(self.tags)} entries; it may have {MAX_TAGS}")
+        for tag in self.tags:
+            if read_tag(tag) != tag:
+                raise ValueError(f"tags must be in small letters: {tag!r}")
         for name in ("max_cost", "per_day", "per_month"):
             value: Decimal | None = getattr(self, name)
             if value is not None and (not value.is_finite() or value < 0):
@@ -190,4 +198,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "per_month": _read_usd,
     "workers_allow": _read_names,
     "workers_deny": _read_names,
+    "tags": lambda name, value: tuple(tag.lower() for tag in _read_names(name, value)),
 }

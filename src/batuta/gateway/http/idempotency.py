@@ -112,6 +112,8 @@ class _Fingerprint:
 
     def __init__(self, path: str, may: KeyPermissions, body: bytes) -> None:
         named = (may.models, may.workers_allow, may.workers_deny)
+        if may.tags:
+            named = (*named, may.tags)
         sent = hashlib.sha256(b"\0".join((path.encode(), body))).digest()
         self.digest = (
             sent + hashlib.sha256(orjson.dumps([sorted(names) for names in named])).digest()

@@ -50,6 +50,7 @@ from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
 from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
@@ -355,7 +356,9 @@ class PreparedCall:
     """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
     guarded: tuple[GuardrailTriggered, ...] = ()
-    """The guardrails' findings in what came with the question."""
+    """The guardrails' findings in what came with the question, and which rules left workers out."""
+    rules: PlanRules = NO_RULES
+    """What its workflows may not be."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False

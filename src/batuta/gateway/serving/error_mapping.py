@@ -91,9 +91,8 @@ def _known_error(run: Run) -> APIError | None:
             message = f"{_error_sentence(run)}: {_provider_message(run)}"
             param = named[1] if named else None
             return APIError(400, "unsupported_parameter", message, param=param)
-        case "policy_blocked" if run.outcome is Outcome.REFUSED:
-            message = f"{_provider_message(run).capitalize()}."
-            return APIError(400, "policy_blocked", message, param="messages")
+        case "policy_blocked" | "plan_rule" if run.outcome is Outcome.REFUSED:
+            return _refusal_error(run)
         case "policy_blocked":
             return APIError(403, "policy_blocked", f"{_error_sentence(run)}.")
         case "no_tool_call" | "wrong_form":
@@ -108,6 +107,14 @@ def _known_error(run: Run) -> APIError | None:
             )
         case _:
             return _schema_error(run)
+
+
+def _refusal_error(run: Run) -> APIError:
+    """A policy forbids the question, or a rule every plan for it."""
+    told = _provider_message(run)
+    if run.error_code == "plan_rule":
+        return APIError(422, "plan_rule", f"{told[:1].upper()}{told[1:]}")
+    return APIError(400, "policy_blocked", f"{told.capitalize()}.", param="messages")
 
 
 def _wrong_reply_error(run: Run) -> APIError:

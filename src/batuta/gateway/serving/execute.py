@@ -239,7 +239,7 @@ class RunService:
             pool=booking.pool,
             limits=booking.limits,
             conductor=author if options.workflow is None else repr(options.workflow),
-            guardrails=booking.guardrails.names,
+            guardrails=(*booking.guardrails.names, *map(repr, booking.rules.rules)),
         )
         found = await cache.find(repeatable)
         return replace(booking, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
@@ -259,6 +259,7 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(prepared_call.served_model, conductor=by_hand)
+        acts = (*prepared_call.guarded, *acts)
         return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
@@ -306,6 +307,7 @@ class RunService:
                 fallback=prepared.served_model.fallback,
                 timeouts=self._catalogue.timeout_policy,
                 guardrails=prepared.guardrails,
+                plan_rules=prepared.rules,
             ),
         )
 
@@ -335,13 +337,13 @@ class RunService:
             emit=emit,
             recorder=recorder,
             funds=prepared.admission.reserved_budget,
-            guarded=() if forbidden else acts,
+            guarded=(*prepared.guarded, *(() if forbidden else acts)),
         )
         solver_context = SolverContext(
             pool=prepared.pool,
             clients=prepared.clients,
             limits=prepared.limits,
-            settings=RunSettings(guardrails=guardrails),
+            settings=RunSettings(guardrails=guardrails, plan_rules=prepared.rules),
             hooks=hooks,
         )
         wanted = question.sampling.seed

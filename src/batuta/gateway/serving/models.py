@@ -28,6 +28,7 @@ from batuta.engine import TimeoutPolicy
 from batuta.engine.solver import ConductorSolver, Solver
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store.key_permissions import KnownNames
 
 WORKER_PREFIX = "worker/"
@@ -273,6 +274,8 @@ class Catalogue:
     """How long a step may take before another worker is asked."""
     guardrails: Guardrails = NO_GUARDRAILS
     """The guardrails on questions, replies between agents and answers."""
+    plan_rules: PlanRules = NO_RULES
+    """What no workflow may be, of any tenant and tag."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
     moderation: ModerationClient | None = None

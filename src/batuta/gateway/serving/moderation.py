@@ -27,7 +27,9 @@ from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.attachments import picture_url
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.serving.plan_rules import rule_error
 from batuta.guardrails import GuardrailStage, describe_block
+from batuta.language.plan_rules import PlanRules
 
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
@@ -52,7 +54,7 @@ class ModerationEndpoint:
         client, caller = self._catalogue.moderation, caller_of(request.scope)
         if client is None:
             raise not_found("A provider of moderation ([moderation] in the settings)")
-        _check_may_ask(caller, client)
+        _check_may_ask(caller, client, self._catalogue.plan_rules)
         async with self._place_of(caller):
             await self._take_rate(caller)
             return await self._ask_provider(request, client)
@@ -150,8 +152,13 @@ class ModerationEndpoint:
         return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
+def _check_may_ask(caller: Caller, client: ModerationClient, rules: PlanRules) -> None:
     """Return if the caller's texts may go to that provider, else raise.
+
+    Args:
+        caller: whose texts they are.
+        client: how the provider is reached.
+        rules: of all questions; those of the caller's tenant and tags hold for its texts.
 
     Raises:
         APIError: they may not.
@@ -162,6 +169,9 @@ def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
     if not permissions.allows_model(model) or not permissions.allows_worker(client.worker):
         message = f"This key may not use the model '{model}'."
         raise APIError(403, "model_not_allowed", message, param="model")
+    held = rules.of_tenant(caller.tenant).of_tags(permissions.tags)
+    if (rule := held.forbidding_rule(client.worker.id)) is not None:
+        raise rule_error(rule, 403, "model")
 
 
 def _provider_error(error: ClientError) -> APIError:

@@ -19,6 +19,7 @@ from batuta.core import (
 )
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
+from batuta.language.plan_rules import MAX_TAGS, read_tag
 
 ORCHESTRATION_FIELD = "orchestration"
 _STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
@@ -38,6 +39,7 @@ _KNOWN_FIELDS = {
     "dry_run",
     "workflow",
     "cache",
+    "tags",
 }
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
@@ -62,6 +64,8 @@ class RunOptions:
     """Plan and estimate; call no worker."""
     cache: bool | None = None
     """False: neither take an earlier answer nor keep this one for later."""
+    tags: tuple[str, ...] = ()
+    """Words by which rules for plans tell questions apart."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
         """Return the limits: those asked for, else the default, and never more than `ceiling`.
@@ -181,7 +185,15 @@ def parse_run_options(body: Fields) -> RunOptions:
         workflow=_parse_workflow(given.object("workflow")),
         dry_run=bool(given.flag("dry_run")),
         cache=False if body.is_fresh else given.flag("cache"),
+        tags=_parse_tags(given),
     )
+
+
+def _parse_tags(given: Fields) -> tuple[str, ...]:
+    try:
+        return tuple(map(read_tag, given.texts("tags", MAX_TAGS) or ()))
+    except ValueError as error:
+        raise invalid_value(given.path("tags"), f"{error}.") from None
 
 
 def _check_names(given: Fields, known: Collection[str]) -> None:

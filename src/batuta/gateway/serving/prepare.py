@@ -43,6 +43,7 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     RunOptions,
 )
+from batuta.gateway.serving.plan_rules import permit_workers, tagged_call
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     tenant_key,
@@ -131,6 +132,7 @@ class CallPreparer:
         """
         served = find_served_model(self._catalogue, call.model, embeds=call.embeds)
         call = _with_effort(call, served.effort)
+        call = tagged_call(call, caller)
         options, question = call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
@@ -144,6 +146,10 @@ class CallPreparer:
             check_choices(question, served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
+        rules = self._catalogue.plan_rules.of_tenant(caller.tenant).of_tags(question.tags)
+        clients = self._catalogue.clients
+        permitted = permit_workers(rules, served, options, pool=pool, clients=clients)
+        pool = permitted.pool
         options.check_workflow(pool, limits)
         if effort is not None:
             pool, served = pool_for_effort(effort, served, pool), model_for_effort(effort, served)
@@ -162,10 +168,12 @@ class CallPreparer:
             served_model=served,
             pool=pool,
             limits=limits,
-            clients=self._catalogue.clients,
+            clients=permitted.clients,
             run_id=run_id,
             admission=Admission(run_id=run_id, model=served.name),
             guardrails=self._catalogue.guardrails,
+            guarded=permitted.acts,
+            rules=rules,
         )
 
     def _choose_limits(

@@ -35,6 +35,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.drift import DriftKind, DriftSide, DriftState
+from batuta.engine.plan_check import PLAN
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
@@ -81,6 +82,7 @@ class Metrics:
         self._explored = counter("explored_runs", "Runs that tried something else.", "model")
         self._rounds = counter("rounds", "Workflows executed.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
+        self._rules = counter("plan_rules", "Plans that a rule acted on.", "rule", "action")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
         self._attempts = counter("failed_attempts", "Calls tried again.", "worker", "code")
         self._substituted = counter("substitutions", "Steps another worker took.", "worker")
@@ -116,6 +118,9 @@ class Metrics:
         self._duration.observe(run.seconds, model)
         if run.header.exploration is not None and run.header.exploration.explored:
             self._explored.add(model)
+        for act in run.guards:
+            if act.where == PLAN:
+                self._rules.add(act.policy, act.action)
         for round_ in run.rounds:
             self._count_round(round_, model, tenant)
             for step in round_.steps:

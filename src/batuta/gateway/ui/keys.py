@@ -38,7 +38,7 @@ _SEE_OTHER = 303
 _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month")
 _INTEGER_FIELDS = ("rpm", "tpm", "concurrency")
-_NAME_FIELDS = ("models", "workers_allow", "workers_deny")
+_NAME_FIELDS = ("models", "workers_allow", "workers_deny", "tags")
 LIMIT_FIELDS = (
     ("models", "Systems", "all; batuta-mini worker/*"),
     ("max_cost", "$ a request", "no limit"),
@@ -49,6 +49,7 @@ LIMIT_FIELDS = (
     ("concurrency", "Runs at once", "no limit"),
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
+    ("tags", "Tags of its questions", "none; for rules for plans"),
 )
 """The limits in a form: each one's field, label and placeholder."""
 _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
@@ -288,6 +289,7 @@ def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
         values[name] = int(text[:18]) if text else None
     for name in _NAME_FIELDS:
         values[name] = tuple(form.get(name, "").replace(",", " ").split())
+    values["tags"] = tuple(tag.lower() for tag in values["tags"])
     return KeyPermissions(**values)
 
 

@@ -282,7 +282,7 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
         pool=trial.pool,
         clients=subject.clients_for_run(),
         limits=subject.limits,
-        settings=RunSettings(guardrails=subject.guardrails),
+        settings=RunSettings(guardrails=subject.guardrails, plan_rules=subject.plan_rules),
         answer_cache=subject.answer_cache,
         run_tests=subject.run_tests,
     )

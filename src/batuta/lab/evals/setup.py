@@ -14,6 +14,7 @@ from batuta.clients.identity import Identity, client_identity, identity_digest
 from batuta.conductors import LLMConductor
 from batuta.config.load import load_config
 from batuta.config.loaded import LoadedConfig
+from batuta.config.served_systems import LOCAL_TENANT
 from batuta.core import Client, Conductor, Task, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
@@ -138,6 +139,7 @@ def subject_of(loaded: LoadedConfig) -> Subject:
         max_rounds=loaded.max_rounds,
         timeouts=loaded.timeouts,
         guardrails=loaded.guardrails,
+        plan_rules=loaded.plan_rules.of_tenant(LOCAL_TENANT),
         terms=loaded.terms,
         notes=loaded.notes,
         source=loaded.source,

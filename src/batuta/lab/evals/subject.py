@@ -16,6 +16,7 @@ from batuta.engine import RunSettings, TimeoutPolicy
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
 from batuta.lab.baselines.answer_cache import AnswerCache
 from batuta.lab.tasks.recorded import ReplayPool
+from batuta.language.plan_rules import NO_RULES, PlanRules
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
 """Names of models that draft workflows and are not workers."""
@@ -50,6 +51,7 @@ class Subject:
     """Rounds set in the settings; None: as many as the conductor needs."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
+    plan_rules: PlanRules = NO_RULES
     terms: str = ""
     """The settings of timeouts and policies as text, for the keys of runs."""
     simulated: bool = False
@@ -80,7 +82,7 @@ class Subject:
             conductor,
             self.limits,
             self.max_rounds,
-            settings=RunSettings(timeouts=self.timeouts, guardrails=self.guardrails),
+            settings=self._settings,
         )
 
     def served_mini(self) -> ServedSystem:
@@ -89,7 +91,13 @@ class Subject:
             self.pool,
             self.mini,
             self.limits,
-            settings=RunSettings(timeouts=self.timeouts, guardrails=self.guardrails),
+            settings=self._settings,
+        )
+
+    @property
+    def _settings(self) -> RunSettings:
+        return RunSettings(
+            timeouts=self.timeouts, guardrails=self.guardrails, plan_rules=self.plan_rules
         )
 
     @property

@@ -1,0 +1,65 @@
+"""Rules for plans as the settings file has them, over the workers that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from batuta.clients import WorkerSpec
+from batuta.config.plan_rule_settings import PlanRuleSetting
+from batuta.core import Worker, WorkerId
+from batuta.errors import ConfigError
+from batuta.language.plan_rules import PlanRule, PlanRules
+from batuta.store.key_permissions import KeyPermissions, KnownNames
+
+_PROVIDER_TAG = "provider:"
+"""The beginning of a worker's tag that says whose model it is."""
+
+
+def build_plan_rules(
+    settings: Iterable[PlanRuleSetting], workers: Iterable[Worker], specs: Iterable[WorkerSpec]
+) -> PlanRules:
+    """The rules, with the ids of the workers that they forbid.
+
+    Args:
+        settings: as they are in the file.
+        workers: all that may be sent a question, the conductor and moderation among them.
+        specs: how the workers of the pool are reached.
+
+    Raises:
+        ConfigError: a rule names a worker that does not exist.
+    """
+    known = tuple({worker.id: worker for worker in workers}.values())
+    rules = tuple(_build_rule(one, known) for one in settings)
+    return PlanRules(rules, _find_providers(specs))
+
+
+def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule:
+    named = KeyPermissions(workers_deny=setting.forbid_workers)
+    try:
+        KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
+    except ValueError as error:
+        raise ConfigError(f"plan_rules {setting.name}: {error}") from None
+    forbidden = tuple(worker.id for worker in known if not named.allows_worker(worker))
+    if setting.forbid_workers and not forbidden:
+        tag = setting.forbid_workers[0].partition(":")[2]
+        raise ConfigError(f"plan_rules {setting.name}: no worker has the tag {tag!r}")
+    return PlanRule(
+        name=setting.name,
+        says=setting.says,
+        tenant=setting.when.tenant,
+        tag=setting.when.tag,
+        max_parallel=setting.max_parallel,
+        no_self_check=setting.no_self_check,
+        needs_check=setting.needs_check,
+        forbidden=forbidden,
+    )
+
+
+def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:
+    """Whose model each worker is: its tag says so, else where it is reached."""
+    found: dict[WorkerId, str] = {}
+    for spec in specs:
+        tags = (tag for tag in spec.worker.tags if tag.startswith(_PROVIDER_TAG))
+        place = f"{spec.provider} {spec.base_url}".strip()
+        found[spec.worker.id] = next(tags, place)
+    return found

@@ -1,0 +1,263 @@
+"""Rules for plans: what no workflow may be, whoever wrote it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from batuta.core import Pool, Step, Worker, WorkerId, Workflow
+
+CHECK_SUBTASK = (
+    "Check the answer step by step, correct what is wrong, and give the complete answer."
+)
+"""The subtask of a checking step that a rule adds."""
+MAX_TAGS = 16
+"""Tags that a question or a key may have."""
+_TAG = re.compile(r"[a-z0-9][a-z0-9._:-]{0,63}")
+_CHECK_WORD = re.compile(
+    r"\b(?:check|verif|review|critici|critique|validat|audit|proofread|examin)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRule:
+    """One rule of exactly one kind.
+
+    Raises:
+        ValueError: it has no kind, or several.
+    """
+
+    name: str
+    says: str = ""
+    """The operator's own sentence; empty: a usual one."""
+    tenant: str = ""
+    """The only tenant whose questions it is for; empty: everybody's."""
+    tag: str = ""
+    """The tag of the questions it is for; empty: all."""
+    max_parallel: int | None = None
+    """The most steps that can run at the same time."""
+    no_self_check: bool = False
+    """Whether a checking step must read a step of another provider."""
+    needs_check: bool = False
+    """Whether the last step must check the answer of another worker."""
+    forbidden: tuple[WorkerId, ...] = ()
+    """Workers that may not see the question."""
+
+    def __post_init__(self) -> None:
+        kinds = (self.max_parallel, self.no_self_check, self.needs_check, self.forbidden)
+        if sum(kind not in (None, False, ()) for kind in kinds) != 1:
+            raise ValueError(f"the rule {self.name} needs exactly one kind")
+
+    @property
+    def sentence(self) -> str:
+        """What is not allowed, as a sentence for people."""
+        return self.says or f"{self.demand[:1].upper()}{self.demand[1:]}."
+
+    @property
+    def demand(self) -> str:
+        """What a plan must be like, for whoever writes one; without a full stop."""
+        if self.max_parallel is not None:
+            return f"at most {self.max_parallel} steps of a plan may run at the same time"
+        if self.no_self_check:
+            return "a step that checks must read a step of another provider's worker than its own"
+        if self.needs_check:
+            return (
+                "the last step must read the answer of another worker and its subtask must begin "
+                'with the word "Check"'
+            )
+        return "some workers may not see this question"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """The rules that hold for a question, or for all questions of a server."""
+
+    rules: tuple[PlanRule, ...] = ()
+    providers: Mapping[WorkerId, str] = field(default_factory=dict[WorkerId, str])
+    """The provider of each worker; one that is missing is its own."""
+
+    def __bool__(self) -> bool:
+        return bool(self.rules)
+
+    def of_tenant(self, tenant: str) -> PlanRules:
+        """The rules for that tenant's questions."""
+        if not self.rules:
+            return self
+        return replace(self, rules=tuple(r for r in self.rules if r.tenant in {"", tenant}))
+
+    def of_tags(self, tags: Collection[str]) -> PlanRules:
+        """The rules for questions with these tags."""
+        if not self.rules:
+            return self
+        return replace(self, rules=tuple(r for r in self.rules if not r.tag or r.tag in tags))
+
+    @property
+    def checking_rule(self) -> PlanRule | None:
+        """The rule by which no answer may be given that nobody has checked; None: there is none."""
+        return next((rule for rule in self.rules if rule.needs_check), None)
+
+    @property
+    def forbidden(self) -> frozenset[WorkerId]:
+        """Every worker that may not see the question."""
+        return frozenset(worker for rule in self.rules for worker in rule.forbidden)
+
+    def forbidding_rule(self, worker: WorkerId) -> PlanRule | None:
+        """The rule by which that worker may not see the question; None: it may."""
+        return next((rule for rule in self.rules if worker in rule.forbidden), None)
+
+    def allowed_workers(self, pool: Pool) -> tuple[Worker, ...]:
+        """The workers of the pool that may see the question."""
+        forbidden = self.forbidden
+        return tuple(worker for worker in pool if worker.id not in forbidden)
+
+    def find_broken(self, workflow: Workflow, before: Sequence[WorkerId] = ()) -> PlanRule | None:
+        """The first rule that the workflow breaks.
+
+        Args:
+            workflow: what would be run.
+            before: the workers of the round before it, which a step may read.
+        """
+        return next((r for r in self.rules if self._is_broken(r, workflow, before)), None)
+
+    def _is_broken(self, rule: PlanRule, workflow: Workflow, before: Sequence[WorkerId]) -> bool:
+        if rule.max_parallel is not None:
+            return most_parallel(workflow) > rule.max_parallel
+        if rule.no_self_check:
+            steps = range(len(workflow))
+            return any(self._checks_itself(workflow, index, before) for index in steps)
+        if rule.needs_check:
+            last, read = workflow.steps[-1], _read_workers(workflow, len(workflow) - 1, before)
+            return not is_check(last) or all(worker == last.worker for worker in read)
+        return any(step.worker in rule.forbidden for step in workflow.steps)
+
+    def _checks_itself(self, workflow: Workflow, index: int, before: Sequence[WorkerId]) -> bool:
+        """Return True if the step checks what its own provider's workers have said alone."""
+        step, read = workflow.steps[index], _read_workers(workflow, index, before)
+        if not read or not (is_check(step) or index == len(workflow) - 1):
+            return False
+        own = self._provider(step.worker)
+        return all(self._provider(worker) == own for worker in read)
+
+    def _provider(self, worker: WorkerId) -> str:
+        return self.providers.get(worker, worker)
+
+    def repair(
+        self,
+        workflow: Workflow,
+        able: Sequence[WorkerId],
+        max_steps: int,
+        before: Sequence[WorkerId] = (),
+    ) -> Workflow | None:
+        """The workflow with as little changed as makes it keep all rules; None: there is none.
+
+        A forbidden worker, and one that would check its own provider, is replaced by the best
+        other one; a check that is missing is added. What runs at the same time stays as it is.
+
+        Args:
+            workflow: that breaks a rule.
+            able: the workers that may see the question, best first.
+            max_steps: steps that it may have.
+            before: see `find_broken`.
+        """
+        steps = list(workflow.steps)
+        for index, step in enumerate(steps):
+            if step.worker not in self.forbidden:
+                continue
+            if not able:
+                return None
+            steps[index] = replace(step, worker=able[0])
+        fixed = Workflow(tuple(steps))
+        if any(self._is_broken(r, fixed, before) for r in self.rules if r.needs_check):
+            if len(fixed) >= max_steps:
+                return None
+            fixed = self._with_check(fixed, able)
+        if any(rule.no_self_check for rule in self.rules):
+            fixed = self._with_other_checkers(fixed, able, before)
+        return fixed if self.find_broken(fixed, before) is None else None
+
+    def _with_check(self, workflow: Workflow, able: Sequence[WorkerId]) -> Workflow:
+        """The workflow and a step that checks its answer, by the best worker that may."""
+        last = workflow.steps[-1].worker
+        others = [worker for worker in able if worker != last] or [last]
+        foreign = [w for w in others if self._provider(w) != self._provider(last)]
+        check = Step(
+            subtask=CHECK_SUBTASK, worker=(foreign or others)[0], access=(len(workflow) - 1,)
+        )
+        return Workflow((*workflow.steps, check))
+
+    def _with_other_checkers(
+        self, workflow: Workflow, able: Sequence[WorkerId], before: Sequence[WorkerId]
+    ) -> Workflow:
+        """The workflow with each step that checks its own provider by another provider's worker."""
+        for index in range(len(workflow)):
+            if not self._checks_itself(workflow, index, before):
+                continue
+            for worker in able:
+                changed = with_worker(workflow, index, worker)
+                if not self._checks_itself(changed, index, before):
+                    workflow = changed
+                    break
+        return workflow
+
+
+NO_RULES = PlanRules()
+
+
+def read_tag(text: str) -> str:
+    """The tag of a question in small letters, so that no rule is missed by a capital one.
+
+    Raises:
+        ValueError: it is no tag.
+    """
+    tag = text.lower()
+    if not _TAG.fullmatch(tag):
+        raise ValueError(
+            f"{text[:80]!r} is no tag: it has up to 64 letters, digits and . _ : - and begins with "
+            "a letter or a digit"
+        )
+    return tag
+
+
+def is_check(step: Step) -> bool:
+    """Return True if the step's subtask says in English that it checks."""
+    return _CHECK_WORD.search(step.subtask) is not None
+
+
+def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
+    """The workflow with another worker for that step."""
+    steps = list(workflow.steps)
+    steps[index] = replace(steps[index], worker=worker)
+    return Workflow(tuple(steps))
+
+
+def _read_workers(
+    workflow: Workflow, index: int, before: Sequence[WorkerId]
+) -> tuple[WorkerId, ...]:
+    """The workers of the steps that this step reads."""
+    step = workflow.steps[index]
+    read = tuple(workflow.steps[earlier].worker for earlier in step.access)
+    return (*read, *before) if step.previous else read
+
+
+def most_parallel(workflow: Workflow) -> int:
+    """The most steps that can run at the same time, however long each takes.
+
+    Of steps none of which waits for another there are as many as chains that cover all steps
+    (Dilworth); the fewest chains follow from a largest matching of steps and steps after them.
+    """
+    count = len(workflow)
+    waits: list[set[int]] = []
+    for step in workflow.steps:
+        waits.append(set(step.access).union(*(waits[earlier] for earlier in step.access)))
+    follower: dict[int, int] = {}
+
+    def match(late: int, seen: set[int]) -> bool:
+        for early in waits[late] - seen:
+            seen.add(early)
+            if early not in follower or match(follower[early], seen):
+                follower[early] = late
+                return True
+        return False
+
+    return count - sum(match(late, set()) for late in range(count))
