@@ -32,7 +32,7 @@ def worker(name, output=None, **more):
         ([worker("a", 3, strength=0.5), worker("b", 1, strength=0.5)], "b", "it is the cheapest of"),
         ([worker("a", strength=0.5), worker("b", 9, strength=0.5)], "b", "it is the cheapest of"),
         ([worker("a", 1, strength=0.5), worker("b", 9, strength=0.6)], "b", "own strengths name it"),
-        ([worker("a", 1), worker("b", 9)], "b", "it is the dearest"),
+        ([worker("a", 1), worker("b", 9)], "b", "it is the most expensive"),
         ([worker("a"), worker("b", parameters=7.0)], "b", "it is the largest"),
         ([worker("a"), worker("b")], "a", "it is the first of the pool"),
         (
@@ -79,7 +79,10 @@ async def test_that_nothing_measures_the_workers_is_said_before_anybody_is_asked
             return (await forecast_parts((part,), names, EvalOptions(), log)).notes
 
     (said,) = await notes(0, "best-single", "good")
-    assert "stands good, since it is the first of the pool" in said and "--limit" in said
+    assert (
+        "good is taken as the best single worker, because it is the first of the pool" in said
+        and "--limit" in said
+    )
     assert await notes(4, "best-single") == await notes(0, "good", "ultra") == ()
 
 

@@ -170,8 +170,9 @@ class TestRunning:
         assert {r.outcome for r in found.results["self-consistency@2"]} == {"answered"}
         said = build_report(found)
         assert said["systems"]["pipeline"]["invalid"] == len(found.results["pipeline"])
-        assert "asked for what the record has not, counted as wrong: pipeline" in render_markdown(
-            said
+        assert (
+            "asked for something the record lacks, counted as wrong: pipeline"
+            in render_markdown(said)
         )
 
     async def test_simulated_replies_are_called_so(self, tmp_path):

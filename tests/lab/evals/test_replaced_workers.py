@@ -91,8 +91,8 @@ async def test_it_is_said_and_only_the_changed_worker_is_asked(tmp_path, command
             written(tmp_path, here.url, **CHANGES[what])
         now, said = await measured(command_line, tmp_path)
         assert now == {"a": 0.0, "b": 0.0}
-        (line,) = [line for line in said.splitlines() if "not who answered in out before" in line]
-        assert line.startswith(f"batuta: a ({what}") and "asked anew" in line
+        (line,) = [line for line in said.splitlines() if "changed since out was last used" in line]
+        assert line.startswith(f"batuta: a ({what}") and "asked again" in line
         assert set(taken(here, there)) <= {"model-a", "model-a-2"}
 
         now, said = await measured(command_line, tmp_path)

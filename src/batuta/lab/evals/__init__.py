@@ -1,4 +1,4 @@
-"""Systems are measured on tasks: run, counted, reported with their uncertainty."""
+"""Evaluation: runs systems on tasks, counts their costs, and reports results with intervals."""
 
 from batuta.lab.evals.eval_session import evaluate_parts, evaluate_task_set, forecast_parts
 from batuta.lab.evals.evaluation import EvalPart, Evaluation

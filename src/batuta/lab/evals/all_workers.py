@@ -1,13 +1,14 @@
-"""Every worker is asked: the vote, and the lines that no choice between workers can pass.
+"""Systems that ask every worker: the vote, and the bounds that no router can exceed.
 
-`Vote`: the answer that most workers give. `AllWorkers`: everybody answers n times and nothing is
-chosen; who runs it judges all replies:
+`Vote` takes the answer that most workers give. `AllWorkers` has every worker answer n times and
+chooses nothing; its runner grades all replies:
 
 - the oracle (n = 1) is right if any worker is;
-- the repeatable-skill oracle (n > 1) goes to the worker that did best on the other samples of the
-  same question. What the oracle has above it is luck of sampling, which no router can find.
+- the repeatable-skill oracle (n > 1) takes the worker that did best on the other samples of the
+same
+  question. The oracle's lead over it is luck of sampling, which no router can exploit.
 
-Nobody stands in for a worker that fails.
+A worker that fails is not replaced.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from batuta.lab.baselines import SolverContext, majority_reply
 from batuta.lab.baselines.parallel_answers import ask_workers_in_parallel, build_parallel_workflow
 
 RECORDED_TAG = "recorded"
-"""The tag of a worker that is a record."""
+"""The tag of a worker that replays recorded answers."""
 
 WorkerScore = tuple[WorkerId, float]
-"""Who said it, and what it earned."""
+"""A worker and the score of its reply."""
 
 UpperBound = Callable[[Sequence[WorkerScore]], float]
-"""What a reference line earns for all replies to a question."""
+"""Returns a reference line's score for all replies to a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllWorkers:
-    """Every worker of the pool, n times."""
+    """Asks every worker of the pool n times."""
 
     samples: int = 1
     calls: None = None
@@ -46,11 +47,11 @@ class AllWorkers:
 
     @property
     def name(self) -> str:
-        """How often everybody is asked."""
+        """The system's name, with the number of samples."""
         return f"each@{self.samples}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """All calls at the same time, the best worker's first."""
+        """Make all calls concurrently, the best worker's first."""
         workers = [worker.id for worker in context.pool.ranked()]
         if all(RECORDED_TAG in worker.tags for worker in context.pool):
             return await self._ask_in_one_run(workers, question, context, seed)
@@ -73,9 +74,9 @@ class AllWorkers:
     async def _ask_in_one_run(
         self, workers: Sequence[WorkerId], question: Question, context: SolverContext, seed: int
     ) -> Run:
-        """One workflow, which on a record of ten models takes a third of the time.
+        """Ask all workers in one workflow, which takes a third of the time on a record of ten.
 
-        Substitutes, which cost nothing there, are asked after everybody else and left out.
+        Substitutes, which cost nothing on a record, are asked last and left out.
         """
         asked = [worker for worker in workers for _ in range(self.samples)]
         run = await ask_workers_in_parallel(
@@ -89,44 +90,44 @@ class AllWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The answer that most workers give; of equals, the one that the best of its workers gives."""
+    """Takes the answer that most workers give; among equals, the one from the best worker."""
 
     name: str = "vote"
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """One call of every worker."""
+        """Ask every worker once and vote."""
         run = await AllWorkers().answer(question, context, seed)
         replies = [step.result for step in run.steps if isinstance(step.result, Reply)]
         return with_final_reply(run, majority_reply(replies))
 
 
 def _join_runs(runs: Sequence[Run]) -> Run:
-    """One run of all steps at the same time; it answers as the first that has an answer."""
+    """Join the runs into one of concurrent steps; it has the first run's answer that exists."""
     first = next((run for run in runs if run.answer is not None), runs[0])
     flows = [(round_.workflow, round_) for run in runs for round_ in run.rounds if round_.workflow]
     if not flows:
         return first
     steps: list[StepRun] = []
-    begun = 0
+    offset = 0
     for flow, round_ in flows:
-        steps += (replace(step, index=begun + step.index) for step in round_.steps)
-        begun += len(flow)
+        steps += (replace(step, index=offset + step.index) for step in round_.steps)
+        offset += len(flow)
     whole = Workflow(tuple(step for flow, _ in flows for step in flow.steps))
     round_ = replace(flows[0][1], workflow=whole, steps=tuple(steps))
     return replace(first, rounds=(round_,), seconds=max(run.seconds for run in runs))
 
 
 def oracle_score(scores: Sequence[WorkerScore]) -> float:
-    """The best score of all."""
+    """Return the best score of all."""
     return max((score for _, score in scores), default=0.0)
 
 
 def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
-    """The mean score of the worker that did best on the other samples; of equals, the first.
+    """Return the mean score of the worker that did best on the other samples; of equals, the first.
 
-    The mean is over the samples that are left out in turn. A worker with fewer samples is only
-    chosen for those that it has.
+    The mean is over the samples left out in turn. Workers with fewer samples than the others are
+    ignored.
     """
     by_worker: dict[WorkerId, list[float]] = {}
     for worker, score in scores:

@@ -1,4 +1,4 @@
-"""The reason why a worker is taken for the best single one if nothing measured it."""
+"""Explains why a worker counts as the best single one if no measurement says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from batuta.core import Pool
 
 
 def explain_best(pool: Pool) -> str:
-    """Why the first of `pool.ranked()` is the first, in words."""
+    """Return the reason why `pool.ranked()` puts its first worker first."""
     best, *others = pool.ranked()
     if not others:
         return "there is no other"
@@ -20,16 +20,16 @@ def explain_best(pool: Pool) -> str:
     if best.measured and best.measured != second.measured:
         return "its measured skills are the best"
     if best.price and (not second.price or best.price.output > second.price.output):
-        return "it is the dearest"
+        return "it is the most expensive"
     if (best.parameters or 0) > (second.parameters or 0):
         return "it is the largest"
     return "it is the first of the pool"
 
 
 def warn_unmeasured(pool: Pool) -> str:
-    """Say who stands for the best worker where no other questions are left to measure by."""
+    """Return a warning that names the worker taken as the best without a measurement."""
     return (
-        "there are no other questions to measure the workers on: for the best single worker "
-        f"stands {pool.ranked()[0].id}, since {explain_best(pool)}; another one may be better. "
-        "Ask fewer questions with --limit, and the rest measure it"
+        f"there are no other questions to measure the workers on: {pool.ranked()[0].id} is taken "
+        f"as the best single worker, because {explain_best(pool)}; another one may be better. "
+        "Ask fewer questions with --limit, so that the others can measure it"
     )

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
-"""Left, bottom, right, top, in pixels."""
+"""Left, bottom, right and top, in pixels."""
 
 LINES = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
 OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
-"""What is drawn in the accent's colour: this project's own systems."""
+"""This project's own systems, which are drawn in the accent colour."""
 MAX_LINES = len(LINES)
-"""Lines in one figure at most; more cannot be told apart."""
+"""The most lines in one figure; more cannot be distinguished."""
 MAX_COLUMNS = 12
-"""Columns of a map at most; what is rarer is put together."""
+"""The most columns of a heatmap; rarer ones are joined."""
 OTHER = "other"
 _LABEL_OFFSETS = (
     (7, 0),
@@ -44,17 +44,17 @@ _LABEL_OFFSETS = (
     (-7, 15),
     (-7, -15),
 )
-"""Where a label may stand beside its point, in points; the first free place is taken."""
+"""Offsets of a label from its point, in points; the first free one is used."""
 
 
 def rank_systems(found: Json) -> list[str]:
-    """The systems that were scored, the best first."""
+    """Return the systems that were scored, the best first."""
     known: Json = {n: s for n, s in found["systems"].items() if s["accuracy"] is not None}
     return sorted(known, key=lambda name: -known[name]["accuracy"])
 
 
 def draw_accuracy(axes: Axes, found: Json) -> None:
-    """Right answers with their intervals, a line a system, the best on top."""
+    """Draw the share right of each system with its interval, the best on top."""
     names = rank_systems(found)[::-1]
     for row, name in enumerate(names):
         figures = found["systems"][name]
@@ -79,13 +79,13 @@ def draw_accuracy(axes: Axes, found: Json) -> None:
 
 
 def _accuracy_bounds(figures: Json) -> Point:
-    """The interval in per cent; without one, the accuracy itself."""
+    """Return the interval in per cent, or the accuracy twice if there is none."""
     low, high = figures["ci95"] or (figures["accuracy"], figures["accuracy"])
     return 100 * low, 100 * high
 
 
 def _system_colours(name: str, found: Json) -> tuple[str, str]:
-    """Of the edge and of the face; hollow for a reference line."""
+    """Return the colours of edge and face; a reference line is hollow."""
     colour = ACCENT if _is_own_system(name) else INK
     return colour, PAPER if name in found["references"] else colour
 
@@ -95,7 +95,7 @@ def _is_own_system(name: str) -> bool:
 
 
 def draw_pareto_front(axes: Axes, found: Json) -> None:
-    """Accuracy over what a question costs: dollars if they are known, else tokens, else calls."""
+    """Draw accuracy over the cost of a question: dollars if known, else tokens, else calls."""
     unit = cost_unit(found["systems"])
     systems: Json = found["systems"]
     names = [name for name in rank_systems(found) if systems[name][unit]]
@@ -103,7 +103,7 @@ def draw_pareto_front(axes: Axes, found: Json) -> None:
     for name, at in points.items():
         low, high = _accuracy_bounds(systems[name])
         colour, fill = _system_colours(name, found)
-        if unit != "calls":  # where many systems stand above one another, they would cover all
+        if unit != "calls":  # many systems have the same number of calls
             axes.vlines(at[0], low, high, color=colour, linewidth=0.8, alpha=0.45)
         axes.scatter(*at, s=30, facecolor=fill, edgecolor=colour, linewidth=1.2, zorder=3)
     best = pareto_points({n: p for n, p in points.items() if n not in found["references"]})
@@ -123,7 +123,7 @@ def _label_cost_axes(axes: Axes, unit: str) -> None:
 
 
 def draw_cost_curves(axes: Axes, found: Json) -> None:
-    """The curve of each method: what it earns for its cost, those with the highest AIQ."""
+    """Draw each method's curve of quality over cost, those with the highest AIQ."""
     curves: Json = found["cost_quality"]["curves"]
     high = float(found["cost_quality"]["high"])
     named = sorted(curves, key=lambda name: -curves[name]["aiq"])[:MAX_LINES]
@@ -139,7 +139,7 @@ def draw_cost_curves(axes: Axes, found: Json) -> None:
 
 
 def draw_recovered_gap(axes: Axes, found: Json) -> None:
-    """How much of the gap each router recovers with how many calls of the strong worker."""
+    """Draw how much of the gap each router recovers by its share of strong calls."""
     systems: Json = found["recovered_gap"]["systems"]
     named = sorted(systems, key=lambda name: -systems[name]["apgr"])[:MAX_LINES]
     for name, colour in zip(named, LINES, strict=False):
@@ -149,14 +149,14 @@ def draw_recovered_gap(axes: Axes, found: Json) -> None:
             shares, [100 * value for value in curve], color=colour, linewidth=1.6,
             label=f"{name}, APGR {systems[name]['apgr']:.3f}",
         )  # fmt: skip
-    axes.plot((0, 100), (0, 100), color=GREY, linewidth=1, linestyle=":", label="by lot, 0.500")
+    axes.plot((0, 100), (0, 100), color=GREY, linewidth=1, linestyle=":", label="at random, 0.500")
     axes.set_xlabel("questions that go to the strong worker, %")
     axes.set_ylabel("of the gap recovered, %")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _merge_points(points: Mapping[str, Point]) -> dict[str, Point]:
-    """Points with the names of all that lie there."""
+    """Return each distinct point with the names of all systems there."""
     names: dict[Point, list[str]] = defaultdict(list)
     for name, point in points.items():
         names[point].append(name)
@@ -168,7 +168,7 @@ def _sort_own_first(names: Iterable[str]) -> list[str]:
 
 
 def pareto_points(points: Mapping[str, Point]) -> list[Point]:
-    """The points that no cheaper point is as good as, cheapest first."""
+    """Return the points that no cheaper point equals, the cheapest first."""
     best: list[Point] = []
     for cost, right in sorted(points.values(), key=lambda point: (point[0], -point[1])):
         if not best or right > best[-1][1]:
@@ -177,7 +177,7 @@ def pareto_points(points: Mapping[str, Point]) -> list[Point]:
 
 
 def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
-    """Names beside their points, where they cover no other name as far as that is possible."""
+    """Write names beside their points, overlapping other names as little as possible."""
     figure = axes.get_figure(root=True)
     assert figure is not None  # noqa: S101 - these axes belong to one
     figure.draw_without_rendering()
@@ -219,7 +219,7 @@ def _is_overlapping(a: Box, b: Box) -> bool:
 
 
 def draw_difficulty(axes: Axes, found: Json) -> None:
-    """Right answers by difficulty, a line a system; single workers' own lines are left out."""
+    """Draw accuracy by difficulty, a line per system, without those of single workers."""
     names = [name for name in rank_systems(found) if name not in found["pool"]] or rank_systems(
         found
     )
@@ -245,11 +245,11 @@ def _difficulty_points(found: Json, name: str) -> tuple[Point, ...]:
 
 
 ChartLine = tuple[list[str], tuple[Point, ...]]
-"""The systems that a line stands for, and its points."""
+"""The systems that a line represents, and its points."""
 
 
 def _choose_lines(lines: Sequence[ChartLine]) -> list[ChartLine]:
-    """As many lines as can be told apart: `ultra`, the best single worker, some of all ranks."""
+    """Choose as many lines as can be distinguished, with `ultra` and the best single worker."""
     wanted = [at for at, line in enumerate(lines) if {ULTRA, BEST_SINGLE} & set(line[0])]
     rest = [at for at in range(len(lines)) if at not in wanted]
     room = MAX_LINES - len(wanted) - (not any(ULTRA in lines[at][0] for at in wanted))
@@ -259,11 +259,11 @@ def _choose_lines(lines: Sequence[ChartLine]) -> list[ChartLine]:
 
 
 def draw_depth(axes: Axes, name: str, runs: Sequence[TrialResult]) -> None:
-    """Mean depth of a system's workflows by difficulty, a line a family."""
+    """Draw the mean depth of a system's workflows by difficulty, a line per family."""
     families = sorted({run.family for run in runs if run.difficulty is not None})[:MAX_LINES]
     for number, (family, colour) in enumerate(zip(families, LINES, strict=False)):
         series = _mean_depth(run for run in runs if run.family == family)
-        width = 1.4 + 1.3 * (len(families) - 1 - number)  # lines that coincide stay visible
+        width = 1.4 + 1.3 * (len(families) - 1 - number)  # so that coinciding lines stay visible
         axes.plot(*zip(*series, strict=True), color=colour, linewidth=width, label=family)
     axes.set_title(name, fontsize=10)
     axes.set_xlabel("difficulty")
@@ -281,7 +281,7 @@ def _mean_depth(runs: Iterable[TrialResult]) -> list[Point]:
 
 
 def draw_worker_shares(axes: Axes, found: Json) -> None:
-    """Whom each system calls: the share of its calls by worker."""
+    """Draw the share of each system's calls that goes to each worker."""
     names = [
         n for n in rank_systems(found) if n not in found["references"] and n not in found["pool"]
     ]
@@ -298,7 +298,7 @@ def draw_worker_shares(axes: Axes, found: Json) -> None:
 
 
 def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
-    """How often each worker is called for each family; rare families together."""
+    """Count each worker's calls by family, with rare families joined."""
     common = {name for name, _ in Counter(run.family for run in runs).most_common(MAX_COLUMNS)}
     return Counter(
         (run.family if run.family in common else OTHER, step.worker)
@@ -308,7 +308,7 @@ def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
 
 
 def count_by_kind(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
-    """How often each worker is called for each kind of subtask."""
+    """Count each worker's calls by kind of subtask."""
     return Counter((step.kind, step.worker) for run in runs for step in run.steps)
 
 
@@ -318,7 +318,7 @@ def draw_heatmap(
     workers: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> None:
-    """A map: a column for each first of a pair, a row for each worker, shares of the column."""
+    """Draw a heatmap: columns by the first of each pair, rows by worker, shares of the column."""
     totals: Counter[str] = Counter()
     for (column, _), count in pairs.items():
         totals[column] += count
@@ -347,5 +347,5 @@ def draw_heatmap(
 
 
 def draw_legend(axes: Axes) -> None:
-    """The lines' names, to the right of the axes."""
+    """Draw the legend to the right of the axes."""
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

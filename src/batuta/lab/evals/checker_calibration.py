@@ -1,4 +1,4 @@
-"""What a checker's word is worth: it checks answers whose grades are known."""
+"""Calibration of a checker: how often its verdict is right on answers with known grades."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from batuta.lab.learners.history import History
 from batuta.lab.tasks.graders import grade_answer
 
 CHECKS = 40
-"""Answers that are checked at most, each two calls."""
+"""The most answers that are checked, at two calls each."""
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _DraftThenCheck:
-    """The conductor of one check: a worker answers, the checker reads it."""
+    """The conductor of one check: a worker answers, and the checker reads the answer."""
 
     worker: WorkerId
     check: Step
@@ -46,7 +46,7 @@ class _DraftThenCheck:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The answer, then its check."""
+        """Plan the answer, then its check."""
         if not context.previous:
             return Plan(Workflow((Step(subtask="", worker=self.worker),)))
         return Plan(Workflow((self.check,))) if len(context.previous) == 1 else AcceptedAnswer()
@@ -61,18 +61,18 @@ async def calibrate_checker(
     seed: int = 0,
     concurrency: int = 16,
 ) -> tuple[Checker | None, int]:
-    """The checker with measured rates, and how many checks they rest on.
+    """Return the checker with measured rates, and the number of checks behind them.
 
-    None where it is not in the pool, or where what it says tells nothing. The workers answer in
-    turn, so that there are wrong answers too; a check that failed or was not graded is left out.
+    The checker is None if it is not in the pool or its verdicts are uninformative. The workers
+    answer in turn, so that there are wrong answers too; failed or ungraded checks are left out.
 
     Args:
-        checker: who checks, and what is believed beforehand.
-        tasks: questions that are not measured on.
-        context: who can be called.
+        checker: the checker with its prior rates.
+        tasks: questions that the evaluation does not measure on.
+        context: the pool and its clients.
         grade: the tasks' grader.
-        seed: of the runs.
-        concurrency: checks at the same time.
+        seed: the seed of the runs.
+        concurrency: the most concurrent checks.
     """
     who = checker.pick_worker(context.pool)
     others = [worker.id for worker in context.pool if worker.id != who]
@@ -108,13 +108,14 @@ async def calibrate_checker(
 async def calibrate_tests(
     believed: Checker, history: History, run_tests: RunTests
 ) -> Checker | None:
-    """What the tests that questions show are worth, by answers whose grades are known.
+    """Return a checker with the measured rates of the tests that questions show.
 
-    Nobody is called: programs that the workers wrote are run. None where they tell nothing.
+    No worker is called: the programs that they wrote are executed. The result is None if the tests
+    are uninformative.
 
     Args:
-        believed: the rates before any was run.
-        history: what was answered, the extracted programs, and what each earned.
+        believed: the prior rates.
+        history: the extracted programs and their scores.
         run_tests: runs the tests of a question.
     """
     verdicts: list[tuple[bool, bool]] = []

@@ -1,4 +1,4 @@
-"""Curves of quality against cost, and what is read off them: AIQ, APGR and CPT.
+"""Curves of quality over cost, and the figures AIQ, APGR and CPT.
 
 AIQ, the average improvement in quality, is that of RouterBench (arXiv 2403.12031, section 3): the
 mean height of the non-decreasing convex hull of a method's points, over a range of cost. APGR and
@@ -6,7 +6,7 @@ CPT are those of RouteLLM (arXiv 2406.18665, section 3.2): the share of the gap 
 strong worker that is recovered, on average over the share of the strong worker's calls; and the
 least share of its calls with which a given share of the gap is recovered.
 
-Qualities are shares of right answers; costs are of any unit that is the same for all points.
+Qualities are shares of right answers; costs may have any unit that all points share.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
 CostQuality = tuple[float, float]
-"""What a question costs, and how often it is right."""
+"""The cost of a question, and its share right."""
 
 
 def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
-    """The corners of the non-decreasing convex hull above the points, from the cheapest.
+    """Return the corners of the non-decreasing convex hull above the points, the cheapest first.
 
-    Between two corners lies what a lot between both earns. A point that costs more and is right
-    no more often is no corner.
+    A random choice between two corners reaches the points between them. A point that costs more
+    without being right more often is no corner.
 
     Raises:
         ValueError: there are no points, or a cost is negative.
@@ -44,10 +44,9 @@ def quality_hull(points: Sequence[CostQuality]) -> tuple[CostQuality, ...]:
 
 
 def average_improvement(points: Sequence[CostQuality], low: float, high: float) -> float | None:
-    """AIQ: the mean height of the hull between two costs; None where it does not begin by then.
+    """Return AIQ, the mean height of the hull between two costs; None if it begins after `high`.
 
-    Beyond its last corner the hull goes on level; before its first there is nothing, so the mean
-    begins there.
+    Beyond its last corner the hull is level; the mean begins at its first corner.
     """
     hull = quality_hull(points)
     start = max(low, hull[0][0])
@@ -67,12 +66,12 @@ def average_improvement(points: Sequence[CostQuality], low: float, high: float) 
 def recovered_gap(
     strong_first: Sequence[int], weak_q: Sequence[float], strong_q: Sequence[float]
 ) -> Floats | None:
-    """PGR after each number of calls of the strong worker, from none to all; None without a gap.
+    """Return PGR after each number of calls of the strong worker; None if there is no gap.
 
     Args:
-        strong_first: the questions' places, those first that are first given to the strong worker.
-        weak_q: what the weak worker earns on each question.
-        strong_q: what the strong one earns.
+        strong_first: the questions' places, in the order in which they go to the strong worker.
+        weak_q: the weak worker's score on each question.
+        strong_q: the strong worker's score.
     """
     weak, strong = np.asarray(weak_q, np.float64), np.asarray(strong_q, np.float64)
     gap = strong.mean() - weak.mean()
@@ -83,18 +82,18 @@ def recovered_gap(
 
 
 def average_recovered_gap(recovered: Floats) -> float:
-    """APGR: the mean of `recovered_gap` over the share of calls; 0.5 for a lot."""
+    """Return APGR, the mean of `recovered_gap` over the share of calls; 0.5 for a random choice."""
     return float(((recovered[1:] + recovered[:-1]) / 2).mean())
 
 
 def calls_for_gap(recovered: Floats, share: float) -> float | None:
-    """CPT: the least share of strong calls that recovers so much of the gap; None: none does."""
+    """Return CPT, the least share of strong calls that recovers that share of the gap, or None."""
     reached = np.flatnonzero(recovered >= share - 1e-12)
     return float(reached[0]) / (len(recovered) - 1) if len(reached) else None
 
 
 def _turns_up(one: CostQuality, other: CostQuality, third: CostQuality) -> bool:
-    """Whether the middle point lies on or below the line between the outer ones."""
+    """Tell whether the middle point is on or below the line between the outer ones."""
     rise = (other[1] - one[1]) * (third[0] - one[0])
     return rise <= (third[1] - one[1]) * (other[0] - one[0])
 

@@ -1,8 +1,8 @@
-"""Cost and quality in one number a method: AIQ, APGR and CPT of an evaluation.
+"""AIQ, APGR and CPT of an evaluation's methods.
 
-Systems that are one method with other numbers (`cascade@0.001`, `self-consistency@5`, `moa-8`) are
-points of one curve, as are the workers alone. The range of cost is that of all systems, and each
-curve begins with the cheapest of them: between two systems a lot can choose, which is how
+Systems that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of
+one curve, as are the single workers. The range of cost is that of all systems, and each curve
+begins with the cheapest system: a random choice interpolates between two systems, which is how
 RouterBench (arXiv 2403.12031, section 3) joins points to curves.
 """
 
@@ -29,26 +29,26 @@ from batuta.lab.evals.fitted_methods import FittedMethod
 Json = dict[str, Any]
 
 ALONE = "a worker alone"
-"""The curve of the workers themselves and of the best of them."""
+"""The curve of the single workers and of the best of them."""
 CURVE_POINTS = 101
-"""Points of a curve of the recovered gap in a report."""
+"""The most points of a curve of the recovered gap in a report."""
 _UNITS = ("usd", "tokens", "calls")
 _NUMBER_PATTERN = re.compile(r"[@-][\d.]+$")
 _BEST_SINGLE = "best-single"
 
 
 class CreditTable(Protocol):
-    """What single workers earn on the questions of a part."""
+    """The credit of single workers on the questions of a part."""
 
     def __call__(
         self, part: int, worker: str, tasks: Sequence[str]
     ) -> Sequence[float | None] | None:
-        """Return the credit by task, None where it is not known; None: it was not asked."""
+        """Return the credit by task, None where unknown; None alone if it was not asked."""
         ...
 
 
 def cost_unit(systems: Mapping[str, Json]) -> str:
-    """What a question's cost is in: dollars if all are known, else tokens, else calls."""
+    """Return the unit of cost: dollars if all are known, else tokens, else calls."""
     scored = [figures for figures in systems.values() if figures["accuracy"] is not None]
     known = (unit for unit in _UNITS if scored and all(figures[unit] for figures in scored))
     return next(known, "calls")
@@ -57,12 +57,12 @@ def cost_unit(systems: Mapping[str, Json]) -> str:
 def build_curves(
     systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
 ) -> Json | None:
-    """The curves and their AIQ; None where all systems cost the same, or nothing was scored.
+    """Return the curves and their AIQ; None if all systems cost the same or none was scored.
 
     Args:
         systems: figures by name, as in a report.
-        references: lines to compare with, which are no methods.
-        workers: of the pool.
+        references: the names of reference lines, which are not methods.
+        workers: the workers of the pool.
     """
     methods = {
         name: figures
@@ -98,11 +98,11 @@ def _curve_name(system: str, workers: Sequence[str]) -> str:
 def build_recovered(
     fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
 ) -> Json:
-    """APGR, CPT(50 %) and CPT(80 %) of each router whose pair of workers answered every question.
+    """Return APGR, CPT(50 %) and CPT(80 %) of each router whose two workers were fully measured.
 
     Args:
-        fitted: by system, what it learned on each part.
-        credit: what single workers earn.
+        fitted: what each system learned on each part.
+        credit: looks up the credit of single workers.
     """
     found: Json = {}
     missing: set[WorkerId] = set()
@@ -129,8 +129,8 @@ def build_recovered(
 def _join_parts(
     ratings: Sequence[FittedMethod], credit: CreditTable, missing: set[WorkerId]
 ) -> tuple[list[int], list[float], list[float]] | None:
-    """The order of all questions, and what the weak and the strong worker earn on each."""
-    ahead: list[float] = []
+    """Return the order of all questions, and the weak and the strong worker's credit on each."""
+    leads: list[float] = []
     weak: list[float] = []
     strong: list[float] = []
     is_whole = True
@@ -146,11 +146,11 @@ def _join_parts(
             is_whole = False
             continue
         for more, low, high in zip(one.ahead.values(), its_weak, its_strong, strict=True):
-            if low is not None and high is not None:  # an outage of either tells nothing
-                ahead.append(more)
+            if low is not None and high is not None:  # an outage of either worker tells nothing
+                leads.append(more)
                 weak.append(low)
                 strong.append(high)
-    if not is_whole or not ahead:
+    if not is_whole or not leads:
         return None
-    order = np.argsort(-np.asarray(ahead), kind="stable")
+    order = np.argsort(-np.asarray(leads), kind="stable")
     return [int(place) for place in order], weak, strong

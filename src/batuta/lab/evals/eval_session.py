@@ -1,4 +1,4 @@
-"""Systems on questions, one after another: calibrate, learn, run, collect."""
+"""Measures systems on questions one after another: calibrates, fits, runs and collects results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from batuta.lab.evals.systems import (
 )
 from batuta.lab.evals.task_sets import TaskSet
 
-BUDGET_SPENT = "the budget was spent before it"
+BUDGET_SPENT = "the budget was spent before its turn"
 NOTHING_LEFT = "it must learn from other questions and there are none left: ask fewer with --limit"
 
 
@@ -81,18 +81,17 @@ async def evaluate_parts(
     """Measure the systems of those names.
 
     Args:
-        parts: who is asked what; all with the same grader.
-        names: of the systems, each once; `all`: those that can be run.
-        options: concurrency, sub-pools.
-        result_log: what was measured before, and where results go.
-        bar: shows how far each system is.
-        equal: also self-consistency and best-of-N with as many calls, or as much money, as
-            `ultra` takes on average, which is measured first; where nobody conducts, the first
-            system.
+        parts: the subjects and questions, all with the same grader.
+        names: the names of the systems, each once; `all` for those that can be run.
+        options: the options of the runs.
+        result_log: the earlier results, to which new ones are added.
+        bar: shows the progress of each system.
+        equal: also measure self-consistency and best-of-N with as many calls, or as much money,
+            as `ultra` takes on average, or the first system if there is no conductor.
 
     Raises:
         ConfigError: there is no system of that name, or none of them can be measured here.
-        ExceptionGroup: of the StoreError, where a result could not be written.
+        ExceptionGroup: a result could not be written; it has the StoreError.
     """
     subject = parts[0].subject
     stage = _EvalSession(parts, options, result_log, bar)
@@ -127,14 +126,14 @@ async def forecast_parts(
     *,
     equal: Sequence[EqualResource] = (),
 ) -> EvalForecast:
-    """Foretell what `evaluate_parts` would ask; nobody is called.
+    """Forecast the calls of `evaluate_parts` without making any.
 
     Args:
-        parts: who is asked what.
-        names: of the systems.
-        options: sub-pools.
-        result_log: what was measured before.
-        equal: what is compared for as many calls, or as much money, as the first system takes.
+        parts: the subjects and questions.
+        names: the names of the systems.
+        options: the options of the runs.
+        result_log: the earlier results.
+        equal: the resources for which methods with the first system's budget are added.
 
     Raises:
         ConfigError: there is no system of that name.
@@ -142,7 +141,7 @@ async def forecast_parts(
     stage = _EvalSession(parts, options, result_log, lambda _, __: lambda: None)
     wanted = stage.runnable(_find_systems(names, parts[0].subject, equal))
     found = await stage.forecast(wanted, calibrates=bool(equal))
-    if equal and wanted:  # two methods, each with the budget of the first system
+    if equal and wanted:  # two methods have the budget of the first system
         again = ExpectedCalls()
         for _ in range(2 * len(set(equal))):
             again += found.get(wanted[0].name, ExpectedCalls())
@@ -156,7 +155,7 @@ async def forecast_parts(
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:
-    """Find the systems by name; `ultra` comes first where others are to have as much."""
+    """Find the systems by name; `ultra` comes first if others get its budget."""
     wanted = [find_system(name, subject) for name in _expand_names(names, subject)]
     if equal and subject.conductor is not None:
         first = find_system(ULTRA, subject)
@@ -174,7 +173,7 @@ def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
 
 
 def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
-    """The systems in order; over a record, those that look at everybody's replies side by side."""
+    """Yield the systems in order; on a record, those that use all replies run side by side."""
     shared = [one for one in wanted if one.uses_all_answers and subject.answer_cache is not None]
     for one in wanted:
         if one not in shared:
@@ -184,7 +183,7 @@ def _group_systems(wanted: Sequence[System], subject: Subject) -> Iterator[list[
 
 
 class _EvalSession:
-    """The systems measured so far."""
+    """The systems measured so far, with what was calibrated and fitted for them."""
 
     def __init__(
         self,
@@ -195,7 +194,7 @@ class _EvalSession:
     ) -> None:
         self.parts = tuple(parts)
         self.calibrated_parts = list(parts)
-        """The same with what was measured of the workers, for the systems that may know it."""
+        """The parts with the workers' measured strengths, for systems that may know them."""
         self.options = options
         self.result_log = result_log
         self.bar = bar
@@ -203,17 +202,17 @@ class _EvalSession:
         self.results: dict[str, tuple[TrialResult, ...]] = {}
         self.left_out: dict[str, str] = {}
         self.unasked = 0
-        """Runs that were not begun, as the budget did not allow them."""
+        """Runs that did not start because the budget did not allow them."""
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """By the identity of the part: the checker with the rates that were measured there."""
+        """By the id of the part: the checker with the rates measured there."""
         self.executed: dict[int, Checker | None] = {}
-        """By the identity of the part: what the tests that its questions show are worth."""
+        """By the id of the part: the measured value of the tests that its questions show."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:
-        """Those that can be run here; the others are left out, with the reason."""
+        """Return the systems that can be run here, and record the reason for the others."""
         known = all(part.history is not None or part.tasks.calibration for part in self.parts)
         found: list[System] = []
         for one in wanted:
@@ -227,10 +226,10 @@ class _EvalSession:
         return found
 
     async def measure(self, *systems: System) -> None:
-        """Run the systems on every part, unless they were run before.
+        """Run the systems on every part, unless they ran before.
 
-        One that cannot learn from these outcomes is left out, with the reason; the others are
-        measured all the same.
+        A system that cannot learn from these outcomes is left out, with the reason; the others are
+        measured nevertheless.
 
         Args:
             systems: each question is run by all of them, one after another.
@@ -258,11 +257,10 @@ class _EvalSession:
             self.results[name] = tuple(run for run in results if run.system == name)
 
     async def _plan_system(self, one: System) -> list[EvalTrial]:
-        """Let the system learn what it must, and return its trials on every part.
+        """Fit what the system needs, and return its trials on every part.
 
         Raises:
-            ConfigError: it cannot learn from these outcomes.
-            SourceError: the same.
+            ConfigError, SourceError: it cannot learn from these outcomes.
         """
         if one.name == CHECKED_CASCADE:
             await self._calibrate_checkers()
@@ -273,14 +271,14 @@ class _EvalSession:
 
     @property
     def _is_spent(self) -> bool:
-        """True if the budget allows no more calls."""
+        """Whether the budget allows no more calls."""
         limit = self.parts[0].subject.call_limit
         return limit is not None and limit.is_spent
 
     async def forecast(
         self, wanted: Sequence[System], *, calibrates: bool
     ) -> dict[str, ExpectedCalls]:
-        """Foretell what is still to be asked, by system."""
+        """Forecast the calls that are still to be made, by system."""
         found: dict[str, ExpectedCalls] = {}
         if calibrates or any(one.needs_calibration for one in wanted):
             planned = [
@@ -303,7 +301,7 @@ class _EvalSession:
         return expect_calls([one for one in planned if not self.result_log.is_done(one.key)])
 
     def _plan_keys(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """Return the part's trials as they are before anything has learned."""
+        """Return the part's trials before any system is fitted."""
         return plan_trials(
             one,
             [(task, part.tasks.family(task)) for task in part.tasks.tasks],
@@ -313,11 +311,11 @@ class _EvalSession:
         )
 
     def _plan_part(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """The part's trials; what must learn learns if one of them is still to be run."""
+        """Return the part's trials; the system is fitted if one of them is still to be run."""
         found = self._plan_keys(one, part)
         if one.fitter is None:
             return found
-        assert part.history is not None  # noqa: S101 - told before anything was run
+        assert part.history is not None  # noqa: S101 - `runnable` has checked it
         key = fitted_key([trial.key for trial in found])
         kept = self.fitted.setdefault(one.name, [])
         if all(self.result_log.is_done(trial.key) for trial in found):
@@ -332,8 +330,10 @@ class _EvalSession:
             solver = replace(solver, checker=self.checkers.get(id(part), solver.checker))
         if isinstance(solver, Cascade) and id(part) in self.executed:
             solver = replace(solver, executed=self.executed[id(part)])
-        taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
-        return tuple(replace(trial, system=taught) for trial in found)
+        fitted_system = replace(
+            one, solver=adapt_to_record(solver, replays.record) if replays else solver
+        )
+        return tuple(replace(trial, system=fitted_system) for trial in found)
 
     async def _run_planned(
         self, planned: Sequence[EvalTrial], on_result: Callable[[str], None]
@@ -346,7 +346,7 @@ class _EvalSession:
         return found
 
     def strengths(self) -> dict[WorkerId, float | None]:
-        """Each worker's, as known beforehand."""
+        """Return each worker's strength on the questions known beforehand."""
         if not self._is_calibrated:
             return {}
         found: dict[WorkerId, float | None] = {}
@@ -356,7 +356,7 @@ class _EvalSession:
         return found
 
     async def equalise(self, name: str, what: EqualResource) -> MatchedBudget | None:
-        """Measure self-consistency and best-of-N with as much as that system took."""
+        """Measure self-consistency and best-of-N with the budget of that system."""
         budget = await self._matched_budget(name, what)
         if budget is None:
             return None
@@ -369,7 +369,7 @@ class _EvalSession:
         return replace(budget, k=k)
 
     async def _matched_budget(self, name: str, what: EqualResource) -> MatchedBudget | None:
-        """Samples of the best worker that come to what that system took; None: it is not known."""
+        """Return how many samples of the best worker cost as much as that system, or None."""
         scored = [run for run in self.results[name] if run.unscored != "outage"]
         if what == "calls":
             return match_calls(name, scored)
@@ -389,7 +389,7 @@ class _EvalSession:
         self._is_calibrated = any(part.history is not None for part in self.calibrated_parts)
 
     async def _calibrate_checkers(self) -> None:
-        """What a checker's word is worth, on the questions that calibrate the workers, once."""
+        """Measure the checkers' rates on the questions that calibrate the workers, once."""
         for part in self.calibrated_parts:
             subject = part.subject
             if id(part) in self.checkers or subject.replay_pool or not part.tasks.calibration:
@@ -407,7 +407,7 @@ class _EvalSession:
             )
 
     async def _calibrate_tests(self) -> None:
-        """What passing the tests of a question is worth, by the answers that calibrate, once."""
+        """Measure the value of the questions' own tests on the calibration's answers, once."""
         for part in self.calibrated_parts:
             if id(part) not in self.executed and part.subject.run_tests and part.history:
                 self.executed[id(part)] = await calibrate_tests(
@@ -415,7 +415,7 @@ class _EvalSession:
                 )
 
     def _plan_calibration(self, part: EvalPart) -> dict[WorkerId, tuple[EvalTrial, ...]]:
-        """Plan to ask each worker alone the questions that calibrate."""
+        """Plan to ask each single worker the calibration questions."""
         terms = replace(self.options, seeds=part.seeds[:1], sub_pool=None)
         tasks = [(task, part.tasks.family(task)) for task in part.tasks.calibration]
         return {
@@ -424,7 +424,7 @@ class _EvalSession:
         }
 
     async def _calibrate_part(self, part: EvalPart) -> EvalPart:
-        """Measure the part's workers, and replace the strengths that were believed."""
+        """Measure the part's workers, and replace the assumed strengths."""
         by_worker = self._plan_calibration(part)
         alone = {worker: calibration_system(worker) for worker in by_worker}
         planned = [trial for own in by_worker.values() for trial in own]

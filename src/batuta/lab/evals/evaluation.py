@@ -1,4 +1,4 @@
-"""What an evaluation measures and what came of it: its parts, systems, results and budgets."""
+"""The parts, systems, results and budgets of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from batuta.lab.learners.history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPart:
-    """Who is asked what, with which seeds, and what is known beforehand."""
+    """The subject and questions of one part, with their seeds and prior outcomes."""
 
     subject: Subject
     tasks: TaskSet
     seeds: tuple[int, ...] = (0,)
-    """Each task is run once with each."""
+    """Each task is run once with each seed."""
     history: History | None = None
-    """None: measured on `tasks.calibration` where a system needs it."""
+    """None: measured on `tasks.calibration` if a system needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What was measured."""
+    """The measured systems and their results."""
 
     parts: tuple[EvalPart, ...]
     options: EvalOptions
     systems: tuple[System, ...]
     results: Mapping[str, tuple[TrialResult, ...]]
-    """By the system's name."""
+    """By system."""
     strengths: Mapping[WorkerId, float | None] = field(default_factory=dict[WorkerId, float | None])
-    """Each worker's accuracy on the questions known beforehand, the mean over the parts; empty:
-    none was needed or possible."""
+    """Each worker's accuracy on the questions known beforehand, averaged over the parts; empty if
+    it was not needed or not possible."""
     budgets: tuple[MatchedBudget, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     """Systems that could not be measured here, with the reason."""
     unasked: int = 0
-    """Runs that were not begun, as the budget did not allow them."""
+    """Runs that did not start because the budget did not allow them."""
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """By system, what it learned on each part; None: that is not known any more."""
+    """By system: what it learned on each part; None if that is no longer known."""
 
     @property
     def subject(self) -> Subject:
-        """The first part's; the others differ by what is known of the workers."""
+        """The first part's subject; the others differ in what is known about the workers."""
         return self.parts[0].subject
 
     @property
     def tasks(self) -> TaskSet:
-        """The first part's."""
+        """The first part's tasks."""
         return self.parts[0].tasks
 
     @property
     def outcomes(self) -> History | None:
-        """What each worker earned alone on the questions known beforehand.
+        """The outcomes of each single worker on the questions known beforehand.
 
-        None: nobody was asked them here, or their texts are private.
+        None if no worker was asked them here, or their texts are private.
         """
         known = self.parts[0]
         if known.subject.replay_pool is not None or any(

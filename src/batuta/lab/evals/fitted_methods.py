@@ -1,8 +1,8 @@
-"""What a method has learned, as far as a report shows it: how it rates two workers, how it asks.
+"""What a fitted method has learned, as reports show it: its ratings of two workers, its rules.
 
-A router that rates workers by a number can be told to send more or fewer questions to the stronger
-of two. That is what RouteLLM's figures are about (`cost_quality`): here are its ratings of each
-question, kept beside the results so that an evaluation that is taken up again has them too.
+A router that rates workers by a number can send more or fewer questions to the stronger of two,
+which RouteLLM's figures are about (`cost_quality`). Its ratings of each question are kept beside
+the results, so that a resumed evaluation has them too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPair:
-    """The two workers between which a share of the questions is divided."""
+    """A weak and a strong worker between which the questions are divided."""
 
     weak: WorkerId
     strong: WorkerId
@@ -41,21 +41,21 @@ class WorkerPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedMethod:
-    """A method after it has learned on one part."""
+    """A method after it was fitted on one part."""
 
     system: str
     pair: WorkerPair | None
-    """None: it rates nobody, or there is no gap between two workers."""
+    """None if it rates no workers, or there is no gap between two workers."""
     ahead: Mapping[str, float]
     """By task: how much higher the strong worker is rated than the weak one."""
     about: str
-    """How it asks, in a sentence; empty: there is nothing to say."""
+    """Its rules in a sentence; empty if there is nothing to say."""
 
 
 def choose_pair(history: History) -> WorkerPair | None:
-    """The best worker, and the cheapest of the others; without dollars, the weakest of them.
+    """Choose the best worker, and the cheapest of the others, without dollars the weakest.
 
-    None where nobody else is known, or the other is no weaker. Chosen by training questions.
+    None if no other worker is known or weaker. The choice rests on training questions.
     """
     mean_m = history.mean_m()
     known = [m for m in range(len(mean_m)) if not np.isnan(mean_m[m])]
@@ -77,13 +77,13 @@ def choose_pair(history: History) -> WorkerPair | None:
 def describe_fitted(
     name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """What the method that was fitted on that history has learned.
+    """Describe what the method that was fitted on that history has learned.
 
     Args:
-        name: of the system.
-        solver: the method.
-        history: what it was fitted on.
-        questions: texts by task.
+        name: the name of the system.
+        solver: the fitted method.
+        history: the outcomes that it was fitted on.
+        questions: the text of each task.
     """
     pair = choose_pair(history)
     ratings = (
@@ -106,7 +106,7 @@ def describe_fitted(
 def _rate_workers(
     solver: Solver, questions: Sequence[str]
 ) -> tuple[tuple[WorkerId, ...], Floats] | None:
-    """The workers, and a number for each question and worker, (q, m); None: it gives none."""
+    """Return the workers and a rating for each question and worker, (q, m), or None."""
     conductor = solver.conductor if isinstance(solver, ConductorSolver) else None
     if isinstance(conductor, Selector):
         return conductor.workers, conductor.values(conductor.features(questions))[0]
@@ -116,7 +116,7 @@ def _rate_workers(
 
 
 def _describe_cascade(cascade: Cascade, history: History) -> str:
-    """Whom it asks first and when it asks on, where calls differ in dollars."""
+    """Describe which worker it asks next and when, if calls differ in dollars."""
     usd_m = mean_usd_m(history)
     if usd_m is None or len(set(cascade.calls_worth_m)) == 1:
         return ""
@@ -124,20 +124,20 @@ def _describe_cascade(cascade: Cascade, history: History) -> str:
     win = f"{cascade.price:g} credit for each {usual} of its call" if cascade.price else ""
     dollar = f"{cascade.dollar:g} credit for each dollar" if cascade.dollar else ""
     asks = f"another answer must be expected to win {' and '.join(filter(None, (win, dollar)))}"
-    thrift = cascade.familiar.order.thrift
-    if not thrift:
+    price_weight = cascade.familiar.order.thrift
+    if not price_weight:
         return f"{asks}; the next worker is the one expected to earn most"
     return (
-        f"{asks}; the next worker is the one expected to earn most, less {thrift:g} credit for "
-        f"each {usual} of its call"
+        f"{asks}; the next worker is the one expected to earn most, less {price_weight:g} credit "
+        f"for each {usual} of its call"
     )
 
 
 class FittedFile:
-    """What was learned, in the folder of the results."""
+    """The file of fitted methods in the folder of the results."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads what is there; a line that is none of these is passed over and learned again."""
+        """Read the file; a line of another form is skipped, and its method fitted again."""
         self.path = folder / FITTED_FILE
         self._found: dict[str, FittedMethod] = {}
         lines = self.path.read_bytes().splitlines() if self.path.is_file() else []
@@ -152,11 +152,11 @@ class FittedFile:
                 continue
 
     def get(self, key: str) -> FittedMethod | None:
-        """What was learned under that key; None: nothing yet."""
+        """Return what was learned under that key, or None."""
         return self._found.get(key)
 
     def add(self, key: str, found: FittedMethod) -> None:
-        """Write it at once.
+        """Append it at once.
 
         Raises:
             StoreError: the disk is full, or the file cannot be written.
@@ -179,5 +179,5 @@ def _as_json(found: FittedMethod) -> dict[str, Any]:
 
 
 def fitted_key(trial_keys: Sequence[str]) -> str:
-    """A name of all that the runs of one method on one part depend on."""
+    """Return a digest of all that the runs of one method on one part depend on."""
     return blake2b("\n".join(trial_keys).encode(), digest_size=16).hexdigest()

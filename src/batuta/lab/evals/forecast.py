@@ -22,21 +22,21 @@ from batuta.lab.evals.served_solver import ServedSolver
 from batuta.usage import ZERO_COST
 
 USUAL_STEPS = 3
-"""Steps that a workflow written by a model is assumed to have."""
+"""Steps that a workflow by a model is assumed to have."""
 _PRICED_RUNS = 40
-"""Runs of a system that are priced; the others are assumed to cost the same on average."""
+"""The most runs of a system that are priced; the others are assumed to cost as much on average."""
 _CASCADE_CALLS = 2
-"""Workers that a cascade asks a question, roughly; a cascade with a checker asks that as well."""
+"""Workers that a cascade asks on average, roughly; one with a checker makes another call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCalls:
-    """The expected number of calls of some runs, and their price."""
+    """The expected number and price of some runs' calls."""
 
     calls: float = 0.0
     usd: Decimal = Decimal(0)
     unpriced: float = 0.0
-    """The number of these calls whose price is not known."""
+    """The number of calls whose price is unknown."""
 
     def __add__(self, other: ExpectedCalls) -> ExpectedCalls:
         return ExpectedCalls(
@@ -44,20 +44,20 @@ class ExpectedCalls:
         )
 
     def scale(self, factor: float) -> ExpectedCalls:
-        """Multiply everything by a factor."""
+        """Multiply all figures by a factor."""
         return ExpectedCalls(
             self.calls * factor, self.usd * Decimal(str(factor)), self.unpriced * factor
         )
 
     def __str__(self) -> str:
-        """Calls and dollars in words."""
+        """Return calls and dollars as text."""
         unknown = f" and {self.unpriced:,.0f} of unknown price" if round(self.unpriced) else ""
         return f"about {self.calls:,.0f} calls, {format_usd(float(self.usd))}{unknown}"
 
 
 @dataclass(frozen=True, slots=True)
 class EvalForecast:
-    """The calls still to be made, by system; `calibration` comes first, if it is needed."""
+    """The calls still to be made, by system; `calibration` comes first if it is needed."""
 
     systems: Mapping[str, ExpectedCalls]
     notes: tuple[str, ...] = ()
@@ -69,14 +69,14 @@ class EvalForecast:
         return sum(self.systems.values(), ExpectedCalls())
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return the forecast in a line."""
         first = self.systems.get("calibration")
         calibrating = f", {first.calls:,.0f} of them to calibrate" if first else ""
         return f"{self.total}{calibrating}"
 
 
 def expect_calls(trials: Sequence[EvalTrial]) -> ExpectedCalls:
-    """Estimate what these runs of one system take."""
+    """Estimate the calls of these runs of one system."""
     if not trials:
         return ExpectedCalls()
     step = max(1, len(trials) // _PRICED_RUNS)
@@ -113,7 +113,7 @@ def _learned_calls(trial: EvalTrial) -> int:
 
 
 def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> ExpectedCalls:
-    """Price the workflow of a conductor that is no model, else a usual one for each round."""
+    """Price the known workflow of a conductor without a model, else a usual one."""
     if isinstance(conductor, FixedConductor):
         return _price_workflow(trial, conductor.build_workflow(trial.pool))
     if isinstance(conductor, WorkflowSelector):
@@ -132,12 +132,12 @@ def _price_workflow(trial: EvalTrial, workflow: Workflow) -> ExpectedCalls:
 
 
 def _price_anybody(trial: EvalTrial, calls: int) -> ExpectedCalls:
-    """Price so many calls of the mean worker with the bare question."""
+    """Price that many calls of an average worker with the bare question."""
     return _price_workers(trial, list(trial.pool)).scale(calls)
 
 
 def _price_workers(trial: EvalTrial, workers: Sequence[Worker]) -> ExpectedCalls:
-    """Price a call of the mean of these workers."""
+    """Price a call, averaged over these workers."""
     asked = Question.of(trial.task.question)
     flow = build_parallel_workflow([worker.id for worker in workers])
     found = estimate_workflow(asked, flow, WorkerPool(tuple(workers)))

@@ -1,4 +1,4 @@
-"""How answers are graded: by the grader that each task names."""
+"""Grades answers with the grader that each task names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from batuta.lab.tasks.graders import GraderRegistry, grade_answer
 from batuta.sandbox import Sandbox, SandboxBackend
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
-"""Judges an answer; never raises for a wrong or strange one."""
+"""Grades an answer; it never raises for a wrong or strange one."""
 
 PROGRAM_PREFIX = "code-"
-"""How the names of graders begin that run programs."""
+"""The prefix of the names of graders that run programs."""
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 
 
 async def grade_by_task(task: Task, answer: str) -> Grade:
-    """The grade by the task's own grader, without a sandbox and without a judge.
+    """Grade by the task's own grader, without a sandbox and without a judge.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra, a sandbox or a judge.
@@ -43,17 +43,17 @@ async def open_answer_grader(
     tier: SandboxBackend | str = SandboxBackend.AUTO,
     programs: int = 2,
 ) -> AsyncGenerator[AnswerGrader]:
-    """A grader of those tasks, with a sandbox if one of them is graded by running programs.
+    """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
     Args:
-        tasks: what will be graded; one of each kind is tried before anything is paid for.
-        judge: grades what no rule decides; None: it stays undecided.
-        tier: of the sandbox; `none` runs programs without isolation.
-        programs: programs that run at the same time.
+        tasks: the tasks to be graded; one of each kind is tried before anything is paid for.
+        judge: grades answers that no rule decides; None leaves them undecided.
+        tier: the isolation of the sandbox; `none` runs programs without isolation.
+        programs: the number of concurrent programs.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
-        SandboxError: programs cannot be run apart from the machine here.
+        SandboxError: programs cannot be isolated here.
     """
     kinds = {task.grader: task for task in tasks}
     async with AsyncExitStack() as stack:
@@ -71,5 +71,5 @@ async def open_answer_grader(
 
 
 def is_integer(text: str) -> bool:
-    """Whether the whole text is an integer."""
+    """Tell whether the whole text is an integer."""
     return _INTEGER.fullmatch(text.strip()) is not None

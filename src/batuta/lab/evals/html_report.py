@@ -1,4 +1,4 @@
-"""A report's Markdown as one page that needs no other file and no network."""
+"""Renders a report's Markdown as one HTML page without other files and without network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
 INK, GREY, GRID, PAPER, ACCENT = "#22272e", "#6b7480", "#e3e6ea", "#fefefe", "#c0392b"
-"""Colours of figures, which follow the page's own by day and by night."""
+"""Colours of figures, which become the page's own in light and dark mode."""
 _VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
 
 
@@ -22,9 +22,9 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
     """Return the page; its title is the text's first line.
 
     Args:
-        text: Markdown; raw HTML in it is shown as it is written.
-        figures: SVG documents by name, each of which stands in place of the picture of that name,
-            whose description is its caption.
+        text: Markdown; raw HTML in it is shown as text.
+        figures: SVG documents by name, each of which replaces the picture of that name, whose
+            description becomes its caption.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     parser.add_render_rule("image", _show_figure)
@@ -46,7 +46,7 @@ def render_page(text: str, figures: Mapping[str, str] | None = None) -> str:
 def _show_figure(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Show the figure in the page's colours and as wide as there is room."""
+    """Render the figure in the page's colours, as wide as there is room."""
     caption = escape(tokens[at].content)
     svg = str(env["figures"].get(PurePath(str(tokens[at].attrGet("src"))).stem, ""))
     svg = svg[svg.find("<svg") :] if svg else ""
@@ -62,7 +62,7 @@ def _show_figure(
 def _open_table(
     _: RendererHTML, __: Sequence[Token], ___: int, ____: OptionsDict, _____: EnvType
 ) -> str:
-    """Begin a table that is scrolled where it is wider than the page, by the keyboard too."""
+    """Open a table that can be scrolled if it is wider than the page, also by the keyboard."""
     return '<div class="wide" role="group" tabindex="0" aria-label="Table"><table>\n'
 
 

@@ -3,9 +3,9 @@
     inspect eval arc.py --model batuta/ultra -M pool=batuta.toml
 
 Any system's name may follow `batuta/`: `ultra`, `best-single`, `moa`, a worker's id. inspect_ai
-asks, calls the tools and grades; the run, with its workflow, tokens and dollars, is in the output's
+asks, calls the tools and grades; the run's workflow, tokens and dollars are in the output's
 metadata and usage. Each turn of a conversation is a run of its own: after a tool's result a
-conductor plans anew, with all that was said before its eyes.
+conductor plans again, with the whole conversation in its prompt.
 """
 
 # inspect_ai is an extra:
@@ -60,17 +60,17 @@ except ImportError:
     raise ConfigError(f"the bridge needs inspect_ai: {install_hint('inspect')}") from None
 
 SEED_BITS = 31
-"""Bits of a seed where inspect_ai names none."""
+"""Bits of a random seed, if inspect_ai sets none."""
 
 
 @modelapi(name="batuta")
 def batuta_model_api() -> type[ModelAPI]:
-    """The provider, as inspect_ai looks for it."""
+    """Return the provider's class, as inspect_ai looks it up."""
     return BatutaModelAPI
 
 
 class BatutaModelAPI(ModelAPI):
-    """A system over a pool."""
+    """A system over a pool, as a model of inspect_ai."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class BatutaModelAPI(ModelAPI):
         pool: str | None = None,
         conductor: str | None = None,
     ) -> None:
-        """Opens nothing yet.
+        """Store the names; the pool is opened with the first question.
 
         Args:
             model_name: the system's name.
-            base_url: not used.
-            api_key: not used; the pool names its own keys.
+            base_url: ignored.
+            api_key: ignored; the pool names its own keys.
             config: inspect_ai's defaults.
-            pool: as `--pool` of `batuta eval`.
-            conductor: as `--conductor` of it.
+            pool: the pool, as `batuta eval --pool` names it.
+            conductor: the conductor, as `batuta eval --conductor` names it.
         """
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         self._wanted = (pool, conductor)
@@ -110,12 +110,12 @@ class BatutaModelAPI(ModelAPI):
         tool_choice: str | ToolFunction,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """The system's answer to the conversation.
+        """Return the system's answer to the conversation.
 
         Raises:
             ConfigError: there is no such pool or system, or tools are offered to one that chooses
                 among answers.
-            RuntimeError: an outage decided the run, so that there is nothing to grade.
+            RuntimeError: an outage decided the run, so there is nothing to grade.
         """
         subject, one = await self._open()
         if tools and not isinstance(one.solver, SingleWorker | ConductorSolver | ServedSolver):
@@ -140,7 +140,7 @@ class BatutaModelAPI(ModelAPI):
         return _model_output(self.model_name, run)
 
     async def _open(self) -> tuple[Subject, System]:
-        """The pool and the system, the same for every question."""
+        """Return the pool and the system, opened once for all questions."""
         async with self._lock:
             if self._opened is None:
                 http = await self._stack.enter_async_context(HttpTransport())
@@ -158,8 +158,8 @@ class BatutaModelAPI(ModelAPI):
 
 def _core_message(message: ChatMessage) -> Message:
     if isinstance(message, ChatMessageTool):
-        told = f"error: {message.error.message}" if message.error else message.text
-        result = ToolResult(call_id=message.tool_call_id or "", content=told)
+        result_text = f"error: {message.error.message}" if message.error else message.text
+        result = ToolResult(call_id=message.tool_call_id or "", content=result_text)
         return Message(role=Role.TOOL, parts=(result,))
     calls = (message.tool_calls or ()) if isinstance(message, ChatMessageAssistant) else ()
     text = (Text(message.text),) if message.text or not calls else ()
@@ -182,7 +182,7 @@ def _core_choice(choice: str | ToolFunction) -> str:
 
 
 def _inspect_call(call: ToolCall) -> InspectToolCall:
-    """A wish for a tool; arguments that are no JSON object are told as the error that they are."""
+    """Convert a tool call; arguments that are not a JSON object are reported as a parse error."""
     try:
         arguments: Any = json.loads(call.arguments or "{}")
     except ValueError:

@@ -1,8 +1,7 @@
-"""Tasks of inspect_ai, run on several systems: its tools, its conversations, its scorers.
+"""Runs a task of inspect_ai on several systems, with its tools, conversations and scorers.
 
 inspect_ai runs the task once for each system (`batuta.lab.evals.inspect`); its logs, in the folder
-of the results, become a record that is compared like any other. A log that is whole is not made
-again.
+of the results, become a record that is evaluated like any other. A complete log is not made again.
 """
 
 # inspect_ai is an extra:
@@ -22,17 +21,17 @@ from batuta.lab.tasks.recorded.importers import import_outcomes
 from batuta.lab.tasks.recorded.outcome_lines import write_outcome_rows
 
 PROVIDER = "batuta/"
-"""Before a system's name, for inspect_ai."""
+"""The prefix of a system's name for inspect_ai."""
 DONE = "success"
-"""The status of a log that is whole."""
+"""The status of a complete log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRun:
-    """What is run."""
+    """A task of inspect_ai, the systems to run it on, and the options."""
 
     task: str
-    """As inspect_ai names it: `file.py`, `file.py@task` or `package/task`."""
+    """The task as inspect_ai names it: `file.py`, `file.py@task` or `package/task`."""
     systems: tuple[str, ...]
     pool: str | None
     conductor: str | None
@@ -40,13 +39,13 @@ class InspectRun:
     epochs: int
     concurrency: int
     replaced: str = ""
-    """The workers replaced since the folder was begun, as text for the keys; empty: none."""
+    """The workers replaced since the folder was begun, as text for the keys; empty if none."""
 
 
 def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
-    """The outcomes of every system on the task's samples: a file of outcome lines in the folder.
+    """Write the outcomes of every system on the task's samples, and return the file.
 
-    A sample that an outage ended is left out, and asked again by the next run with the folder.
+    A sample that an outage ended is left out, and asked again when the folder is used next.
 
     Raises:
         ConfigError: inspect_ai is missing, or the task or a system cannot be run.
@@ -67,7 +66,7 @@ def run_inspect_task(wanted: InspectRun, folder: Path) -> Path:
 
 
 def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
-    """The log of a system, made now or by a run before."""
+    """Return the log of a system, made now or by an earlier run."""
     import inspect_ai  # noqa: PLC0415 - an extra
     from inspect_ai.log import list_eval_logs, read_eval_log  # noqa: PLC0415 - same
 
@@ -108,7 +107,7 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
 
 
 def _relative_task(task: str) -> str:
-    """The task as inspect_ai takes it: it finds no file by an absolute path.
+    """Return the task with a relative path, as inspect_ai finds no file by an absolute one.
 
     Raises:
         ConfigError: there is no such file.
@@ -122,6 +121,6 @@ def _relative_task(task: str) -> str:
 
 
 def _is_whole(log: Any) -> bool:
-    """Whether every sample of it was run to its end."""
+    """Tell whether every sample of the log was completed."""
     done = log.results and log.results.completed_samples == log.results.total_samples
     return log.status == DONE and bool(done)

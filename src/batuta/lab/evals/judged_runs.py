@@ -1,21 +1,20 @@
-"""Runs that were served and judged, as questions to learn from.
+"""Served runs that were judged, as questions to learn from.
 
-GRPO compares fresh workflows for the same question, so a question teaches something only if the
-answer of *any* workflow to it can be judged: it needs a target. A judged run gives one, by the
-first of these that applies:
+GRPO compares new workflows for the same question, so a question is useful only if the answer of
+*any* workflow can be graded: it needs a target. A judged run gives one by the first of these rules:
 
-1. its comment has a line `Expected: ANSWER`, a short one: it is the target, whatever the score;
-2. its question is of a simulated world, such as the rehearsal: the answer is computed;
-3. its score is full and its answer is short enough to be compared: the answer is the target.
+1. its comment has a short line `Expected: ANSWER`: that is the target, whatever the score;
+2. its question comes from a simulated world, such as the rehearsal: the answer is computed;
+3. its score is (nearly) 1 and its answer is short enough to be compared: that is the target.
 
-A run with nothing but a score teaches nothing here. The score says how good its own answer was, not
-how good another workflow's would be, and its own workflow would be an off-policy sample that cannot
-be weighed: written by another policy over the pool of its day, alone in its group, with no baseline
-to hold the score against. Such runs are left out, and counted. So are those that cannot be asked
-again by their text alone (several turns, pictures, tools, a required form).
+A run with a score alone is not used. The score says how good its own answer was, not that of
+another workflow, and its own workflow would be an off-policy sample that cannot be weighted: it was
+written by another policy for another pool, and is alone in its group, without a baseline. Such runs
+are left out and counted, as are those that cannot be asked again by their text alone (several
+turns, images, tools, a required format).
 
-What was not to be kept is never read: a request with `store: false` leaves no run, and a run that
-was redacted or stored without its content has no text.
+Content that was not stored is never read: a request with `store: false` leaves no run, and a run
+that was redacted or stored without its content has no text.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from batuta.lab.task_sources import TASK_SOURCES
 from batuta.store import RunSummary, Store
 
 SERVED = "served"
-"""The tag of what came from runs."""
+"""The tag of tasks that come from served runs."""
 RIGHT_SCORE = 0.99
-"""A feedback score from which on an answer counts as right."""
+"""The feedback score from which an answer counts as right."""
 MAX_ANSWER_CHARACTERS = 64
-"""Characters of an answer that can be compared with another, at most."""
+"""The most characters of an answer that can be compared with another."""
 PAGE_SIZE = 500
 _EXPECTED_PATTERN = re.compile(
     r"^[^\S\n]*+expected\s*+[:=]\s*+(\S[^\n]*)", re.IGNORECASE | re.MULTILINE
@@ -47,37 +46,37 @@ _EXPECTED_PATTERN = re.compile(
 
 
 class TargetSource(StrEnum):
-    """What a judged run is worth."""
+    """Where the target of a judged run comes from, or why there is none."""
 
     EXPECTED = "expected"
-    """The feedback says the right answer."""
+    """The feedback's comment has the right answer."""
     COMPUTED = "computed"
     """The right answer can be computed."""
     SCORED = "scored"
-    """Its own answer is the right one."""
+    """The run's own answer is the right one."""
     UNCHECKED = "unchecked"
-    """Only a score: nothing that another answer could be compared with."""
+    """There is only a score, and nothing to compare another answer with."""
     UNFIT = "unfit"
-    """Its question is more than a text."""
+    """The question is more than a text."""
     UNKEPT = "unkept"
-    """What it said was not to be kept."""
+    """The content was not stored."""
 
 
 _WITH_TARGET = (TargetSource.EXPECTED, TargetSource.COMPUTED, TargetSource.SCORED)
-"""Those that give a target, the surest first."""
+"""The sources that give a target, the most reliable first."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRuns:
-    """What the judged runs of a store can teach."""
+    """The questions that the judged runs of a store give."""
 
     tasks: tuple[Task, ...]
-    """One for each question, by the surest of its runs; of equal ones by the newest."""
+    """One for each question, from its most reliable run, among equals the newest."""
     runs: Counter[TargetSource]
-    """Every judged run, by what it is worth."""
+    """The number of judged runs by source."""
 
     def __str__(self) -> str:
-        """How many questions, and how many runs are left out and why."""
+        """Return how many questions there are, and how many runs are left out for which reasons."""
         reasons = (
             (TargetSource.UNCHECKED, "with a score and no answer that could be checked"),
             (TargetSource.UNFIT, "that are more than a question's text"),
@@ -90,13 +89,13 @@ class JudgedRuns:
 
 
 async def read_judged_runs(target: str) -> JudgedRuns:
-    """What can be learned from the runs of a store that were judged.
+    """Read the questions that the judged runs of a store give.
 
     Args:
-        target: the store, as `batuta runs` takes it.
+        target: the store, as `batuta runs` names it.
 
     Raises:
-        ConfigError: nothing can be learned from it.
+        ConfigError: it gives no questions.
         StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
@@ -123,17 +122,17 @@ async def read_judged_runs(target: str) -> JudgedRuns:
 
 
 async def read_judged_tasks(target: str) -> list[Task]:
-    """The questions alone; see `served`.
+    """Read the questions alone, as `read_judged_runs` does.
 
     Raises:
-        ConfigError: nothing can be learned from the store.
+        ConfigError: the store gives no questions.
         StoreError: the store cannot be read.
     """
     return list((await read_judged_runs(target)).tasks)
 
 
 async def _list_judged(store: Store) -> list[RunSummary]:
-    """Runs with a score or an expected answer, newest first."""
+    """Return the runs with a score or an expected answer, newest first."""
     found: list[RunSummary] = []
     before: str | None = None
     while page := await store.list(PAGE_SIZE, before):
@@ -143,14 +142,14 @@ async def _list_judged(store: Store) -> list[RunSummary]:
 
 
 def _expected_answer(summary: RunSummary) -> str | None:
-    """The answer that the feedback's comment says is right, if it is short enough to compare."""
+    """Return the answer that the feedback's comment names, if it is short enough to compare."""
     said = _EXPECTED_PATTERN.search(summary.score_comment or "")
     answer = said[1].rstrip() if said else ""
     return answer if 0 < len(answer) <= MAX_ANSWER_CHARACTERS else None
 
 
 def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Task | None]:
-    """What a judged run teaches: its question with the right answer, if that is known."""
+    """Return the source of a judged run's target, and the task if there is one."""
     if run is None:
         return TargetSource.UNKEPT, None
     question = run.header.question
@@ -167,18 +166,18 @@ def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Ta
 
 
 def _is_plain_text(question: Question) -> bool:
-    """Whether its text says all of it, so that it can be asked again."""
+    """Tell whether the question's text is all of it, so that it can be asked again."""
     return replace(question, sampling=Sampling()) == Question.of(question.text)
 
 
 def _make_task(text: str, target: str) -> Task:
-    """The question with the answer that somebody called right."""
+    """Return the question with an answer that counts as right."""
     grader = "integer" if is_integer(target) else "exact"
     return Task(id=_task_id(text), question=text, target=target, grader=grader, tags=(SERVED,))
 
 
 def _computed_task(text: str) -> Task | None:
-    """The question with its computed answer; None: it is of no world whose answers are known."""
+    """Return the question with its computed answer; None if it comes from no known world."""
     for load in TASK_SOURCES.values():
         if task := load().solve_question(text, _task_id(text)):
             return replace(task, tags=(*task.tags, SERVED))

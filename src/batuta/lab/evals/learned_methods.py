@@ -1,4 +1,4 @@
-"""Methods that learn from outcomes before they can answer."""
+"""Methods that must be fitted to outcomes before they can answer."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ from batuta.lab.learners.selector_training import SelectorRecipe, fit_selector
 from batuta.lab.tasks.recorded import RecordedOutcomes
 
 CHECKED_CASCADE = "cascade+checker"
-"""Its checker reads what another worker said, which no record can know."""
+"""A cascade with a checker, which reads replies that no record has."""
 
 QUESTION_FEATURES = CachedFeatures()
-"""Of the questions, for all methods: what each of them takes when it is given none, read once."""
+"""Features of questions, computed once for all methods that use the default ones."""
 
 
 class SolverFitter(Protocol):
-    """Learns from outcomes how to answer."""
+    """Fits a method to outcomes."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Solver:
-        """What was learned; the same for the same history and seed."""
+        """Return the fitted method; equal histories and seeds give equal methods."""
         ...
 
 
 class ConductorFitter(Protocol):
-    """Learns from outcomes whom to ask."""
+    """Fits a conductor to outcomes."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Conductor:
-        """What was learned; the same for the same history and seed."""
+        """Return the fitted conductor; equal histories and seeds give equal conductors."""
         ...
 
 
 class CascadeFitter(Protocol):
-    """Learns from outcomes whom to ask first, and when an answer is good enough."""
+    """Fits a cascade to outcomes."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Cascade:
-        """What was learned; the same for the same history and seed."""
+        """Return the fitted cascade; equal histories and seeds give equal cascades."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UnfittedSolver:
-    """A method before it has learned."""
+    """A method that is not fitted yet."""
 
     name: str
     fit: SolverFitter
     calls: None = None
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Refused.
+        """Raise an error: an unfitted method cannot answer.
 
         Raises:
             ConfigError: always.
@@ -74,18 +74,18 @@ class UnfittedSolver:
 
 
 def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
-    """The same for a conductor, whose workflows are run by the engine."""
+    """Return a fitter of a conductor's solver, whose workflows the engine runs."""
     return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
 
 
 @lru_cache(maxsize=32)
 def _fit_shared_selector(history: History, seed: int) -> Selector:
-    """Fitted once for all methods that need it."""
+    """Fit the selector once for all methods that use it."""
     return fit_selector(history, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
 
 
 def cascade_fitter(price: float | None = None) -> CascadeFitter:
-    """The cascade to which a call is worth that much credit; None: what the labels choose."""
+    """Return a fitter of the cascade with that price of a call; None lets outcomes choose it."""
     return lambda history, *, seed=0: fit_cascade(
         history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
@@ -112,11 +112,11 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
         if each.fit_chooser is not None
     },
 }
-"""By name: the project's own, and those of the table of baselines that learn."""
+"""Fitters by name: those of this project, and those of the baselines that learn."""
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
-    """The same; what looks at answers takes those that the record extracted."""
+    """Return the solver; one that reads answers uses those that the record extracted."""
     looks = isinstance(solver, Cascade | Smoothie)
     return replace(solver, extract=recorded_extractor(record)) if looks else solver
 
@@ -127,13 +127,13 @@ def measured_history(
     find_result: Callable[[WorkerId, Task], TrialResult | None],
     family: Callable[[Task], str],
 ) -> History:
-    """What was measured of each worker alone, one run a question.
+    """Build a history of each single worker's outcomes, one run per question.
 
     Args:
         tasks: the questions.
-        workers: who was asked.
-        find_result: the result of a worker's run; None: it was not asked.
-        family: of a task.
+        workers: the workers that were asked.
+        find_result: returns a worker's result on a task, or None if it was not asked.
+        family: returns the family of a task.
     """
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)
@@ -165,7 +165,7 @@ def measured_history(
 
 @lru_cache(maxsize=32)
 def history_digest(history: History) -> str:
-    """A short name of all that the outcomes say."""
+    """Return a short digest of the outcomes."""
     words = repr((history.questions, history.workers, history.families, history.answers))
     found = blake2b(words.encode("utf-8", "replace"), digest_size=8)
     for array in (history.scores_qm, history.usd_qm, history.runs_qm):

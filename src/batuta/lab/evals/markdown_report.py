@@ -1,4 +1,4 @@
-"""A report for people, as Markdown; `html_report` makes the page of it."""
+"""Renders a report as Markdown, from which `html_report` makes a page."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TABLE_HEADS = (
     "seconds",
     "conductor's tokens",
 )
-"""Means per question; the last column is the part of the tokens that planning took."""
+"""Means per question; the last column is the part of the tokens spent on planning."""
 
 UNKNOWN = "–"
-"""Which is not zero."""
+"""Stands for an unknown figure, which is not zero."""
 
 LOST = "outages, or nothing that could be graded"
-"""The reasons why a worker is not measured on a question."""
+"""Why a worker is not measured on a question."""
 
 _SYSTEMS = (
     "Ways of answering questions with a pool of language models, on the same questions and with "
@@ -37,8 +37,8 @@ _SYSTEMS = (
 _COLUMNS = """\
 - right %: share of the answers that their grader accepts
 - 95 %: interval of that share: it would hold the true one in 95 of 100 such evaluations
-- calls, steps: calls of models a question, the conductor's own included; steps of the workflow
-- tokens, dollars: means a question, planning included; – where a price or a count is not known
+- calls, steps: calls of models per question, the conductor's own included; steps of the workflow
+- tokens, dollars: means per question, planning included; – where a price or a count is not known
 - seconds: from the question to the answer: the longest chain of steps that wait for each other"""
 _COMPARED = (
     "Points of accuracy more or less; p: how likely so large a difference is by chance alone "
@@ -46,10 +46,11 @@ _COMPARED = (
     "and the same corrected for the number of comparisons by {}'s method."
 )
 CAPTIONS = {
-    "accuracy": "Each system with its interval. Hollow: a line to compare with, no method. "
+    "accuracy": "Each system with its interval. Hollow: a reference line, not a method. "
     "Dotted: the best single worker.",
     "front": "Up is better, left is cheaper. Dashed: the systems that nothing cheaper equals.",
-    "curves": "Each method over what a question costs; beyond its dearest system a curve is level.",
+    "curves": "Each method over what a question costs; beyond its most expensive system a curve "
+    "is level.",
     "gap": "The questions on which a router rates the strong worker most above the weak one go to "
     "it first.",
     "difficulty": "Where the differences are: easy questions on the left.",
@@ -57,7 +58,7 @@ CAPTIONS = {
     "team": "The share of each system's calls that goes to each worker.",
     "calls": "Whom the conductor calls for which family and for which kind of subtask.",
 }
-"""Captions of the figures, by their names."""
+"""Captions of the figures, by name."""
 
 
 def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
@@ -65,7 +66,7 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 
     Args:
         report: the figures.
-        figures: names of those that are drawn, each in a PNG file beside the report.
+        figures: the names of the figures, each a PNG file beside the report.
     """
     systems = report["systems"]
     levels = sorted(_group_keys(systems, "by_difficulty"), key=float)
@@ -103,18 +104,18 @@ def render_markdown(report: Json, figures: Iterable[str] = ()) -> str:
 
 
 def report_title(report: Json) -> str:
-    """What was asked, in a line."""
+    """Return the questions and their split in a line."""
     questions = f"{report['tasks']}: {report['questions']} questions"
     if not report["split"]:
         return questions
     splits = len(report["seeds"])
     of = "a split" if splits == 1 else f"{splits} splits"
-    unseen = " of whole families" if report["split"] == "unseen" else " by lot"
+    unseen = " of whole families" if report["split"] == "unseen" else " at random"
     return f"{questions} held out, {of}{unseen}"
 
 
 def report_headline(report: Json) -> str:
-    """The outcome in a sentence; empty if nothing was scored."""
+    """Return the main result in a sentence; empty if nothing was scored."""
     systems: Json = report["systems"]
     known = [n for n in systems if n not in report["references"] and systems[n]["n"]]
     if not known:
@@ -141,7 +142,7 @@ def report_headline(report: Json) -> str:
 
 
 def _describe_equals(names: Sequence[str], report: Json) -> str:
-    """Name the systems that are equally right, the cheapest first if that is known."""
+    """Name the systems that are equally often right, the cheapest first if that is known."""
     systems: Json = report["systems"]
     if len(names) == 1:
         return system_label(names[0], report)
@@ -155,7 +156,7 @@ def _describe_equals(names: Sequence[str], report: Json) -> str:
 
 
 def table_rows(report: Json) -> list[list[str]]:
-    """The main table's lines, best first."""
+    """Return the main table's rows, the best first."""
     systems: Json = report["systems"]
     order = sorted(systems, key=lambda name: -(systems[name]["accuracy"] or 0))
     return [_table_row(name, systems[name], report) for name in order]
@@ -179,12 +180,12 @@ def _table_row(name: str, figures: Json, report: Json) -> list[str]:
 
 
 def _mark_partial_mean(shown: str, figures: Json, unknown: str) -> str:
-    """The mean, marked where it is that of some runs only."""
+    """Mark the mean if it covers only some runs."""
     return f"{shown}†" if figures[unknown] and shown != UNKNOWN else shown
 
 
 def system_label(name: str, report: Json) -> str:
-    """The system's name: in brackets a reference line, with a star if its replies are simulated."""
+    """Return the label: in brackets for a reference line, with a star for simulated replies."""
     star = "*" if report["systems"][name]["simulated_runs"] else ""
     if name in report["calibration"]["unmeasured"]:
         star += f" [{report['calibration']['assumed']}‡]" if name == BEST_SINGLE else "‡"
@@ -194,13 +195,13 @@ def system_label(name: str, report: Json) -> str:
 
 
 def _unmeasured_workers(report: Json) -> list[str]:
-    """Find the workers of whom nothing is known, though others were measured."""
+    """Return the workers without a measurement, though others have one."""
     found: dict[str, float | None] = report["calibration"].get("strengths", {})
     return [worker for worker, strength in found.items() if strength is None]
 
 
 def report_notes(report: Json) -> list[str]:
-    """What a reader must know to read the table."""
+    """Return the notes that a reader of the table needs."""
     said = [
         *_worker_notes(report),
         *_calibration_notes(report),
@@ -250,7 +251,7 @@ def _calibration_notes(report: Json) -> list[str]:
 
 
 def _lost_calibration_notes(report: Json) -> list[str]:
-    """Say which workers were measured on fewer of the other questions, or on none."""
+    """Return notes on workers that were measured on fewer of the other questions, or on none."""
     asked, measured = report["calibration"]["asked"], report["calibration"]["measured"]
     lacking = _unmeasured_workers(report)
     said: list[str] = []
@@ -269,7 +270,7 @@ def _lost_calibration_notes(report: Json) -> list[str]:
 
 
 def _unmeasured_best_worker_lines(report: Json) -> list[str]:
-    """Say who stands for the best worker where nobody was measured."""
+    """Return a note on the worker taken as the best because none was measured."""
     known = report["calibration"]
     lost = bool(known["strengths"])
     why = (
@@ -278,10 +279,10 @@ def _unmeasured_best_worker_lines(report: Json) -> list[str]:
         else "There were no other questions to measure the workers on"
     )
     told = (
-        f"‡ {why}: for the best single worker stands {known['assumed']}, since {known['why']}; "
+        f"‡ {why}: {known['assumed']} is taken as the best single worker, because {known['why']}; "
         "another one may be better."
     )
-    more = "Ask fewer questions with --limit, and the rest measure it."
+    more = "Ask fewer questions with --limit, so that the others can measure it."
     return [told if lost else f"{told} {more}"]
 
 
@@ -289,7 +290,7 @@ def _reading_notes(report: Json) -> list[str]:
     said: list[str] = []
     if report["references"]:
         said.append(
-            "In brackets: lines to compare with, no methods. oracle and pass@k: right if any reply "
+            "In brackets: reference lines, not methods. oracle and pass@k: right if any reply "
             "is. skill-oracle@k: each question goes to the worker that did best on its other "
             "samples."
         )
@@ -330,38 +331,38 @@ def _missing_notes(report: Json) -> list[str]:
             f"Runs without a score (outages, undecided grades), not counted as wrong: {told}."
         )
     if told := ", ".join(f"{name} {s['invalid']}" for name, s in systems if s["invalid"]):
-        said.append(f"Plans that asked for what the record has not, counted as wrong: {told}.")
+        said.append(f"Plans that asked for something the record lacks, counted as wrong: {told}.")
     if told := ", ".join(
         f"{name} {format_dollars(s['judge_usd'])}" for name, s in systems if s["judge_usd"]
     ):
-        said.append(f"Of the dollars, what judging the answer took: {told}.")
+        said.append(f"Part of the dollars that grading the answers cost: {told}.")
     return said
 
 
 def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table; all columns but the first stand to the right."""
+    """Return a Markdown table; all columns but the first are right-aligned."""
     head, *rows = ([cell.replace("|", r"\|") for cell in line] for line in (heads, *lines))
     rule = ["---", *(["---:"] * (len(head) - 1))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
 
 
 def format_percent(share: float | None) -> str:
-    """A share as per cent with one decimal, for a column of them; a dash if not known."""
+    """Format a share in per cent with one decimal; a dash if unknown."""
     return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
 def format_dollars(value: float | None) -> str:
-    """Dollars as every screen shows them; a dash if not known."""
+    """Format dollars as everywhere else; a dash if unknown."""
     return UNKNOWN if value is None else formatting.format_usd(value)
 
 
 def format_decimal(value: float | None) -> str:
-    """Two places; a dash if not known."""
+    """Format a number with two decimals; a dash if unknown."""
     return UNKNOWN if value is None else f"{value:.2f}"
 
 
 def format_count(value: float | None) -> str:
-    """A large number; a dash if not known."""
+    """Format a large number; a dash if unknown."""
     return UNKNOWN if value is None else formatting.format_count(value)
 
 
@@ -370,7 +371,7 @@ def _group_keys(systems: Json, part: str) -> list[str]:
 
 
 def _group_table(systems: Json, part: str, keys: list[str], figure: str) -> str:
-    """Return a table of a figure, a line for each key and a column for each system."""
+    """Return a table of a figure with a row per key and a column per system."""
     shown = format_percent if figure == "accuracy" else format_decimal
     lines = (
         [key, *(shown(one[f"by_{part}"].get(key, {}).get(figure)) for one in systems.values())]
@@ -380,11 +381,11 @@ def _group_table(systems: Json, part: str, keys: list[str], figure: str) -> str:
 
 
 COMPARISON_HEADS = ("system", "points", "95 %", "p", "p, Holm", "test", "questions")
-"""The columns of the comparison with the first system."""
+"""Columns of the comparison with the first system."""
 
 
 def comparison_rows(report: Json) -> list[list[str]]:
-    """The lines of the comparison with the first system."""
+    """Return the rows of the comparison with the first system."""
     return [
         [
             system_label(name, report),
@@ -408,12 +409,12 @@ def _format_p_value(p: float) -> str:
 _CURVE_HEADS = ("method", "systems", "AIQ, %")
 _GAP_HEADS = ("router", "weak", "strong", "APGR", "CPT(50 %)", "CPT(80 %)")
 _CostTable = tuple[str, tuple[str, ...], list[list[str]]]
-"""Heading, heads, lines."""
+"""Heading, column heads and rows."""
 _UNIT_WORDS = {"usd": "dollars", "tokens": "tokens", "calls": "calls"}
 
 
 def _cost_tables(report: Json) -> list[_CostTable]:
-    """Return the tables on cost and quality that the report has figures for."""
+    """Return the tables on cost and quality for which there are figures."""
     tables: list[_CostTable] = []
     if (found := report["cost_quality"]) is not None:
         words = _UNIT_WORDS[found["unit"]]
@@ -442,7 +443,7 @@ def _cost_tables(report: Json) -> list[_CostTable]:
 
 
 def _cost_notes(report: Json) -> list[str]:
-    """Say how those tables are to be read, and what is missing."""
+    """Return notes on how to read those tables and what is missing."""
     said: list[str] = []
     if report["cost_quality"] is not None:
         said.append(
@@ -454,8 +455,8 @@ def _cost_notes(report: Json) -> list[str]:
     if recovered["systems"]:
         said.append(
             "APGR and CPT (RouteLLM, arXiv 2406.18665): of the gap between two workers, the share "
-            "recovered on average over the share of calls of the strong one (0.5: no better than a "
-            "lot), and the least share of its calls that recovers half, or 80 %. Strong is the "
+            "recovered on average over the share of calls of the strong one (0.5: no better than "
+            "chance), and the least share of its calls that recovers half, or 80 %. Strong is the "
             "best worker on other questions, weak the cheapest of the others (without dollars: "
             "the weakest)."
         )

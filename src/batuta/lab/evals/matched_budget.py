@@ -1,4 +1,4 @@
-"""Samples of one worker that come to as many calls, or as much money, as a system took."""
+"""How many samples of one worker cost as many calls, or as much money, as a system."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.stats import mean_or_none
 
 EqualResource = Literal["calls", "cost"]
-"""What others get as much of as the first system took."""
+"""The resource of which others get as much as the first system took."""
 
 SAMPLE_SLACK = 0.05
-"""Of a sample: so little more is not worth another one."""
+"""The fraction of a sample by which the budget may be exceeded instead of dropping a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedBudget:
-    """What the systems were given that were added for an equal comparison."""
+    """The budget of the systems that were added for an equal comparison."""
 
     of: str
-    """Whose mean they match."""
+    """The system whose mean they match."""
     what: Literal["calls", "dollars", "tokens"]
     amount: float
-    """Its mean."""
+    """The mean of that system."""
     k: int
-    """Samples that come to as much, rounded up."""
+    """The samples that cost as much, rounded up."""
 
 
 def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
-    """As many samples as the system of that name made calls on average; None: it made none."""
+    """Return the samples for the system's mean number of calls; None if it made none."""
     calls = mean_or_none([run.calls for run in runs])
     return (
         MatchedBudget(of=name, what="calls", amount=calls, k=max(1, math.ceil(calls)))
@@ -43,12 +43,12 @@ def match_calls(name: str, runs: Sequence[TrialResult]) -> MatchedBudget | None:
 def match_cost(
     name: str, runs: Sequence[TrialResult], single: Sequence[TrialResult]
 ) -> MatchedBudget | None:
-    """As many samples as cost what the system of that name took on average; None: not known.
+    """Return the samples that cost the system's mean; None if its cost is unknown.
 
     Args:
-        name: the system's.
+        name: the name of the system.
         runs: its results.
-        single: those of the worker that is sampled, asked once a question.
+        single: the results of the sampled worker, asked once per question.
     """
     for unit, of in _UNITS.items():
         took, one = _known_mean(runs, of), _known_mean(single, of)
@@ -71,12 +71,12 @@ _UNITS: Mapping[Literal["dollars", "tokens"], Callable[[TrialResult], float | No
     "dollars": _run_usd,
     "tokens": _run_tokens,
 }
-"""What a cost is measured in: the first that is known."""
+"""Units of cost; the first one that is known is used."""
 
 
 def _known_mean(
     runs: Sequence[TrialResult], of: Callable[[TrialResult], float | None]
 ) -> float | None:
-    """The mean of a figure; None if it is not known of every run."""
+    """Return the mean of a figure; None if it is unknown for some run."""
     values = [value for run in runs if (value := of(run)) is not None]
     return mean_or_none(values) if len(values) == len(runs) else None

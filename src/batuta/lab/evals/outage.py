@@ -1,8 +1,8 @@
-"""Whether an outage, and not the system, decided how a run ended: a pure function of the Run.
+"""Decides from a Run whether an outage, and not the system, determined its end. Pure.
 
-The one list of what is whose fault, for evaluation and for training: `SYSTEM_FAULT_CODES` are the
-workflow's, the worker's or the limits' own doing and count as a wrong answer; anything else is an
-outage and says nothing about who planned.
+Evaluation and training share this rule: failures with `SYSTEM_FAULT_CODES` are due to the workflow,
+the worker or the limits and count as a wrong answer; any other failure is an outage and says
+nothing about the system.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SYSTEM_FAULT_CODES = frozenset(
         NotRecordedError.code,
     }
 )
-"""Codes of failures that a system brings on itself; with any other a model's API failed."""
+"""Codes of failures that a system causes itself; with any other a model's API failed."""
 
 
 def find_step_outage(step: StepRun) -> Failure | None:
-    """The outage that decided who answered a step or how it ended; None: there was none.
+    """Return the outage that determined a step's worker or result, or None.
 
-    A retry that ended well is no outage, and neither is a substitute for a worker whose own fault
-    it was that it could not answer: an empty reply, a prompt that is too long for it.
+    A retry that succeeded is no outage, and neither is a substitute for a worker that failed by its
+    own fault: an empty reply, a prompt that is too long for it.
     """
     failures = [step.result] if isinstance(step.result, Failure) else []
     if step.is_substituted or step.as_fallback:
@@ -37,17 +37,17 @@ def find_step_outage(step: StepRun) -> Failure | None:
 
 
 def lost_reply(run: Run) -> str | None:
-    """Describe the outage that took a worker's reply, if one did, whoever answered then."""
+    """Return the message of the outage that cost a worker's reply, even if another one answered."""
     found = (find_step_outage(step) for step in run.steps)
     return next((failure.message for failure in found if failure is not None), None)
 
 
 def outage_reason(run: Run) -> str | None:
-    """Describe what failed; None: the run's answer, or its lack, is the system's own.
+    """Return the message of the outage that determined the run; None if the system did.
 
-    An outage decides where the conductor's model could not be asked, and where no worker could
-    do the step that answers. A step that a substitute answered is a served system's own way out;
-    of a method that is compared with it, `lost_reply` says that it was not measured.
+    An outage determines a run if the conductor's model could not be asked, or if no worker could do
+    the answering step. A substitute's answer belongs to a served system; for a method that is
+    compared with it, `lost_reply` says that it was not measured.
     """
     if run.outcome is Outcome.LIMITED:
         return None
@@ -55,13 +55,13 @@ def outage_reason(run: Run) -> str | None:
         if isinstance(round_.decision, MalformedPlan) and round_.decision.outage:
             return round_.decision.reason
     if run.outcome is Outcome.FAILED:
-        blamed = run.error_code is None or run.error_code in SYSTEM_FAULT_CODES
-        return None if blamed else run.error
+        own_fault = run.error_code is None or run.error_code in SYSTEM_FAULT_CODES
+        return None if own_fault else run.error
     return _fallback_outage(run) if run.outcome is Outcome.DEGRADED else None
 
 
 def _fallback_outage(run: Run) -> str | None:
-    """Why nobody could answer the last step of the last workflow, if that was an outage."""
+    """Return the outage for which no worker could answer the last workflow's last step, or None."""
     round_ = next((round_ for round_ in reversed(run.rounds) if round_.workflow), None)
     last = last_step(round_) if round_ else None
     if last is None:
@@ -73,10 +73,10 @@ def _fallback_outage(run: Run) -> str | None:
 
 
 def unrecorded_reason(run: Run) -> str | None:
-    """Why the plan is none for the record that it ran on; None if it is one.
+    """Return why a record cannot run the plan, or None.
 
-    It is none where the record does not know what it asks for, so that another worker took over
-    or the run did not end with an answer of its own.
+    It cannot if the record lacks what the plan asks for, so that another worker took over or the
+    run did not end with an answer of its own.
     """
     for step in run.steps:
         for attempt in step.attempts:

@@ -1,9 +1,8 @@
-"""Figures of an evaluation, as PNG and SVG files. The only module that needs matplotlib.
+"""Figures of an evaluation as PNG and SVG files; the only module that needs matplotlib.
 
-How often the systems are right (`accuracy`), what that costs (`front`), right answers
-by difficulty (`difficulty`), the curves of cost and quality (`curves`), the gap that routers
-recover (`gap`), how deep the workflows are (`depth`), whom the systems call (`team`),
-and for what (`calls`).
+They show accuracy (`accuracy`), accuracy over cost (`front`) and by difficulty (`difficulty`),
+curves of quality over cost (`curves`), the gap that routers recover (`gap`), the depth of workflows
+(`depth`), and which workers are called (`team`) for what (`calls`).
 """
 
 # matplotlib's own stubs leave keyword arguments untyped:
@@ -33,7 +32,7 @@ except ImportError:
     raise ConfigError(f"figures need matplotlib: {install_hint('plots')}") from None
 
 MAX_PANELS = 2
-"""Systems whose workflows are drawn, at most."""
+"""The most systems whose workflows are drawn."""
 DPI = 150
 STYLE = {
     "svg.fonttype": "none",
@@ -49,11 +48,11 @@ STYLE = {
     "ytick.labelsize": 8.5,
 }
 RunsBySystem = Mapping[str, tuple[TrialResult, ...]]
-"""By the system's name."""
+"""The runs of each system."""
 
 
 def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
-    """Write the figures that the evaluation has data for, each as PNG and as SVG; the files.
+    """Draw the figures for which there are data, each as PNG and SVG, and return the files.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -68,10 +67,10 @@ def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
 
 
 def save_figure(figure: Figure, path: Path, *, clear: bool = False) -> None:
-    """Write the figure as the file's name says.
+    """Write the figure in the format of the file's suffix.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,7 @@ def _make_figures(evaluation: Evaluation) -> dict[str, Figure]:
 def _choose_charts(
     found: Json, *, several: bool
 ) -> dict[str, tuple[str, Callable[[Axes, Json], None], float]]:
-    """Return the title, the drawing and the inches of each chart that there are figures for."""
+    """Return the title, drawing function and height in inches of each chart with data."""
     charted: dict[str, tuple[str, Callable[[Axes, Json], None], float]] = {
         "accuracy": (
             "How often the answer is right",
@@ -124,7 +123,7 @@ def _choose_charts(
 
 
 def _planning_runs(evaluation: Evaluation) -> RunsBySystem:
-    """The systems whose workflows are worth a look, with their results; `ultra` if it is there."""
+    """Return the runs of the systems whose workflows are drawn, `ultra` if there is one."""
     names = [s.name for s in evaluation.systems if s.has_conductor and evaluation.results[s.name]]
     wanted = [name for name in (ULTRA, RECURSIVE) if name in names] or names[:MAX_PANELS]
     return {name: evaluation.results[name] for name in wanted}
@@ -153,7 +152,7 @@ def _depth_figure(planning: RunsBySystem) -> Figure:
 
 
 def _titled_figure(found: Json, said: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """A figure that says what was asked, and what workers are if they are no models."""
+    """Return a figure titled with the questions, and the kind of workers if not models."""
     figure, (axes,) = make_panels(1, 1, size)
     kind = "simulated workers" if found["simulated"] else "recorded answers"
     no_models = found["simulated"] or found["recorded"]
@@ -172,13 +171,13 @@ def _set_headline(figure: Figure, said: str) -> None:
 
 
 def make_panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, each of that size in inches, row by row."""
+    """Return a figure and its panels row by row, each of that size in inches."""
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     return figure, [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
 
 
 def style_axes(axes: Axes) -> None:
-    """Take away what draws the eye from the curves."""
+    """Remove what distracts from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,7 +1,7 @@
-"""A pool that has changed since it was learned: workers have left, others have joined.
+"""A change of the pool after fitting: workers have left, others have joined.
 
-What learned from all workers serves those that are left; what served the old ones has some outcomes
-of a worker that joins, and no more.
+Methods that learned from all workers then serve the remaining ones; of a worker that joins, only a
+few outcomes are known.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from batuta.errors import ConfigError
 from batuta.lab.learners.history import History
 
 FEW_OUTCOMES = 40
-"""Questions on which a worker that joins is known, unless it is said."""
+"""The number of questions on which a joining worker is known, by default."""
 _COUNTED = re.compile(r"(.+):([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
-    """Who left and who joined after the outcomes were gathered."""
+    """The workers that left and joined after the outcomes were gathered."""
 
     leaves: tuple[str, ...] = ()
     joins: tuple[tuple[str, int], ...] = ()
-    """Workers, each with the number of questions on which it is known."""
+    """Workers that join, each with the number of questions on which it is known."""
 
     def __bool__(self) -> bool:
         return bool(self.leaves or self.joins)
 
     def __str__(self) -> str:
-        """What it adds to a record's name."""
+        """Return the change as a suffix of a record's name."""
         gone = "".join(f", {name} left" for name in self.leaves)
         return gone + "".join(f", {name} joined with {count}" for name, count in self.joins)
 
     @staticmethod
     def parse(leaves: str | None, joins: str | None) -> PoolChange:
-        """The change that names with commas between say; `NAME:COUNT` says how much is known.
+        """Parse names separated by commas; `NAME:COUNT` gives the number of known questions.
 
         Raises:
-            ConfigError: a worker leaves and joins.
+            ConfigError: a worker both leaves and joins.
         """
         gone = _split_names(leaves)
         counted = [(_COUNTED.fullmatch(name), name) for name in _split_names(joins)]
@@ -54,15 +54,15 @@ class PoolChange:
         return PoolChange(leaves=gone, joins=new)
 
     def apply(self, pool: Pool, history: History, seed: int) -> tuple[Pool, History]:
-        """The pool that serves, and what is known of it.
+        """Return the pool after the change, and what is known about it.
 
         Args:
-            pool: everybody.
-            history: what everybody earned on the training questions.
-            seed: of the questions on which those that join are known.
+            pool: all workers.
+            history: the outcomes of all workers on the training questions.
+            seed: the seed for choosing the questions on which joining workers are known.
 
         Raises:
-            ConfigError: there is no such worker, or nobody is left.
+            ConfigError: there is no such worker, or none of the old ones is left.
         """
         for name in (*self.leaves, *(name for name, _ in self.joins)):
             if name not in pool:
@@ -77,7 +77,7 @@ class PoolChange:
         return Pool(tuple(workers)), known
 
     def _forget(self, history: History, seed: int) -> History:
-        """What is known when those that join are known on a few questions only."""
+        """Return the history in which joining workers are known on a few questions only."""
         if not self.joins:
             return history
         rng = np.random.Generator(np.random.PCG64(seed))

@@ -1,4 +1,4 @@
-"""A folder's record of the model behind each worker's id, so that none is mistaken for another."""
+"""A folder's record of the model behind each worker's id, so that results are not mixed up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batuta.errors import StoreError
 
 WORKERS_FILE = "workers.json"
 _NAMES = ("model", "worker")
-"""Facts that are shown as they are."""
+"""Facts that are shown with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class PoolChanges:
-    """The workers that have changed since the folder was begun."""
+    """The workers whose model has changed since the folder was begun."""
 
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names to digests of the present identities, which are part of the keys of results."""
+    """Digests of the present identities by name, which enter the keys of results."""
     sentence: str = ""
-    """A sentence about the changes since the folder was last used; empty: there are none."""
+    """A sentence about the changes since the folder was last used; empty if there are none."""
 
 
 def note_identities(
     folder: Path, identities: Mapping[str, Identity], *, write: bool = True
 ) -> PoolChanges:
-    """Return what has changed since the folder was begun, and write it down there.
+    """Return what has changed since the folder was begun, and update its record.
 
-    A folder of an earlier version has no such file; it is taken to be of the workers as they are.
+    A folder of an earlier version has no record; it is assumed to belong to the present workers.
 
     Args:
-        folder: of the results.
-        identities: of the workers and whoever else replies, by name; none of those unknown.
-        write: whether the folder is to know it from now on.
+        folder: the folder of the results.
+        identities: the known identities of workers and other models, by name.
+        write: whether to update the record.
 
     Raises:
         StoreError: the file cannot be read or written.
@@ -65,15 +65,15 @@ def note_identities(
             said.append(f"{name} ({_describe_change(before.latest, now)})")
     if write and noted != known:
         _write_noted(path, noted)
-    sentence = f"{' and '.join(said)}: not who answered in {folder} before" if said else ""
-    asked = "what is kept of before is not used, and whoever has changed is asked anew"
-    return PoolChanges(replaced, f"{sentence}; {asked}" if sentence else "")
+    sentence = f"{' and '.join(said)} changed since {folder} was last used" if said else ""
+    effect = "earlier results of what changed are not used, and it is asked again"
+    return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 
 
 def _describe_change(before: Identity, now: Identity) -> str:
-    """Name the facts that differ; of names say what they were and what they are."""
+    """Describe the facts that differ; names with their old and new values."""
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if "worker" in names:  # a different worker altogether
+    if "worker" in names:  # another worker altogether
         names = ["worker"]
     return ", ".join(
         f"{name} {before.get(name)} → {now.get(name)}" if name in _NAMES else name for name in names

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, where a person watches."""
+"""Progress bars on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from batuta.rendering.console import open_console
 
 StartProgress = Callable[[str, int], Callable[[], None]]
-"""Shows a piece of work by its name and size; what it returns is called for each part done."""
+"""Starts a progress bar of that name and size, and returns a function to call for each part
+done."""
 
 
 @contextmanager
 def open_progress() -> Generator[StartProgress]:
-    """A bar for each piece of work; nothing where stderr is no terminal."""
+    """Open progress bars, or do nothing if stderr is no terminal."""
     console = open_console(stderr=True)
     columns = (
         TextColumn("{task.description:24}"),

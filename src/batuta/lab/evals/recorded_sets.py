@@ -1,4 +1,4 @@
-"""Recorded sets: what is learned from and what is measured, a part for each seed."""
+"""Recorded sets, divided into known and measured questions for each seed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from batuta.lab.tasks.recorded import (
 )
 
 RECORDED_PREFIX = "recorded:"
-"""Before the name of a recorded set."""
+"""The prefix of a recorded set's name."""
 
 SplitKind = Literal["random", "unseen", "all"]
-"""Questions at random, or whole task families; or all are measured and nothing is learned."""
+"""Measure random questions, whole task families, or all questions without learning from any."""
 
 _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
@@ -43,7 +43,7 @@ _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
 
 
 def available_sets() -> tuple[str, ...]:
-    """The recorded sets whose files are in the data folder."""
+    """Return the recorded sets whose files are in the data folder."""
     folder = benchmark_folder() / "recorded"
     return tuple(
         name
@@ -63,17 +63,17 @@ def open_recorded_parts(
     conductor: Conductor | None = None,
     change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
-    """The parts of a recorded set, as `parts_of` makes them.
+    """Open a recorded set and divide it as `make_record_parts` does.
 
     Args:
-        name: as in `batuta.lab.tasks.recorded.NAMES`, or the path of a file of outcomes.
+        name: a name of `RECORDED_NAMES`, or the path of a file of outcomes.
         split: how questions are divided.
-        seeds: of the splits.
-        models: which are kept; empty: all.
-        limit: test questions of each part at most, at random.
-        simulate: a call that the record cannot know gets one of the model's recorded answers.
-        conductor: of `ultra`; None: there is none.
-        change: who left and who joined after the rest was learned from; None: nobody.
+        seeds: the seeds of the splits.
+        models: the models to keep; empty for all.
+        limit: the most random test questions of each part.
+        simulate: answer calls that are not recorded with one of the model's recorded answers.
+        conductor: the conductor of `ultra`, if there is one.
+        change: the workers that leave and join after fitting; None for no change.
 
     Raises:
         ConfigError: no such set.
@@ -104,13 +104,13 @@ def make_record_parts(
     conductor: Conductor | None = None,
     change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
-    """A part for each seed: the test of its split is measured, the rest is known beforehand.
+    """Return a part for each seed: the split's test is measured, the rest is known beforehand.
 
-    Replies are the extracted answers, where the record has them: what votes and graders read.
+    Replies are the extracted answers if the record has them, which votes and graders read.
 
     Raises:
-        ConfigError: a worker leaves or joins that there is not.
-        SourceError: too few families for whole ones to be held out.
+        ConfigError: a worker that leaves or joins does not exist.
+        SourceError: there are too few families to hold out whole ones.
     """
     replays = ReplayPool(record, simulate=simulate)
     groups = dict(zip((task.id for task in record.tasks), record.families, strict=True))
@@ -148,7 +148,7 @@ def make_record_parts(
 def _divide_record(
     record: RecordedOutcomes, split: SplitKind, seed: int
 ) -> tuple[Pool, History | None, list[int]]:
-    """The workers, what is known of them beforehand (None: nothing), and the test's questions."""
+    """Return the workers, what is known about them beforehand, and the test's questions."""
     if split == "all":
         return record.pool(), None, list(range(len(record.tasks)))
     division = _SPLITS[split](record, seed)

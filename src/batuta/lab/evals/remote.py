@@ -1,7 +1,7 @@
-"""Trials that are run by an executor's processes, wherever they are.
+"""Runs trials in an executor's processes, on this or other machines.
 
-What goes to a process is names, questions and pools; what was learned from outcomes goes as it is.
-The process opens the pool, the conductor, the journal and the grader for itself, by the same code.
+A process receives names, questions and pools, and fitted methods as objects. It opens the pool, the
+conductor, the journal and the grader itself, with the same code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from batuta.lab.executor import Executor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial without what cannot travel."""
+    """A trial without the objects that cannot be sent."""
 
     key: str
     system: str
@@ -37,19 +37,19 @@ class TrialOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrders:
-    """The job: opens a subject and runs orders on it."""
+    """The job of a process: opens a subject and runs orders on it."""
 
     setup: SubjectSetup
     kinds: tuple[Task, ...]
-    """A task of each grader that is needed."""
+    """One task of each grader that is needed."""
     grade: AnswerGrader | None
-    """None: the tasks' own graders."""
+    """None for the tasks' own graders."""
     solvers: Mapping[str, Solver] = field(default_factory=dict[str, Solver])
-    """What learned from outcomes, by its system's name."""
+    """Fitted solvers, by system."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[TrialOrder], Awaitable[MeasuredRun | None]]]:
-        """What runs an order.
+        """Open what runs an order.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -86,13 +86,13 @@ class TrialOrders:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteTrials:
-    """Runs trials on an executor whose processes are not this one."""
+    """Runs trials on an executor with other processes."""
 
     executor: Executor
     setup: SubjectSetup
     grade: AnswerGrader | None
-    """Of a task set with a grader of its own, a function that other processes find by its name;
-    None: the tasks' own graders, opened where they are needed."""
+    """The grader of a task set, as a function that other processes can import; None for the tasks'
+    own graders, opened by each process."""
 
     async def run_trials(
         self,
@@ -102,10 +102,10 @@ class RemoteTrials:
         *,
         concurrency: int,
     ) -> None:
-        """Run every trial; see `TrialRunner`. Grades by its own grader, not by `grade`.
+        """Run every trial as `TrialRunner` says, with its own grader instead of `grade`.
 
         Raises:
-            ExceptionGroup: of the first error, wherever it was met.
+            ExceptionGroup: a trial failed; it has the first error.
         """
         kinds = {trial.task.grader: trial.task for trial in trials} if self.grade is None else {}
         one_of_each = {trial.system.name: trial for trial in trials}

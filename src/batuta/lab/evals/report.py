@@ -1,4 +1,4 @@
-"""What was measured, as JSON: the figures that every other form of the report shows."""
+"""Builds a report's figures as JSON values, from which all other forms are made."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from batuta.lab.learners.history import History
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""Share of the runs whose tokens (dollars, seconds) must be known for a mean of them to be told;
-of few runs, one may be unknown."""
+"""The share of runs whose tokens, dollars or seconds must be known for a mean; of few runs one may
+be unknown."""
 
 UNSEEN = "unseen"
-"""The split that draws whole families, so that they and not their questions are independent."""
+"""The split that draws whole families, so that families and not questions are independent."""
 
 
 def build_report(evaluation: Evaluation, command: str = "") -> Json:
-    """The whole report; figures are means over scored runs, accuracies are shares."""
+    """Return the whole report; figures are means over scored runs, accuracies are shares."""
     tasks, terms, subject = evaluation.tasks, evaluation.options, evaluation.subject
     grouped = tasks.split == UNSEEN
     systems = {name: summarize_runs(runs, grouped) for name, runs in evaluation.results.items()}
@@ -68,7 +68,7 @@ def build_report(evaluation: Evaluation, command: str = "") -> Json:
 
 
 def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
-    """The curves of cost and quality, the gap that routers recover, and how cascades ask."""
+    """Return the curves of cost and quality, the recovered gaps, and the cascades' rules."""
     references = [system.name for system in evaluation.systems if system.is_reference]
     workers = [str(worker.id) for worker in evaluation.subject.pool]
     about = {name: sorted({one.about for one in parts if one and one.about})
@@ -83,9 +83,9 @@ def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
 def _worker_credit(
     evaluation: Evaluation, part: int, worker: str, tasks: Sequence[str]
 ) -> list[float | None] | None:
-    """Return what the worker alone earns on those tasks, as recorded or measured here.
+    """Return the single worker's credit on those tasks, as recorded or measured here.
 
-    None where it was not asked; within the list, where it could not be scored.
+    None if it was not asked; within the list, None where it could not be scored.
     """
     replays = evaluation.parts[part].subject.replay_pool
     if replays is not None:
@@ -101,7 +101,7 @@ def _worker_credit(
 
 
 def _describe_calibration(evaluation: Evaluation) -> Json:
-    """What the best single worker was chosen by; who stands for it where nothing was measured."""
+    """Describe how the best single worker was chosen, or assumed if nothing was measured."""
     pool = evaluation.subject.pool
     needing = [system.name for system in evaluation.systems if system.needs_calibration]
     measured = any(strength is not None for strength in evaluation.strengths.values())
@@ -124,12 +124,12 @@ def _describe_calibration(evaluation: Evaluation) -> Json:
 
 
 def _count_measured(known: History, worker: WorkerId) -> int:
-    """Count the questions of which it is known what the worker earns."""
+    """Count the questions on which the worker has an outcome."""
     return int((known.runs_qm[:, known.workers.index(worker)] > 0).sum())
 
 
 def _calibration_questions(evaluation: Evaluation) -> int:
-    """The mean number of questions that a part's best worker was chosen by."""
+    """Return the mean number of questions by which a part's best worker was chosen."""
     if not evaluation.strengths:
         return 0
     known = [len(part.history.questions) for part in evaluation.parts if part.history]
@@ -137,7 +137,7 @@ def _calibration_questions(evaluation: Evaluation) -> int:
 
 
 def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json:  # noqa: FBT001, FBT002
-    """One system's figures; `grouped`: families were drawn, not questions."""
+    """Return one system's figures; `grouped` means that families and not questions were drawn."""
     scored = [run for run in runs if run.score is not None]
     return {
         "n": len(scored),
@@ -170,7 +170,7 @@ def summarize_runs(runs: Sequence[TrialResult], grouped: bool = False) -> Json: 
 
 
 def task_scores(runs: Sequence[TrialResult]) -> dict[RunKey, float]:
-    """The score of each run that has one."""
+    """Return the score of each run that has one."""
     return {(run.task, run.seed): run.score for run in runs if run.score is not None}
 
 
@@ -189,7 +189,7 @@ def _confidence_interval(scored: Sequence[TrialResult], *, grouped: bool) -> lis
 
 
 def _seed_accuracies(scored: Sequence[TrialResult]) -> Json:
-    """The accuracy with each seed, and how much they scatter; unknown of a single one."""
+    """Return the accuracy with each seed, and their standard deviation if there are several."""
     found = {
         seed: mean_or_none(_run_scores(own))
         for seed, own in sorted(_group_runs(scored, _run_seed).items(), key=_int_key)
@@ -233,7 +233,7 @@ def _group_runs(
 
 
 def _group_figures(runs: Sequence[TrialResult], key: Callable[[TrialResult], str | None]) -> Json:
-    """The main figures of each group."""
+    """Return the main figures of each group."""
     return {
         name: {
             "n": len(group),
@@ -247,7 +247,7 @@ def _group_figures(runs: Sequence[TrialResult], key: Callable[[TrialResult], str
 
 
 def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]]:
-    """How often each worker was called for each kind of subtask."""
+    """Count each worker's calls by kind of subtask."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for run in runs:
         for step in run.steps:
@@ -256,7 +256,7 @@ def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]
 
 
 def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
-    """The mean of those that are known; None if they are too few to stand for all."""
+    """Return the mean of the known values; None if they are too few to represent all."""
     known = [float(value) for value in values if value is not None]
     few = len(values) - 1 if len(values) > 2 else len(values)  # noqa: PLR2004 - one of two is half
     needed = min(ENOUGH * len(values), few)
@@ -264,7 +264,7 @@ def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
 
 
 def _compare_systems(evaluation: Evaluation, grouped: bool) -> Json:  # noqa: FBT001
-    """Each system against the first one, on the runs that both have."""
+    """Compare each system with the first one on the runs that both have."""
     results = evaluation.results
     if len(results) < 2:  # noqa: PLR2004 - nothing to compare
         return {}

@@ -1,4 +1,4 @@
-"""A report on disk: the figures for programs, the pages for people."""
+"""Writes reports to disk, as JSON, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batuta.lab.evals.report import Json
 
 
 def write_report(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
-    """Write report.json and report.md; the figures are shown where they are PNG files.
+    """Write report.json and report.md, which shows the figures that are PNG files.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -32,10 +32,10 @@ def _report_text(found: Json, figures: Sequence[Path]) -> str:
 
 
 def make_report_folder(folder: Path) -> None:
-    """Make the folder of a report before anything is paid for it.
+    """Create the folder of a report before anything is paid for it.
 
     Raises:
-        StoreError: it cannot be made or written.
+        StoreError: it cannot be created or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def make_report_folder(folder: Path) -> None:
 
 
 def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:
-    """Write the same and report.html, one file that needs no other.
+    """Write report.json, report.md and report.html, which needs no other file.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -57,7 +57,7 @@ def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:
 
 
 def write_report_index(folder: Path, found: report_index.Reports) -> None:
-    """Write report.json and report.md of several reports, which are in folders below.
+    """Write report.json and report.md for several reports in subfolders.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -70,7 +70,7 @@ def write_report_index(folder: Path, found: report_index.Reports) -> None:
 
 
 def publish_report_index(folder: Path, found: report_index.Reports) -> None:
-    """Write the same and report.html, which leads to those of the folders.
+    """Write the same and report.html, which links to those of the subfolders.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -85,7 +85,7 @@ def _json_text(found: Any) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write each text under its name.
+    """Write each text into the file of its name.
 
     Raises:
         StoreError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Several reports as one table: a line for each task set, a column for each system."""
+"""Joins several reports into one table with a row per task set and a column per system."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from batuta.lab.evals.report import Json
 
 TABLE_LEGEND = (
     "Right %, – where a system cannot be run; each set's page has the intervals. Bold: the best "
-    "method of the set. In brackets: lines to compare with, no methods. A star: some of its "
+    "method of the set. In brackets: reference lines, not methods. A star: some of its "
     "replies are simulated."
 )
 
 Reports = Mapping[str, Json]
-"""By the folder that each is in."""
+"""Reports by the name of their folder."""
 
 
 def list_systems(found: Reports) -> dict[str, bool]:
-    """Every system, methods first, and whether it is a line to compare with."""
+    """Return every system, methods first, and whether it is a reference line."""
     named = {n: n in report["references"] for report in found.values() for n in report["systems"]}
     return dict(sorted(named.items(), key=lambda item: item[1]))
 
 
 def index_heads(found: Reports) -> list[str]:
-    """Return the columns."""
+    """Return the column heads."""
     names = (f"({n})" if line else n for n, line in list_systems(found).items())
     return ["set", "questions", *names]
 
 
 def index_row(report: Json, names: Mapping[str, bool]) -> list[str]:
-    """Return how often each system is right, the best of the methods in bold."""
+    """Return each system's share right, the best of the methods in bold."""
     measured: Json = report["systems"]
     right = {name: measured[name]["accuracy"] for name in names if name in measured}
     of_methods = [right[n] for n in right if not names[n] and right[n] is not None]
@@ -45,7 +45,7 @@ def index_row(report: Json, names: Mapping[str, bool]) -> list[str]:
 
 
 def render_index_markdown(found: Reports, page: str = "report.md") -> str:
-    """Return the whole page as Markdown, with links to that page of each report."""
+    """Return the index as Markdown, with links to `page` of each report."""
     names = list_systems(found)
     rows = (
         [

@@ -1,4 +1,4 @@
-"""Results on disk, each written before its run counts as done; what is there is not run again."""
+"""Results on disk, written before a run counts as done; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ if sys.platform != "win32":
 RESULTS_FILE = "results.jsonl"
 
 UnscoredReason = Literal["outage", "undecided"]
-"""Why a run has no score: an outage decided its answer, or the grader could not decide."""
+"""Why a run has no score: an outage, or a grader that could not decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """A step as it counts for the question who is called for what."""
+    """A step, as statistics of workers and subtasks count it."""
 
     worker: str
     kind: str
-    """What its subtask asks for: solve, plan, verify…"""
+    """The kind of its subtask: solve, plan, verify…"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """One system's run of one task with one seed."""
+    """The result of one system's run of one task with one seed."""
 
     key: str
-    """Digest of all that the run depends on."""
+    """The digest of all that the run depends on."""
     system: str
     task: str
     family: str
     difficulty: float | None
     seed: int
     score: float | None
-    """In [0, 1]; None: `unscored` says why."""
+    """In [0, 1]; None if `unscored` has a reason."""
     unscored: UnscoredReason | None
     reason: str
-    """The grader's words, or the outage."""
+    """The grader's reason, or the outage."""
     outcome: str
     answer: str | None
-    """What the grader took for the answer."""
+    """The answer that the grader extracted."""
     tokens: int | None
-    """All of them, the conductor's own too; None: of a call they are not known."""
+    """All tokens, the conductor's included; None if some are unknown."""
     conductor_tokens: int
     usd: Decimal | None
-    """What a judge took included; None: a call has no known price."""
+    """Dollars, the judge's included; None if a call has no known price."""
     calls: int
-    """All of them, the conductor's own and those that failed too."""
+    """All calls, those of the conductor and failed ones included."""
     rounds: int
     depth: int
-    """Steps on the longest chain, over all rounds."""
+    """Steps of the longest chains, summed over all rounds."""
     steps: tuple[StepSummary, ...]
     failed: int
-    """Steps without a reply, and steps that another worker had to take over."""
+    """Steps without a reply or taken over by another worker."""
     seconds: float | None
-    """From the question to the answer, which is the longest chain of steps that wait for each
-    other; None: replayed from a record."""
+    """Seconds from question to answer, along the longest chain of steps; None if replayed from a
+    record."""
     simulated: int = 0
-    """Steps whose replies a record could not know: another recorded answer stands in."""
+    """Steps whose replies a record does not have, so that another recorded answer was used."""
     judge_usd: Decimal | None = Decimal(0)
-    """Of `usd`, what the model took that graded the answer; None: not known."""
+    """The part of `usd` that grading took; None if unknown."""
     outages: int | None = None
-    """The number of `failed` that were outages; None: an earlier version did not count them."""
+    """How many of `failed` were outages; None if an earlier version did not count them."""
     run: str | None = None
-    """The id of the run in the archive; None: it is not kept."""
+    """The id of the run in the archive; None if it is not kept."""
 
 
 class ResultLog:
     """The results of one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads what is there and opens the file to append to it.
+        """Read the results and open the file for appending.
 
         Raises:
-            StoreError: the folder cannot be written, another process writes to it, or a line is
-                no result.
+            StoreError: the folder cannot be written, another process writes to it, or a line is not
+                a result.
         """
         self.path = folder / RESULTS_FILE
         try:
@@ -113,9 +113,9 @@ class ResultLog:
         os.close(self._file)
 
     def is_done(self, key: str) -> bool:
-        """Tell whether the run of that key is there; one that met an outage is run again.
+        """Tell whether the run of that key is done; one that met an outage is repeated.
 
-        So is one of an earlier version that lost replies: an outage counted as a wrong one there.
+        So is one with lost replies by an earlier version, which counted outages as wrong answers.
         """
         found = self._results.get(key)
         if found is None or found.unscored == "outage":
@@ -123,10 +123,10 @@ class ResultLog:
         return found.outages is not None or not found.failed
 
     def add(self, result: TrialResult) -> None:
-        """Write the result at once, in one piece.
+        """Append the result at once, in one write.
 
         Raises:
-            StoreError: the disk is full, or the file is gone.
+            StoreError: the disk is full, or the file was removed.
         """
         line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
         try:
@@ -139,17 +139,17 @@ class ResultLog:
         return key in self._results
 
     def __getitem__(self, key: str) -> TrialResult:
-        """The result of that key.
+        """Return the result of that key.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such result.
         """
         return self._results[key]
 
 
 def _lock_file(file: int, folder: Path) -> None:
-    """Held until the file is closed, also by the end of the process, however it ends."""
-    if sys.platform == "win32":  # it has no such locks
+    """Lock the file until it is closed or the process ends."""
+    if sys.platform == "win32":  # Windows has no such locks
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,11 +162,11 @@ def _lock_file(file: int, folder: Path) -> None:
 
 
 def _read_results(path: Path) -> dict[str, TrialResult]:
-    """The results in the file by their keys, later ones in the place of earlier ones."""
+    """Read the results by key; later ones replace earlier ones."""
     if not path.exists():
         return {}
     *lines, torn = path.read_bytes().split(b"\n")
-    if torn:  # the machine went down in the middle of a line
+    if torn:  # the machine stopped in the middle of a line
         os.truncate(path, path.stat().st_size - len(torn))
     adapter = TypeAdapter(TrialResult)
     results: dict[str, TrialResult] = {}

@@ -1,8 +1,8 @@
-"""A selector's choices in the form that RouterArena (arXiv 2510.00202) takes submissions in.
+"""Writes a selector's choices as a submission to RouterArena (arXiv 2510.00202).
 
-Its prediction file is a JSON list with an entry a question: its index, the prompt, and the name of
-the model that is chosen; replies, costs and accuracies are filled in by its own pipeline. Its
-robustness is the share of rephrased questions for which the choice stays.
+The prediction file is a JSON list with an entry per question: its index, the prompt, and the name
+of the chosen model; RouterArena's pipeline adds replies, costs and accuracies. Its robustness is
+the share of rephrased questions for which the choice is the same.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ INDEX = "global index"
 
 
 class ChoosesWorkers(Protocol):
-    """Whoever gives each question to one worker."""
+    """Chooses one worker for each question."""
 
     @property
     def workers(self) -> Sequence[str]:
-        """Those it can choose."""
+        """The workers to choose from."""
         ...
 
     def choose_indices(self, questions: Sequence[str]) -> Sequence[int]:
-        """The place of the worker for each question."""
+        """Return the index of the worker for each question."""
         ...
 
 
 def read_arena_questions(path: Path) -> tuple[ArenaEntry, ...]:
-    """The entries of RouterArena's data file that have an index and a prompt.
+    """Read the entries of RouterArena's data file that have an index and a prompt.
 
     Raises:
-        SourceError: it cannot be read, or no entry has both.
+        SourceError: the file cannot be read, or no entry has both.
     """
     try:
         rows: Any = orjson.loads(path.read_bytes())
@@ -55,12 +55,12 @@ def read_arena_questions(path: Path) -> tuple[ArenaEntry, ...]:
 def predict_arena(
     chooser: ChoosesWorkers, entries: Iterable[ArenaEntry], names: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """An entry of the prediction file for each question.
+    """Return an entry of the prediction file for each question.
 
     Args:
-        chooser: who chooses.
-        entries: as `read_arena_questions` gives them.
-        names: RouterArena's names of the workers' models; a worker without one keeps its own.
+        chooser: chooses the workers.
+        entries: the questions, as `read_arena_questions` returns them.
+        names: RouterArena's names of the workers' models; others keep their own names.
     """
     asked = list(entries)
     prompts = [_entry_prompt(entry) for entry in asked]
@@ -80,10 +80,10 @@ def predict_arena(
 
 
 def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """The prediction file.
+    """Write the prediction file.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     try:
         path.write_bytes(orjson.dumps(predictions, option=orjson.OPT_INDENT_2) + b"\n")
@@ -94,7 +94,7 @@ def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> N
 def choice_robustness(
     predictions: Sequence[Mapping[str, Any]], rephrased: Sequence[Mapping[str, Any]]
 ) -> float | None:
-    """The share of rephrased questions whose choice is that of the original; None: none is."""
+    """Return the share of rephrased questions with the original choice; None if there are none."""
     chosen = {entry[INDEX]: entry["prediction"] for entry in predictions}
     same = [chosen[entry[INDEX]] == entry["prediction"] for entry in rephrased
             if entry[INDEX] in chosen]  # fmt: skip

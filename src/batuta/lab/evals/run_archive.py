@@ -1,7 +1,7 @@
-"""An archive of an evaluation's runs, to read a question in it: prompts, replies, grade.
+"""An archive of an evaluation's runs for reading prompts, replies and grades.
 
-They are kept in a store like that of served runs, beside the results, which name them. Questions
-of a private benchmark, replayed records and the runs that calibrate are not kept.
+The runs are kept in a store like that of served runs, beside the results, which refer to them by
+id. Runs on private benchmarks, replayed records and calibration runs are not kept.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ RUNS_FILE = "runs.db"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """The outcome of a trial."""
+    """The result of a trial, with its run."""
 
     result: TrialResult
     run: Run | None = None
-    """None: the run is not kept."""
+    """None if the run is not kept."""
     expected: str = ""
-    """The right answer, if it is a short one."""
+    """The right answer, if it is short."""
 
     @property
     def comment(self) -> str:
-        """The grade in words, as somebody who judges a served run would write it."""
+        """The grade as a comment, like that of a person who judges a served run."""
         one = self.result
         reason = f"{one.unscored}: {one.reason}" if one.unscored else one.reason
         lines = [f"Task: {one.task}, seed {one.seed}", f"Grade: {reason}"]
@@ -44,7 +44,7 @@ class MeasuredRun:
 
 @final
 class RunArchive:
-    """Writes runs as they come; made by `RunArchive.open`."""
+    """Writes runs in the background; made by `RunArchive.open`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class RunArchive:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncGenerator[Self]:
-        """Open the archive in that folder; the end of the block writes what was put in.
+        """Open the archive in that folder; leaving the block writes what is pending.
 
         Raises:
             StoreError: the database cannot be used.
@@ -79,22 +79,22 @@ class RunArchive:
                 await archive._write_rest(path)
 
     async def _write_rest(self, path: Path) -> None:
-        """Write what is left, also where the block was cancelled, and its store with it."""
+        """Write what is pending, even if the block and its store were cancelled."""
         with anyio.CancelScope(shield=True):
             if self._pending:
                 async with Store.open(path) as self._store:
                     await self._write_pending()
 
     def put(self, measured: MeasuredRun) -> None:
-        """Keep the run with its grade; it is written soon."""
+        """Queue the run with its grade; it is written soon."""
         self._pending.append(measured)
         self._added.set()
 
     async def flush(self) -> None:
-        """Wait until all that was put in is written.
+        """Wait until everything queued is written.
 
         Raises:
-            StoreError: it could not be written.
+            StoreError: something could not be written.
         """
         await self._write_pending()
         if self._failure is not None:
@@ -119,6 +119,6 @@ class RunArchive:
                 await self._store.score_runs(
                     {run.header.id: Judgement(one.result.score, one.comment) for one, run in kept}
                 )
-            except StoreError as error:  # the block may have been cancelled, and its store with it
+            except StoreError as error:  # the block may be cancelled, and the store with it
                 self._failure = error
                 self._pending = [*batch, *self._pending]

@@ -1,4 +1,4 @@
-"""Runs a system on tasks: as many at a time as are allowed, each result on disk at once."""
+"""Runs a system on tasks concurrently, and writes each result to disk at once."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ from batuta.language.instructions import classify_instruction
 from batuta.usage import ZERO_COST
 
 MAX_EXPECTED = 200
-"""The most characters that a right answer may have to be kept beside a run."""
+"""The most characters of a right answer that is kept beside a run."""
 INVALID_PLAN = "invalid"
-"""The outcome of a plan that asks a record for what it cannot know."""
+"""The outcome of a plan that asks a record for what it does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOptions:
-    """Under which terms systems are measured."""
+    """The options of an evaluation's runs."""
 
     seeds: tuple[int, ...] = (0,)
-    """Each task is run once with each."""
+    """Each task is run once with each seed."""
     concurrency: int = 64
-    """Runs at the same time at most."""
+    """The most concurrent runs."""
     sub_pool: int | None = None
-    """Each task gets a pool of its own: so many workers, drawn and in a random order."""
+    """The size of a random sub-pool that each task gets, in random order."""
     pool_seed: int = 0
     trial_runner: TrialRunner | None = None
-    """Where trials are run; None: in this process."""
+    """Runs the trials; None runs them in this process."""
     archive: RunArchive | None = None
-    """The archive that keeps runs for reading; None: only their results are kept."""
+    """Keeps runs for reading; None keeps only their results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class EvalTrial:
     """One run to be executed."""
 
     key: str
-    """Digest of everything that the run depends on, but for the models themselves."""
+    """The digest of everything that the run depends on, except for the models themselves."""
     system: System
     task: Task
     family: str
@@ -87,14 +87,14 @@ def plan_trials(
     *,
     history_digest: str = "",
 ) -> tuple[EvalTrial, ...]:
-    """Every run of the system; none where a worker's own line lacks its worker.
+    """Plan every run of the system, except those of a single worker that the pool lacks.
 
     Args:
-        system: what is measured.
-        tasks: each with its family.
-        subject: who runs.
-        options: seeds and sub-pools.
-        history_digest: digest of what the system learned from.
+        system: the system to measure.
+        tasks: the tasks, each with its family.
+        subject: the pool and its conductor.
+        options: the seeds and the size of sub-pools.
+        history_digest: the digest of the outcomes that the system learned from.
     """
     method = repr((system.name, system.solver.name, VERSIONS, history_digest)) + subject.key_text
     if system.has_conductor:
@@ -128,7 +128,7 @@ def _start_digest(about: str) -> blake2b:
 
 @lru_cache(maxsize=2**14)
 def _task_bytes(task: Task) -> bytes:
-    """The task as every system's keys have it."""
+    """Return the task's part of every system's keys."""
     return repr(task).encode("utf-8", "replace")
 
 
@@ -139,7 +139,7 @@ def _trial_key(about: blake2b, seed: int) -> str:
 
 
 def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
-    """The pool that the task is run with; drawn by the task and the seed alone."""
+    """Return the pool for the task, drawn by the task and the seed alone."""
     if options.sub_pool is None:
         return pool
     rng = Random(f"{options.pool_seed} {task.id}")
@@ -155,17 +155,17 @@ async def run_trials(
     *,
     on_result: Callable[[str], None] = lambda _: None,
 ) -> tuple[TrialResult, ...]:
-    """The results of all trials; those that the ledger has are not run again.
+    """Return the results of all trials; those in the result log are not run again.
 
     Args:
-        planned: what to run.
+        planned: the trials to run.
         grade: the tasks' grader.
-        result_log: where every result is written as soon as it is there.
-        options: where they are run, and how many at the same time.
+        result_log: the earlier results; each new one is appended at once.
+        options: where trials are run, and how many concurrently.
         on_result: called once for every result, with its system's name.
 
     Raises:
-        ExceptionGroup: of the StoreError, where a result could not be written.
+        ExceptionGroup: a result could not be written; it has the StoreError.
     """
     missing: list[EvalTrial] = []
     for trial in planned:
@@ -192,7 +192,7 @@ async def run_trials(
 
 
 class TrialRunner(Protocol):
-    """Runs trials somewhere; the results are the same wherever that is."""
+    """Runs trials in some place; the results are the same in every place."""
 
     async def run_trials(
         self,
@@ -205,27 +205,27 @@ class TrialRunner(Protocol):
         """Run every trial.
 
         Args:
-            trials: what is run.
+            trials: the trials to run.
             grade: the tasks' grader.
-            deliver: called in this process with each result as soon as it is there; with None for a
-                run that the budget does not allow.
-            concurrency: trials at the same time at most.
+            deliver: called in this process with each result at once, and with None for a run
+                that the budget does not allow.
+            concurrency: the most concurrent trials.
 
         Raises:
-            ExceptionGroup: of the first error.
+            ExceptionGroup: a trial failed; it has the first error.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialJob:
-    """Runs trials on the subject that they bring."""
+    """Runs trials on their own subjects."""
 
     grade: AnswerGrader
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[MeasuredRun | None]]]:
-        """What runs a trial."""
+        """Open what runs a trial."""
         yield lambda trial: run_trial(trial, self.grade)
 
 
@@ -241,10 +241,10 @@ class LocalTrials:
         *,
         concurrency: int,
     ) -> None:
-        """Run every trial; see `TrialRunner`.
+        """Run every trial as `TrialRunner` says.
 
         Raises:
-            ExceptionGroup: of the first error.
+            ExceptionGroup: a trial failed; it has the first error.
         """
         await LocalExecutor().run_all(
             _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
@@ -252,13 +252,13 @@ class LocalTrials:
 
 
 async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None:
-    """Run and grade one trial; None: the budget does not allow all of its calls."""
+    """Run and grade one trial; return None if the budget does not allow all of its calls."""
     limit = trial.subject.call_limit
     if limit is not None and limit.is_spent:
         return None
     run, result = await _measure_run(trial, grade)
-    cut = run.outcome is Outcome.LIMITED or any(isinstance(s.result, Failure) for s in run.steps)
-    if limit is not None and limit.is_spent and (cut or result.score is None):
+    is_cut = run.outcome is Outcome.LIMITED or any(isinstance(s.result, Failure) for s in run.steps)
+    if limit is not None and limit.is_spent and (is_cut or result.score is None):
         return None
     if trial.task.private or trial.subject.replay_pool or trial.system.name.startswith(CALIBRATION):
         return MeasuredRun(result)
@@ -270,7 +270,7 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None
 
 
 def _short_target(task: Task) -> str:
-    """Return the right answer if it is one line, else an empty text."""
+    """Return the right answer if it is short and in one line, else an empty text."""
     target = str(task.target)
     return target if len(target) <= MAX_EXPECTED and "\n" not in target else ""
 
@@ -297,13 +297,13 @@ async def _measure_run(trial: EvalTrial, grade: AnswerGrader) -> tuple[Run, Tria
 
 
 def _trial_seed(trial: EvalTrial) -> int:
-    """A seed of the run's own, so that two questions do not share their chances."""
+    """Return a seed for this run, so that the randomness of two questions is independent."""
     digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
 async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[Grade, Cost]:
-    """The grade of the run's answer, or of all that was said on a line; what judging cost."""
+    """Return the grade of the run's answer, or of all replies for a reference, and its cost."""
     line = trial.system.upper_bound
     if line is not None:
         replies = _own_replies(run)
@@ -326,7 +326,7 @@ def _judge_cost(grade: Grade) -> Cost:
 
 
 def _own_replies(run: Run) -> Iterator[tuple[WorkerId, str]]:
-    """What the workers said that were asked, not their substitutes."""
+    """Yield the replies of the planned workers, without their substitutes."""
     for step in run.steps:
         if step.worker == step.planned and isinstance(step.result, Reply):
             yield step.worker, step.result.text

@@ -1,4 +1,4 @@
-"""A served system as a solver: what `batuta eval` measures is what ask and serve would run."""
+"""A served system as a solver, so that `batuta eval` measures what ask and serve would run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ServedSolver:
 
     @property
     def name(self) -> str:
-        """The conductor's name, and its rounds if there may be several."""
+        """The conductor's name, with the number of rounds if there may be several."""
         rounds = self.system.limits.rounds
         several = f", {rounds} rounds" if rounds > 1 else ""
         return f"{self.system.conductor.name}{several}"

@@ -1,4 +1,4 @@
-"""How a subject and its grader are opened: by names, so that any machine can do it."""
+"""Opens a subject and its grader from names, so that any machine can do it."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from batuta.lab.tasks.graders.question_tests import QuestionTestRunner, find_que
 from batuta.sandbox import Sandbox, SandboxBackend
 
 JUDGE = "the judge"
-"""The name of the model that grades answers which no rule can grade."""
+"""The name of the model that grades answers which no rule decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSetup:
-    """Names of what is evaluated; the files that they mean are the same on every machine."""
+    """The names of what is evaluated; their files must be the same on every machine."""
 
     pool: str | None = None
-    """As for `load_config`."""
+    """The pool, as `load_config` takes it."""
     rehearses: bool = False
-    """Whether the questions are the rehearsal's: then it is used where no pool is named."""
+    """Whether the questions are the rehearsal's; its pool is then the default."""
     conductor: str | None = None
     journal: str | None = None
-    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    """A file, or the URL of a PostgreSQL database; None if calls are not kept."""
     scope: str = ""
-    """Within which a database's calls are shared: the evaluation's name."""
+    """The evaluation's name, within which a database's calls are shared."""
     judge: str | None = None
-    """The worker that grades what no rule decides."""
+    """The worker that grades answers which no rule decides."""
     sandbox: str = SandboxBackend.AUTO.value
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
-        """The pool and its conductor; the connections end with the stack.
+        """Open the pool and its conductor; the connections close with the stack.
 
         Raises:
             ConfigError: there is no such pool or conductor, or a key is missing.
@@ -64,12 +64,12 @@ class SubjectSetup:
     def note_pool(
         self, subject: Subject, folder: Path, *, write: bool = True
     ) -> tuple[Subject, str]:
-        """Return the subject that knows who was replaced since the folder began, and a sentence.
+        """Note who was replaced since the folder was begun, in the subject and in a sentence.
 
         Args:
-            subject: who replies.
-            folder: of the results.
-            write: whether the folder is to know it from now on.
+            subject: the workers and conductors.
+            folder: the folder of the results.
+            write: whether to update the folder's record.
 
         Raises:
             StoreError: the folder cannot be read or written.
@@ -81,7 +81,7 @@ class SubjectSetup:
         return replace(subject, replaced=found.replaced), found.sentence
 
     async def open_journal(self, subject: Subject, stack: AsyncExitStack) -> Subject:
-        """The same, whose finished calls are kept, if they are to be.
+        """Return the subject with a journal of finished calls, if the setup names one.
 
         Raises:
             ConfigError: the extra is missing.
@@ -100,10 +100,10 @@ class SubjectSetup:
     async def open_tests(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
     ) -> Subject:
-        """The same, which executes the tests that its questions show, if one of them shows some.
+        """Return the subject with a runner for the tests that its questions show, if any do.
 
         Raises:
-            SandboxError: programs cannot be run apart from the machine here.
+            SandboxError: programs cannot be isolated here.
         """
         programs = (task for task in tasks if task.grader.startswith(PROGRAM_PREFIX))
         if not any(find_question_tests(task.question) for task in programs):
@@ -114,11 +114,11 @@ class SubjectSetup:
     async def open_marking(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
     ) -> AnswerGrader:
-        """The grader of those tasks.
+        """Open the grader of those tasks.
 
         Raises:
             ConfigError: there is no such grader, sandbox or judge.
-            SandboxError: programs cannot be run apart from the machine here.
+            SandboxError: programs cannot be isolated here.
         """
         if self.sandbox not in set(SandboxBackend):
             raise ConfigError(
@@ -129,12 +129,12 @@ class SubjectSetup:
 
 
 def subject_of(loaded: LoadedConfig) -> Subject:
-    """Make the subject of a pool and its conductor as they are served."""
+    """Return the subject of a pool and its conductor, as they are served."""
     return Subject(
         pool=loaded.pool,
         clients=loaded.clients,
-        conductor=_asked_always(loaded.conductor),
-        mini=loaded.mini and _asked_always(loaded.mini),
+        conductor=_without_breaker(loaded.conductor),
+        mini=loaded.mini and _without_breaker(loaded.mini),
         limits=loaded.limits,
         max_rounds=loaded.max_rounds,
         timeouts=loaded.timeouts,
@@ -147,11 +147,11 @@ def subject_of(loaded: LoadedConfig) -> Subject:
     )
 
 
-def _asked_always(conductor: Conductor) -> Conductor:
-    """The same without its breaker: what it is worth is measured on every question.
+def _without_breaker(conductor: Conductor) -> Conductor:
+    """Return the conductor without its breaker, so that it is measured on every question.
 
-    Serving skips a conductor that wrote no workflow for several questions in a row; here those that
-    follow would be measured without it, and in an order that depends on who was faster.
+    Serving skips a conductor that wrote no workflow for several questions in a row. Here later
+    questions would be measured without it, and which ones would depend on timing.
     """
     if isinstance(conductor, LLMConductor):
         return replace(conductor, health=None)
@@ -159,7 +159,7 @@ def _asked_always(conductor: Conductor) -> Conductor:
 
 
 def is_shared(journal: str) -> bool:
-    """Whether that journal can be written from several machines."""
+    """Tell whether several machines can write to that journal."""
     return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
 
 

@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals and paired differences, the same for the same seed."""
+"""Confidence intervals and paired differences; equal seeds give equal figures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from batuta.core.intervals import wilson_interval
 
 RESAMPLES = 10_000
 _CHUNK = 500
-"""Resamples drawn at once, to bound memory."""
+"""Resamples drawn at once, which bounds memory."""
 
 MIN_GROUPS = 5
-"""Groups of questions below which nothing can be said of how sure a mean is."""
+"""The fewest groups of questions for an interval."""
 
 Floats = NDArray[np.float64]
 RunKey = tuple[str, int]
@@ -26,33 +26,33 @@ RunKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How much better one system is than another on the same questions."""
+    """The difference of two systems on the same questions."""
 
     questions: int
     mean: float
     low: float
     high: float
-    """95% interval by the paired bootstrap over questions, or over their groups."""
+    """The bounds of the 95% interval by the paired bootstrap over questions or their groups."""
     p: float
-    """Two-sided."""
+    """The two-sided p-value."""
     test: str
     """`McNemar`, or `paired bootstrap`: twice the share of resamples on the other side of 0."""
     p_corrected: float
-    """For the number of systems that are compared, by Holm's method."""
+    """The p-value corrected for the number of compared systems, by Holm's method."""
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:
-    """The arithmetic mean; None of nothing."""
+    """Return the arithmetic mean; None if there are no values."""
     return math.fsum(values) / len(values) if values else None
 
 
 def score_interval(
     scores_by_question: Sequence[Sequence[float]], seed: int = 0
 ) -> tuple[float, float]:
-    """95% interval of the mean score of all runs.
+    """Return the 95% interval of the mean score of all runs.
 
-    Wilson's where every question was run once and is right or wrong, or all scores are alike;
-    else the bootstrap over questions, for runs of one question are not independent.
+    It is Wilson's if every question was run once and is right or wrong, or all scores are equal;
+    else that of the bootstrap over questions, as runs of one question are not independent.
 
     Raises:
         ValueError: there is no score.
@@ -70,7 +70,7 @@ def score_interval(
 def bootstrap_interval(
     scores_by_question: Sequence[Sequence[float]], seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap 95% interval of the mean of all runs, questions resampled."""
+    """Return the percentile bootstrap's 95% interval of the mean, resampling questions."""
     sums = np.array([math.fsum(scores) for scores in scores_by_question])
     counts = np.array([float(len(scores)) for scores in scores_by_question])
     low, high = np.quantile(_resample_means(sums, counts, seed), (0.025, 0.975))
@@ -83,18 +83,18 @@ def paired_difference(
     families: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Difference | None:
-    """Mean of `ours` minus `theirs` over the runs that both have, as a table weighs them.
+    """Return the mean of `ours` minus `theirs` over the runs that both have, with its test.
 
-    None if there are none, or fewer than `FEWEST` families.
+    None if there are none, or fewer than `MIN_GROUPS` families.
 
-    The runs of a question are resampled together. McNemar's test where every question was run once,
-    is right or wrong and stands for itself, else the bootstrap's.
+    The runs of a question are resampled together. The test is McNemar's if every question was run
+    once, is right or wrong and independent of the others; else the bootstrap's.
 
     Args:
-        ours: score by question and seed.
-        theirs: the same of the other system.
-        families: of questions that were drawn together; None: each was drawn alone.
-        seed: of the resampling.
+        ours: the scores by question and seed.
+        theirs: the scores of the other system.
+        families: the family of each question, if families were drawn; None if questions were.
+        seed: the seed of the resampling.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:
@@ -128,9 +128,9 @@ def paired_difference(
 def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
     """Return the mean of paired differences and its standard error, which is never zero.
 
-    Half a question that is won, half a one that is lost and one on which both do the same are added
-    (Agresti and Min 2005, doi:10.1002/sim.1781): where no question, or only one, tells two systems
-    apart, they would otherwise be taken for surely alike, or surely different.
+    Half a win, half a loss and one tie are added (Agresti and Min 2005, doi:10.1002/sim.1781):
+    otherwise two systems that differ on no question, or on one, would seem surely equal or surely
+    different.
     """
     count = len(deltas) + 2
     mean = math.fsum(deltas) / count
@@ -139,7 +139,7 @@ def paired_mean(deltas: Sequence[float]) -> tuple[float, float]:
 
 
 def mcnemar_p_value(wins: int, losses: int) -> float:
-    """McNemar's exact test: how likely so uneven a split is by tosses of a coin, two-sided."""
+    """Return the two-sided p-value of McNemar's exact test."""
     n, few = wins + losses, min(wins, losses)
     logs = [
         math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
@@ -149,7 +149,7 @@ def mcnemar_p_value(wins: int, losses: int) -> float:
 
 
 def correct_p_values(found: Mapping[str, Difference]) -> dict[str, Difference]:
-    """The same, each p corrected for all of them (Holm 1979)."""
+    """Return the differences with each p-value corrected for all of them (Holm 1979)."""
     ranked = sorted(found, key=lambda name: found[name].p)
     least, by_name = 0.0, dict[str, float]()
     for place, name in enumerate(ranked):
@@ -159,32 +159,32 @@ def correct_p_values(found: Mapping[str, Difference]) -> dict[str, Difference]:
 
 
 def _sum_groups(deltas: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
-    """The sum and the number of the deltas of each group."""
+    """Return the sum and the number of the differences of each group."""
     _, places = np.unique(np.array(groups), return_inverse=True)
     sums, counts = np.bincount(places, deltas), np.bincount(places)
     return sums.astype(np.float64), counts.astype(np.float64)
 
 
 def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
-    """The mean of all runs in each of `RESAMPLES` draws of as many questions, with return."""
-    often = _draw_counts(len(sums), seed)
+    """Return the mean of all runs in each of `RESAMPLES` resamples with replacement."""
+    times_drawn = _draw_counts(len(sums), seed)
     both = np.stack([sums, counts], axis=1)
     chunks = range(0, RESAMPLES, _CHUNK)
-    found = np.concatenate([often[c : c + _CHUNK].astype(np.float64) @ both for c in chunks])
+    found = np.concatenate([times_drawn[c : c + _CHUNK].astype(np.float64) @ both for c in chunks])
     return found[:, 0] / found[:, 1]
 
 
 @lru_cache(maxsize=2)
 def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
-    """How often each of `size` questions is in each of `RESAMPLES` draws: the same for all systems.
+    """Return how often each of `size` questions is in each resample, the same for all systems.
 
-    A byte is enough: of more than 255 questions none is drawn as often as that.
+    A byte suffices, as no question is drawn more than 255 times.
     """
     rng = np.random.default_rng(seed)
-    often = np.empty((RESAMPLES, size), np.uint8)
+    times_drawn = np.empty((RESAMPLES, size), np.uint8)
     rows = np.arange(_CHUNK)[:, None] * size
     for start in range(0, RESAMPLES, _CHUNK):
         drawn = rng.integers(0, size, (_CHUNK, size)) + rows
         counted = np.bincount(drawn.ravel(), minlength=_CHUNK * size)
-        often[start : start + _CHUNK] = counted.reshape(_CHUNK, size)
-    return often
+        times_drawn[start : start + _CHUNK] = counted.reshape(_CHUNK, size)
+    return times_drawn

@@ -1,4 +1,4 @@
-"""What is evaluated: a pool that can be called, and who conducts it."""
+"""The subject of an evaluation: a pool that can be called, and its conductor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batuta.lab.tasks.recorded import ReplayPool
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
-"""Names of models that draft workflows and are not workers."""
+"""Names of models that draft workflows without being workers."""
 
 
 class CallLimit(Protocol):
@@ -27,56 +27,57 @@ class CallLimit(Protocol):
 
     @property
     def is_spent(self) -> bool:
-        """True if a call was refused, so that no further run is begun."""
+        """Whether a call was refused, so that no further run is started."""
         ...
 
     def limit_client(self, client: Client, worker: Worker) -> Client:
-        """Return a client of that worker that makes no call that the budget does not allow."""
+        """Return a client of that worker that refuses calls beyond the budget."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A pool, how its workers are called, and its conductor."""
+    """A pool, its clients, and its conductor."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
-    """Of a record: none, its replay pool gives them."""
+    """Empty for a record, whose replay pool gives the clients."""
     conductor: Conductor | None
-    """None: nobody conducts a record."""
+    """None if a record has no conductor."""
     limits: Limits = Limits()
     mini: Conductor | None = None
-    """The conductor that the settings name as batuta-mini; None: `mini` learns here instead."""
+    """The conductor that the settings name as batuta-mini; None if `mini` is fitted here
+    instead."""
     max_rounds: int | None = None
-    """Rounds set in the settings; None: as many as the conductor needs."""
+    """The rounds that the settings allow; None for as many as the conductor needs."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES
     terms: str = ""
-    """The settings of timeouts and policies as text, for the keys of runs."""
+    """The settings of timeouts and guardrails as text, for the keys of runs."""
     simulated: bool = False
-    """The workers are programs, not language models."""
+    """Whether the workers are programs instead of language models."""
     run_tests: RunTests | None = field(default=None, repr=False)
-    """Executes the tests that questions show; None: nothing is executed but by the grader."""
+    """Executes the tests that questions show; None if only graders execute programs."""
     source: str = ""
     """The origin of the pool; for simulated workers, a description of them."""
     call_limit: CallLimit | None = field(default=None, repr=False)
-    """The budget that calls draw on; None: there is none."""
+    """The budget of the calls; None if there is none."""
     replaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Names to digests of identities that have changed since the folder of results was begun."""
+    """Digests of identities that have changed since the folder of results was begun, by name."""
     notes: tuple[str, ...] = ()
     """Remarks on the settings to print before anything is run."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
-    """The workers are these recorded answers."""
+    """The recorded answers that stand for the workers."""
     answer_cache: AnswerCache | None = field(default=None, repr=False)
-    """Of a record: what everybody said, for all systems that look at it."""
+    """The answers of all workers of a record, shared by all systems that use them."""
 
     def clients_for_run(self) -> Mapping[WorkerId, Client]:
-        """The clients of one run: of a record a fresh hand, so that its samples are distinct."""
+        """Return the clients of one run; a record's are new, so that its samples are distinct."""
         return self.clients if self.replay_pool is None else self.replay_pool.clients()
 
     def ultra(self, conductor: Conductor) -> ServedSystem:
-        """Make what is served as batuta-ultra, with that conductor."""
+        """Return the system served as batuta-ultra, with that conductor."""
         return ultra_system(
             self.pool,
             conductor,
@@ -86,7 +87,7 @@ class Subject:
         )
 
     def served_mini(self) -> ServedSystem:
-        """Make what is served as batuta-mini."""
+        """Return the system served as batuta-mini."""
         return mini_system(
             self.pool,
             self.mini,
@@ -102,12 +103,12 @@ class Subject:
 
     @property
     def has_prices(self) -> bool:
-        """True if its calls may cost money: it is neither simulated nor a record."""
+        """Whether its calls may cost money, as it is neither simulated nor a record."""
         return not self.simulated and self.replay_pool is None
 
     @property
     def key_text(self) -> str:
-        """What a run depends on beyond the pool, for its key."""
+        """What a run depends on beyond the pool, as text for its key."""
         recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
         if self.replay_pool and (version := self.replay_pool.record.version):
             recorded = (version, recorded)
@@ -120,16 +121,16 @@ class Subject:
         return repr((self.limits, recorded, *counted, *executes, *terms))
 
     def drafting_key(self, drafts: str) -> str:
-        """Return what a run of a conductor depends on besides, for its key.
+        """Return what a conductor's run depends on besides, as text for its key.
 
         Args:
-            drafts: whose model drafts, `CONDUCTOR` or `MINI_CONDUCTOR`.
+            drafts: the conductor, `CONDUCTOR` or `MINI_CONDUCTOR`.
         """
         return self.replaced.get(drafts, "")
 
     @property
     def identities(self) -> dict[str, Identity]:
-        """The facts of workers, by name, and of conductors that are none of them."""
+        """The identities of workers, by name, and of conductors that are not workers."""
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}
@@ -139,7 +140,7 @@ class Subject:
         return {name: identity for name, identity in found.items() if identity}
 
     def with_call_limit(self, limit: CallLimit) -> Subject:
-        """Limit every call by the budget; call it before `with_call_cache`."""
+        """Return the subject with limited calls; call it before `with_call_cache`."""
 
         def limit_conductor(conductor: Conductor | None) -> Conductor | None:
             if not isinstance(conductor, LLMConductor) or conductor.worker is None:
@@ -159,7 +160,7 @@ class Subject:
         )
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
-        """The same, whose calls are read from the journal where they were paid before."""
+        """Return the subject whose calls are read from the journal if they were paid before."""
         clients: dict[WorkerId, Client] = {
             worker: CallCacheClient(client, call_cache, worker)
             for worker, client in self.clients.items()
@@ -173,7 +174,7 @@ class Subject:
 
 
 def _with_journal(conductor: Conductor, journal: CallJournal) -> Conductor:
-    """Return a conductor that reads from the journal what its model drafted before."""
+    """Return a conductor that reads its model's earlier drafts from the journal."""
     if not isinstance(conductor, LLMConductor):
         return conductor
     model = CallCacheClient(conductor.client, journal, f"conductor {conductor.name}")

@@ -1,4 +1,4 @@
-"""Names to systems: what can be measured over a pool."""
+"""Finds by name the systems that can be measured over a pool."""
 
 from __future__ import annotations
 
@@ -45,40 +45,40 @@ RECURSIVE = "ultra+recursion"
 MINI = "mini"
 BEST_SINGLE = "best-single"
 ALL = "all"
-"""Stands for every system that can be measured on the subject without simulated replies."""
+"""The name that stands for every system that can be measured without simulated replies."""
 CALIBRATION = "calibration/"
-"""Before a worker's id in the name of the system that measures its strength."""
+"""The prefix of the name of a system that measures a worker's strength."""
 ENOUGH_ANSWERS = 0.9
-"""Share of a record's right runs whose answers must be known for answers to be compared."""
+"""The share of a record's right runs whose answers must be known for comparing answers."""
 MAX_ROUNDS = 2
-"""Rounds of `ultra+recursion` at most: as many as training rolls out."""
+"""The most rounds of `ultra+recursion`: as many as training rolls out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A way of answering, under the name that it has in the report."""
+    """A way of answering questions, under its name in the report."""
 
     name: str
     solver: Solver
     needs_calibration: bool = False
-    """It needs to know which worker is the best."""
+    """Whether it needs to know which worker is the best."""
     upper_bound: UpperBound | None = None
-    """A line to compare with, no method: what it earns for all of its replies."""
+    """For a reference line: computes its score from all of its replies."""
     worker: WorkerId | None = None
-    """It is this worker and is run only where the pool has it."""
+    """The worker that the system consists of; it is run only with pools that have it."""
     uses_all_answers: bool = False
-    """It looks at what everybody says to the bare question."""
+    """Whether it uses the replies of all workers to the bare question."""
     has_conductor: bool = False
-    """A conductor decides how many steps there are."""
+    """Whether a conductor decides the number of steps."""
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is a line to compare with."""
+        """Whether it is a reference line."""
         return self.upper_bound is not None
 
     @property
     def fitter(self) -> SolverFitter | None:
-        """How it learns from outcomes; None: it does not, or it has."""
+        """How it is fitted to outcomes; None if it needs no fitting."""
         return self.solver.fit if isinstance(self.solver, UnfittedSolver) else None
 
 
@@ -86,7 +86,7 @@ _MakeSystem = Callable[[Subject], System]
 
 
 def _numbered_system(baseline: Baseline, name: str, number: int) -> System:
-    """The system of a baseline that needs no outcomes."""
+    """Return the system of a baseline that needs no outcomes."""
     assert baseline.build is not None  # noqa: S101 - else it learns
     solver = baseline.build(number)
     free = isinstance(solver, ConductorSolver) and solver.calls is None
@@ -104,7 +104,7 @@ def _conductor_system(name: str, subject: Subject, conductor: Conductor | None =
 
 
 def _recursive_system(subject: Subject) -> System:
-    """Add a round that corrects, even if nothing else allows one."""
+    """Add a round that corrects, even if the settings allow only one."""
     served = subject.ultra(_require_conductor(subject))
     limits = replace(served.limits, rounds=max(MAX_ROUNDS, served.limits.rounds))
     solver = ServedSolver(replace(served, limits=limits))
@@ -135,8 +135,10 @@ def _require_conductor(subject: Subject) -> Conductor:
 
 
 def _best_worker_system(subject: Subject) -> System:
-    altered = with_best_worker(_require_conductor(subject))
-    return replace(_conductor_system("ultra-best-worker", subject, altered), needs_calibration=True)
+    best_only = with_best_worker(_require_conductor(subject))
+    return replace(
+        _conductor_system("ultra-best-worker", subject, best_only), needs_calibration=True
+    )
 
 
 _CONDUCTOR_SYSTEMS: Mapping[str, _MakeSystem] = {
@@ -195,46 +197,47 @@ _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
 
 
 def system_names(subject: Subject) -> tuple[str, ...]:
-    """Every name that `system` knows; of those with a number one form, a cascade's its price."""
+    """Return every name that `find_system` knows, with one example of each form with a number."""
     workers = (str(worker.id) for worker in subject.pool)
     counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
     return (*workers, *_method_names(subject), *LEARNED_METHODS, "cascade@0.001", *counted)
 
 
 def _method_names(subject: Subject) -> tuple[str, ...]:
-    without = set[str]() if subject.simulated else {"hand-written"}
+    excluded = set[str]() if subject.simulated else {"hand-written"}
     if subject.replay_pool is not None:
-        without |= {*_PROMPTED_SYSTEMS, *(_CONDUCTOR_SYSTEMS if subject.conductor is None else ())}
-    return tuple(name for name in _NAMED_SYSTEMS if name not in without)
+        excluded |= {*_PROMPTED_SYSTEMS, *(_CONDUCTOR_SYSTEMS if subject.conductor is None else ())}
+    return tuple(name for name in _NAMED_SYSTEMS if name not in excluded)
 
 
 def runnable_systems(subject: Subject) -> tuple[str, ...]:
-    """What `all` stands for: every method and line that can be run on the subject as it is.
+    """Return the systems that `all` stands for: those that can be run on the subject as it is.
 
-    On a record without samples nothing that needs samples, without answers no vote, nothing that
-    embeds replies, which are mere answers there, and nothing whose workers read other replies
-    unless its replies are simulated.
+    On a record these are not: systems that need more samples or answers than it has, those that
+        embed
+    replies, which are mere answers there, and those whose workers read other replies, unless
+    replies are simulated.
     """
     replays = subject.replay_pool
-    without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
+    excluded = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
     if replays is None:
         found = (*_method_names(subject), *LEARNED_METHODS, "self-consistency@5", "pass@5")
-        return tuple(name for name in found if name not in without)
-    without |= {
+        return tuple(name for name in found if name not in excluded)
+    excluded |= {
         *_EMBEDDING_CHOOSERS,
         CHECKED_CASCADE,
         *(() if replays.simulate else _REPLY_READERS),
     }
     if replays.record.answers_qms is None:
-        without |= {"vote", "cascade", *_ANSWER_CHOOSERS}
+        excluded |= {"vote", "cascade", *_ANSWER_CHOOSERS}
     depth = replays.record.scores_qms.shape[2]
     sampled = ("self-consistency@", "pass@", "skill-oracle@") if depth > 1 else ()
     found = (*_method_names(subject), *LEARNED_METHODS, *(f"{name}{depth}" for name in sampled))
-    return tuple(name for name in found if name not in without)
+    return tuple(name for name in found if name not in excluded)
 
 
 def why_not_runnable(one: System, subject: Subject) -> str | None:
-    """Why this system cannot be run here, so that it would be no measurement; None: it can."""
+    """Return why the system cannot be measured here, or None."""
     if subject.replay_pool is None:
         return None
     record = subject.replay_pool.record
@@ -258,15 +261,15 @@ def _compares_answers(one: System) -> bool:
 
 
 def calibration_system(worker: WorkerId) -> System:
-    """The worker alone, on the questions by which it is calibrated."""
+    """Return the system of a single worker on the calibration questions."""
     return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
 
 
 def find_system(name: str, subject: Subject) -> System:
-    """The system of that name: a worker's id, or a method.
+    """Find the system of that name: a worker's id, or a method.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such system.
     """
     counted = _COUNT_PATTERN.fullmatch(name)
     if name == MINI and subject.mini is not None:

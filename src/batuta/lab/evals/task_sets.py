@@ -1,4 +1,4 @@
-"""What is asked: the rehearsal's questions, a benchmark's, or those of a file of one's own."""
+"""Task sets: questions of a world, of a benchmark, or of a file."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from batuta.lab.tasks import datasets
 
 
 def task_family(task: Task) -> str:
-    """The group that a task is counted in: its first tag that says something of its kind."""
+    """Return the family of a task: its first tag that says something about its kind."""
     plain = (tag for tag in task.tags if tag not in {*TASK_SOURCES, "held-out wording"})
     return next(plain, "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
-    """Questions to be measured on, others to choose the best single worker by, and the grader."""
+    """Questions to measure on, others for choosing the best single worker, and the grader."""
 
     name: str
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
-    """Training questions, none of them in `tasks`; empty: there are none."""
+    """Questions for calibration, none of them in `tasks`; may be empty."""
     grade: AnswerGrader = grade_by_task
     family: Callable[[Task], str] = task_family
     split: str = ""
-    """How a record was divided: `random` or `unseen`; empty: it is no record."""
+    """How a record was divided: `random` or `unseen`; empty if it is no record."""
 
     @property
     def uses_task_graders(self) -> bool:
-        """Whether each task names its grader, which may need processes, a sandbox, a judge."""
+        """Whether each task names its grader, which may need processes, a sandbox or a judge."""
         return self.grade is grade_by_task
 
 
 def open_tasks(
     name: str, limit: int, calibration: int, seed: int = 0, *, files: Sequence[Path] = ()
 ) -> TaskSet:
-    """The task set of that name.
+    """Open the task set of that name.
 
     Args:
         name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
             `held-out` takes the wordings kept from training), a benchmark as `batuta tasks list`
             names it, or the path of a JSONL file.
-        limit: how many questions at most; of a file the first ones, of a benchmark some at random.
-        calibration: how many others to calibrate on at most; of a file, those past the limit.
-        seed: of the rehearsal's questions and of the lot.
-        files: your own copy of the benchmark's files.
+        limit: the most questions; of a file the first ones, of a benchmark random ones.
+        calibration: the most other questions for calibration; of a file, those after the limit.
+        seed: the seed of generated questions and of random choices.
+        files: local copies of the benchmark's files.
 
     Raises:
         ConfigError: there is no such family.
@@ -79,11 +79,11 @@ def open_tasks(
 
 
 def _benchmark_part(task: Task) -> str:
-    """The part of its benchmark that a task belongs to: its second tag, if there is one."""
+    """Return the part of its benchmark that a task belongs to, which is its second tag."""
     return next(iter(task.tags[1:]), "all")
 
 
 async def _grade_drawn(task: Task, answer: str) -> Grade:
-    """The grade by the world that the task was drawn from."""
+    """Grade by the world from which the task was drawn."""
     grade = find_source_grader(task)
     return await grade_by_task(task, answer) if grade is None else grade(task, answer)
