@@ -1,1 +1,1 @@
-"""Learners: from recorded outcomes to selectors."""
+"""Fits selectors, routers and cascades to recorded outcomes."""

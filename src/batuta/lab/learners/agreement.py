@@ -1,10 +1,10 @@
-"""What agreement says of an answer, whoever gave it.
+"""Inputs that describe how far answers agree, without regard to which workers gave them.
 
-A dozen numbers describe each answer after some draws: who supports it, who gave another, by how
-much they are ahead, whether a worker repeats itself. None of them names a worker, so what they are
-worth can be learned on other pools and other questions. `agreement_prior.json` holds that: the
-weights fitted on recorded pools (`recipes/selector/fit_prior.py`), towards which a pool's own
-weights are shrunk.
+A dozen numbers describe each answer after some draws: the strength of the workers that gave it, and
+of those that gave another one, and whether a worker repeats itself. None of them names a worker, so
+their weights can be learned on other pools and questions. `agreement_prior.json` has the weights
+fitted on recorded pools (`recipes/selector/fit_prior.py`), towards which a pool's own weights are
+shrunk.
 
 Axes: n questions, k draws, m workers, f inputs, g inputs of the stopping rule.
 """
@@ -42,7 +42,7 @@ AGREEMENT_INPUTS = (
     "given by the best worker",
     "best worker repeats it",
 )
-"""What `agreement_inputs` gives, in its order."""
+"""Names of the inputs that `agreement_inputs` returns, in order."""
 STOPPING_INPUTS = (
     "one",
     "leader",
@@ -56,21 +56,21 @@ STOPPING_INPUTS = (
     "cost",
     "cost x leader",
 )
-"""What `stopping_inputs` gives, in its order."""
+"""Names of the inputs that `stopping_inputs` returns, in order."""
 _NOBODY = -4.0
-"""The log-odds that stand for a worker that is not there."""
+"""The log-odds that stand for a missing worker."""
 
 
 def agreement_inputs(
     worker_nk: Integers, answer_nk: Integers, odds_nm: Floats, collisions: float
 ) -> Floats:
-    """What is known of each draw's answer without knowing the workers, (n, k, f).
+    """Return the inputs of each draw's answer, (n, k, f).
 
     Args:
-        worker_nk: who was drawn; -1: nobody.
-        answer_nk: equal numbers, equal answers; -1: no answer.
-        odds_nm: what each worker is expected to earn, as log-odds.
-        collisions: how often two wrong answers are the same, in [0, 1].
+        worker_nk: the worker of each draw; -1 for none.
+        answer_nk: codes of the answers, equal for equal answers; -1 for no answer.
+        odds_nm: each worker's expected credit, as log-odds.
+        collisions: the rate at which two wrong answers are equal, in [0, 1].
     """
     rows = np.arange(len(worker_nk))[:, None]
     there_nk = worker_nk >= 0
@@ -122,14 +122,14 @@ def stopping_inputs(
     cost_n: Floats,
     again_n: Any,
 ) -> Floats:
-    """What the decision to draw again rests on, (n, g).
+    """Return the inputs of the decision to draw again, (n, g).
 
     Args:
-        sure_n: the leading answer's probability of being right.
-        rival_n: that of the likeliest other answer.
-        odds_nm: what each worker is expected to earn, as log-odds.
-        next_n: who would be drawn.
-        cost_n: what that would cost, in credit.
+        sure_n: the probability that the leading answer is right.
+        rival_n: the probability of the likeliest other answer.
+        odds_nm: each worker's expected credit, as log-odds.
+        next_n: the worker of the next draw.
+        cost_n: the cost of that draw, in credit.
         again_n: whether that worker was drawn before.
     """
     next_odds_n = odds_nm[np.arange(len(sure_n)), next_n]
@@ -152,12 +152,12 @@ def stopping_inputs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementPrior:
-    """What agreement was worth on other pools."""
+    """Weights of agreement and stopping that were fitted on other pools."""
 
     weights_kf: Floats
-    """Of `AGREEMENT_INPUTS`, by number of draws, from one."""
+    """Weights of `AGREEMENT_INPUTS` by number of draws, from one."""
     onward_kg: Floats
-    """Of `STOPPING_INPUTS`, by number of draws."""
+    """Weights of `STOPPING_INPUTS` by number of draws."""
 
     def __post_init__(self) -> None:
         shapes = (self.weights_kf.shape[1:], self.onward_kg.shape[1:])
@@ -165,15 +165,15 @@ class AgreementPrior:
             raise ValueError(f"a prior of shapes {shapes} does not fit its inputs")
 
     def weights(self, count: int) -> Floats:
-        """Of the inputs after so many draws; beyond the last, those of the last."""
+        """Return the weights after `count` draws; beyond the last number, those of the last."""
         return self.weights_kf[min(count, len(self.weights_kf)) - 1]
 
     def onward(self, count: int) -> Floats:
-        """Of the stopping rule after so many draws."""
+        """Return the stopping rule's weights after `count` draws."""
         return self.onward_kg[min(count, len(self.onward_kg)) - 1]
 
     def to_json(self) -> dict[str, Any]:
-        """Its numbers, by name of the input."""
+        """Return the weights by name of their input."""
         return {
             "draws": len(self.weights_kf),
             "agreement": dict(zip(AGREEMENT_INPUTS, self.weights_kf.T.tolist(), strict=True)),
@@ -182,7 +182,7 @@ class AgreementPrior:
 
     @staticmethod
     def from_json(card: dict[str, Any]) -> AgreementPrior:
-        """What `to_json` gave; KeyError or ValueError if it fits other inputs."""
+        """Restore what `to_json` returned."""
         return AgreementPrior(
             np.array([card["agreement"][name] for name in AGREEMENT_INPUTS], np.float64).T,
             np.array([card["stopping"][name] for name in STOPPING_INPUTS], np.float64).T,
@@ -191,6 +191,6 @@ class AgreementPrior:
 
 @cache
 def load_shipped_prior() -> AgreementPrior:
-    """The prior that comes with the package."""
+    """Load the prior that comes with the package."""
     source = resources.files("batuta.conductors.selector") / PRIOR_FILE
     return AgreementPrior.from_json(orjson.loads(source.read_bytes()))

@@ -1,13 +1,12 @@
-"""Which of several answers is right, and whether another one is worth its price.
+"""The probability that each of several answers is right, and whether to ask for another one.
 
-Answers are drawn one after another. After each draw, every answer so far has a probability of
-being right: logistic regression on how many agree and who they are. What agreement is worth
-whoever agrees is shrunk towards what it was worth on other pools (`agreement`); what each worker's
-word is worth beyond that is learned from the pool's own labels, where these bear it. The likeliest
-answer leads. Whether to draw again is a question of optimal stopping, solved backwards by
-regression as in Longstaff and Schwartz, "Valuing American Options by Simulation" (2001): what
-going on won on the training questions, less the price of its draws, is regressed on what is known
-by then, and the draws end where it is not positive.
+Answers are drawn one after another. After each draw, a logistic regression on agreement and on the
+workers gives every answer a probability of being right. The weights of agreement are shrunk towards
+those of other pools (`agreement`); the weights of single workers are learned from the pool's own
+labels if these suffice. The likeliest answer leads. Whether to draw again is a problem of optimal
+stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing American Options by
+Simulation" (2001): the gain of continuing on the training questions, less the price of its draws,
+is regressed on the state, and the draws end where the prediction is not positive.
 
 Axes: n questions, k draws, m workers, f inputs.
 """
@@ -34,39 +33,39 @@ Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
 
 CREDIT_MARGIN = 0.03
-"""Expected credits are held this far from 0 and 1."""
+"""Expected credits are kept this far from 0 and 1."""
 _STOP_PENALTY = 20.0
-"""How many questions the shipped stopping rule counts as."""
+"""The weight of the shipped stopping rule, in questions."""
 
 
 def log_odds(expected_nm: Floats) -> Floats:
-    """Expected credit as log-odds."""
-    held = np.clip(expected_nm, CREDIT_MARGIN, 1 - CREDIT_MARGIN)
-    return np.log(held / (1 - held))
+    """Return expected credits as log-odds."""
+    clipped = np.clip(expected_nm, CREDIT_MARGIN, 1 - CREDIT_MARGIN)
+    return np.log(clipped / (1 - clipped))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawOrder:
-    """Who is asked next: who is expected to earn most, less what counts against it."""
+    """The order of draws: the worker of greatest expected credit less penalties comes next."""
 
     again: float
-    """Credit that a worker counts less for each draw that it had."""
+    """The penalty, in credit, for each earlier draw of a worker."""
     thrift: float = 0.0
-    """Credit that a worker counts less for each call's worth of money."""
+    """The penalty, in credit, for each usual call's worth of money."""
 
     def next_worker(
         self, expected_nm: Floats, drawn_nm: Integers, most_nm: Integers, calls_worth_m: Floats
     ) -> Integers:
-        """Who is drawn next for each question, (n,); -1: nobody is left.
+        """Return the worker to draw next for each question, (n,); -1 if none is left.
 
         Args:
             expected_nm: expected credit.
             drawn_nm: how often each worker was drawn.
             most_nm: how often each worker may be drawn.
-            calls_worth_m: what each worker's call costs, in calls of usual cost.
+            calls_worth_m: the cost of each worker's call, in calls of usual cost.
         """
-        liked_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
-        merit_nm = np.where(drawn_nm < most_nm, liked_nm, -np.inf)
+        value_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
+        merit_nm = np.where(drawn_nm < most_nm, value_nm, -np.inf)
         first_n = merit_nm.argmax(axis=1)
         left_n = np.isfinite(merit_nm[np.arange(len(first_n)), first_n])
         return np.where(left_n, first_n, -1)
@@ -77,23 +76,23 @@ class AnswerDraws:
     """Answers in the order in which they were drawn."""
 
     worker_nk: Integers
-    """-1: nobody was left."""
+    """The worker of each draw; -1 if none was left."""
     answer_nk: Integers
-    """Equal numbers: equal answers. -1: no answer."""
+    """Codes of the answers, equal for equal answers; -1 for no answer."""
     odds_nm: Floats
     cost_m: Floats
-    """What a call of each worker costs, in credit."""
+    """The cost of a call of each worker, in credit."""
     collisions: float
-    """How often two wrong answers are the same."""
+    """The rate at which two wrong answers are equal."""
     evidence_nk: Floats | None = None
-    """What checks add to the log-odds that each answer is right; None: nothing."""
+    """What checks add to the log-odds that each answer is right; None for no checks."""
 
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
-        """What is known of each of the first draws, (n, count, f).
+        """Return the inputs of each of the first draws, (n, count, f).
 
         Args:
-            count: how many draws.
-            named: whether the workers are told apart; else only their agreement counts.
+            count: the number of draws.
+            named: whether to add inputs of the single workers.
         """
         worker_nk, answer_nk = self.worker_nk[:, :count], self.answer_nk[:, :count]
         general = agreement_inputs(worker_nk, answer_nk, self.odds_nm, self.collisions)
@@ -121,7 +120,7 @@ class AnswerDraws:
     def stopping_state(
         self, found: LeadingAnswer, count: int, next_n: Integers, *, named: bool
     ) -> Floats:
-        """What the decision to draw `next_n` after so many draws rests on, (n, g)."""
+        """Return the inputs of the decision to draw `next_n` after that many draws, (n, g)."""
         who_n = np.maximum(next_n, 0)
         again_n = (self.worker_nk[:, :count] == who_n[:, None]).any(axis=1)
         general = stopping_inputs(
@@ -137,23 +136,23 @@ class AnswerDraws:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeadingAnswer:
-    """Who leads after some draws."""
+    """The leading answer after some draws."""
 
     draw_n: Integers
     """The first draw that gave the leading answer."""
     sure_n: Floats
-    """Its probability of being right."""
+    """The probability that it is right."""
     rival_n: Floats
-    """That of the likeliest other answer; 0: there is none."""
+    """The probability of the likeliest other answer; 0 if there is none."""
 
 
 def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> LeadingAnswer:
-    """Who leads among the first draws; no answer leads only where there is no other.
+    """Find the leading answer among the first draws; no answer leads only if there is no other.
 
     Args:
         draws: the answers.
         sure_nk: the probability that each of the first draws' answers is right.
-        margin: by how much likelier another answer must be than one that the best worker gave.
+        margin: how much likelier another answer must be than one that the best worker gave.
     """
     count = sure_nk.shape[1]
     answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
@@ -162,8 +161,8 @@ def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> L
     best_nk = worker_nk == draws.odds_nm.argmax(axis=1)[:, None]
     first_n = np.where(best_nk, rank_nk, -np.inf).argmax(axis=1)
     held_n = best_nk.any(axis=1) & (answer_nk[rows, first_n] >= 0)
-    its_nk = held_n[:, None] & (answer_nk == answer_nk[rows, first_n][:, None])
-    draw_n = (rank_nk + margin * its_nk).argmax(axis=1)
+    best_given_nk = held_n[:, None] & (answer_nk == answer_nk[rows, first_n][:, None])
+    draw_n = (rank_nk + margin * best_given_nk).argmax(axis=1)
     other_nk = (answer_nk != answer_nk[rows, draw_n][:, None]) & (answer_nk >= 0)
     rival_n = np.where(other_nk, sure_nk, 0).max(axis=1)
     return LeadingAnswer(draw_n, sure_nk[rows, draw_n], rival_n)
@@ -171,23 +170,23 @@ def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> L
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AnswerPosterior:
-    """How answers are weighed and when there are enough."""
+    """The weights of answers and the stopping rule."""
 
     weights_kf: Floats
-    """Of the answers, by number of draws, from one."""
+    """Weights of the answers' inputs, by number of draws, from one."""
     onward_kg: Floats
-    """Of the state, by number of draws; the sum is what drawing again is expected to win."""
+    """Weights of the state, by number of draws; their sum is the expected gain of drawing again."""
     order: DrawOrder
     margin: float = 0.0
-    """As in `find_leading_answer`."""
+    """The margin of `find_leading_answer`."""
 
     @property
     def named(self) -> bool:
-        """Whether it tells the workers apart."""
+        """Whether it has weights of single workers."""
         return self.weights_kf.shape[1] > len(AGREEMENT_INPUTS)
 
     def lead(self, draws: AnswerDraws, count: int) -> LeadingAnswer:
-        """Who leads after so many draws."""
+        """Return the leading answer after that many draws."""
         inputs = draws.posterior_inputs(count, named=self.named)
         odds_nk: Floats = inputs @ self.weights_kf[count - 1]
         if draws.evidence_nk is not None:
@@ -198,7 +197,7 @@ class AnswerPosterior:
     def goes_on(
         self, draws: AnswerDraws, found: LeadingAnswer, count: int, next_n: Integers
     ) -> NDArray[np.bool_]:
-        """Whether to draw `next_n` after so many draws, (n,)."""
+        """Tell whether to draw `next_n` after that many draws, (n,)."""
         named = self.onward_kg.shape[1] > len(STOPPING_INPUTS)
         state = draws.stopping_state(found, count, next_n, named=named)
         return (state @ self.onward_kg[count - 1] > 0) & (next_n >= 0)
@@ -209,37 +208,37 @@ class PosteriorForm:
     """How freely the weights follow a pool's own labels."""
 
     named: bool
-    """Whether what each worker's word is worth is learned."""
+    """Whether weights of single workers are learned."""
     agreement_penalty: float
-    """Questions that the shipped weights of agreement count as."""
+    """The weight of the shipped agreement weights, in questions."""
     margin: float = 0.0
-    """As in `find_leading_answer`."""
+    """The margin of `find_leading_answer`."""
     named_penalty: float = 10.0
-    """Ridge of the weights of single workers, in questions."""
+    """The ridge penalty of the weights of single workers, in questions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingDraws:
-    """Training questions all of whose draws are known."""
+    """Training questions with all their draws."""
 
     draws: AnswerDraws
     credit_nk: Floats
-    """What each draw's answer earns."""
+    """The credit of each draw's answer."""
     order: DrawOrder
 
     def next_n(self, count: int) -> Integers:
-        """Who is drawn after so many draws; -1: nobody."""
+        """Return the worker of the draw after that many; -1 if there is none."""
         if count >= self.credit_nk.shape[1]:
             return np.full(len(self.credit_nk), -1)
         return self.draws.worker_nk[:, count]
 
     def draw_costs_nk(self) -> Floats:
-        """What each draw costs, in credit; 0 where nobody is drawn."""
+        """Return the cost of each draw, in credit; 0 where no worker is drawn."""
         worker_nk = self.draws.worker_nk
         return np.where(worker_nk >= 0, self.draws.cost_m[worker_nk], 0.0)
 
     def simulate_stopping(self, belief: AnswerPosterior) -> tuple[Floats, Integers]:
-        """What the belief earns on each question, and how many draws it makes, (n,)."""
+        """Return the credit and the number of draws of each question under that posterior, (n,)."""
         most = self.credit_nk.shape[1]
         earned_n, draws_n = np.zeros(len(self.credit_nk)), np.zeros(len(self.credit_nk), int)
         for count in range(1, most + 1):
@@ -253,12 +252,12 @@ class TrainingDraws:
     def cross_fit(
         self, half_n: Integers, form: PosteriorForm, prior: AgreementPrior
     ) -> tuple[Floats, ...]:
-        """How sure each answer is, (n, count), after each number of draws from one.
+        """Return each answer's probability, (n, count), after each number of draws from one.
 
         Args:
-            half_n: 0 or 1; each half is judged by a regression on the other one.
+            half_n: 0 or 1; each half is predicted by a regression on the other one.
             form: how freely the weights follow the labels.
-            prior: what they are shrunk towards.
+            prior: the weights that they are shrunk towards.
         """
         found: list[Floats] = []
         for count in _draw_counts(self.credit_nk.shape[1]):
@@ -278,13 +277,13 @@ class TrainingDraws:
         form: PosteriorForm,
         prior: AgreementPrior,
     ) -> tuple[Floats, HeldOutCredit]:
-        """The stopping rule (k, g), and what it earns where it was not fitted.
+        """Return the stopping rule (k, g), and its credit on questions that it was not fitted on.
 
         Args:
-            sure_by_count: as `cross_fit` gives it.
-            half_n: 0 or 1; each half is judged by regressions on the other one.
+            sure_by_count: the result of `cross_fit`.
+            half_n: 0 or 1; each half is predicted by regressions on the other one.
             form: how the weights were fitted.
-            prior: what the rule is shrunk towards.
+            prior: the weights that the rule is shrunk towards.
         """
         most, rows = self.credit_nk.shape[1], np.arange(len(half_n))
         found = [find_leading_answer(self.draws, sure, form.margin) for sure in sure_by_count]
@@ -306,7 +305,7 @@ class TrainingDraws:
         return onward_kg, HeldOutCredit(earned_n, spent_n + cost_nk[:, 0], draws_n)
 
     def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:
-        """The weights of the answers, by number of draws, on all questions: (k, f)."""
+        """Return the weights of the answers by number of draws, fitted on all questions: (k, f)."""
         return np.stack(
             [
                 _fit_weights(
@@ -322,21 +321,21 @@ class TrainingDraws:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutCredit:
-    """What a way of drawing and stopping earned on questions that did not shape it."""
+    """The credit of drawing and stopping on questions that were not used for fitting."""
 
     earned_n: Floats
     spent_n: Floats
-    """What its draws cost, in credit."""
+    """The cost of the draws, in credit."""
     draws_n: Integers
 
     @property
     def value(self) -> float:
-        """Credit less cost, the mean."""
+        """Mean credit less cost."""
         return float((self.earned_n - self.spent_n).mean())
 
 
 def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
-    """How often the wrong first answers of two workers are the same; a half if none is known."""
+    """Return how often the wrong first answers of two workers are equal; 1/2 if there are none."""
     answer_qm, credit_qm = answers_qms[:, :, 0], credit_qms[:, :, 0]
     wrong_qm = (credit_qm < CREDIT_MARGIN) & (answer_qm >= 0)
     alike, pairs = 1.0, 2.0
@@ -352,7 +351,7 @@ def _draw_counts(most: int) -> range:
 
 
 def _pad_with_zeros(prior_f: Floats, width: int) -> Floats:
-    """The shipped numbers, and 0 for what is learned of single workers."""
+    """Return the shipped weights, followed by zeros for those of single workers."""
     return np.concatenate([prior_f, np.zeros(width - len(prior_f))])
 
 
@@ -369,7 +368,7 @@ def _fit_weights(
 
 
 def _cross_fit_gain(state_ng: Floats, win_n: Floats, half_n: Integers, centre_g: Floats) -> Floats:
-    """What drawing again is expected to win, judged by the other half."""
+    """Return the expected gain of drawing again, predicted by the other half."""
     expected_n = np.empty(len(win_n))
     for half in (0, 1):
         ours = half_n == half

@@ -1,4 +1,4 @@
-"""Features of the same texts for many methods: each text is read once."""
+"""Features of the same texts for many methods, computed once per text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.hashed_ngrams import HashedNgrams, SparseRow
 
 MAX_CACHED_TEXTS = 20_000
-"""Texts that are remembered; the least recently used are forgotten."""
+"""The most texts that are cached; the least recently used are dropped."""
 MAX_CACHED_FITS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedFeatures:
-    """The same vectors; counts, fits and vectors are computed once and remembered.
+    """Features whose counts, fits and vectors are computed once and cached.
 
-    For evaluations, which give the same questions to a dozen methods and split them again for
-    each seed. What is saved is the features themselves.
+    They serve evaluations, which give the same questions to a dozen methods and split them again
+    for each seed. Saving them saves the plain features.
     """
 
     features: HashedNgrams = HashedNgrams()
@@ -46,16 +46,16 @@ class CachedFeatures:
         object.__setattr__(self, "_fitted", fitted)
 
     def __reduce__(self) -> tuple[Callable[..., Features], tuple[HashedNgrams]]:
-        """Another process remembers for itself."""
+        """Start with an empty cache in another process."""
         return CachedFeatures, (self.features,)
 
     @property
     def name(self) -> str:
-        """That of the features."""
+        """The name of the plain features."""
         return self.features.name
 
     def fit(self, texts: Sequence[str]) -> Features:
-        """The features fitted to these texts.
+        """Return the features fitted to these texts.
 
         Raises:
             ConfigError: there are no texts.
@@ -63,7 +63,7 @@ class CachedFeatures:
         return self._fitted(tuple(texts)) if texts else self.features.fit(texts)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """Refused: these are not fitted.
+        """Raise an error, as these features are not fitted.
 
         Raises:
             ConfigError: always.
@@ -71,13 +71,13 @@ class CachedFeatures:
         return self.features(texts)
 
     def save(self) -> SavedFeatures:
-        """What `load` needs; it gives plain features."""
+        """Return what `load` needs to restore the plain features."""
         return self.features.save()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedFittedFeatures:
-    """Fitted features that remember the vectors of texts."""
+    """Fitted features that cache the vectors of texts."""
 
     features: HashedNgrams
     vector: Callable[[str], Floats] = field(repr=False)
@@ -102,7 +102,7 @@ class _CachedFittedFeatures:
 
 
 def _restore_features(features: HashedNgrams) -> Features:
-    """Fitted features in another process, which remembers nothing yet."""
+    """Return the plain fitted features, for another process."""
     return features
 
 
@@ -110,7 +110,7 @@ _PackedRow = tuple[NDArray[np.uint32], NDArray[np.int16]]
 
 
 def _pack_row(row: SparseRow) -> _PackedRow:
-    """Half of the memory: counts are whole and small, for a text's length is bounded."""
+    """Pack the row into half the memory; counts are small integers, as texts are bounded."""
     places, counts = row
     return places.astype(np.uint32), counts.astype(np.int16)
 

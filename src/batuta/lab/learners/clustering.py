@@ -17,11 +17,11 @@ _MAX_ITERATIONS = 100
 
 
 def k_means_centres(points_nd: Floats, k: int, rng: np.random.Generator) -> Floats:
-    """The centres, (k, d); fewer than k if there are fewer different points.
+    """Return the centres, (k, d); fewer than k if there are fewer distinct points.
 
     Args:
-        points_nd: at least one.
-        k: at least one.
+        points_nd: the points, at least one.
+        k: the number of centres, at least one.
         rng: chooses the first centres.
     """
     centres_kd = _seed_centres(points_nd, k, rng)
@@ -36,12 +36,12 @@ def k_means_centres(points_nd: Floats, k: int, rng: np.random.Generator) -> Floa
 
 
 def nearest_centre(points_nd: Floats, centres_kd: Floats) -> Indices:
-    """For each point, the place of its nearest centre: (n,)."""
+    """Return the index of each point's nearest centre: (n,)."""
     return squared_distances(points_nd, centres_kd).argmin(axis=1)
 
 
 def squared_distances(points_nd: Floats, centres_kd: Floats) -> Floats:
-    """Between every point and every centre: (n, k)."""
+    """Return the squared distance of every point from every centre: (n, k)."""
     lengths_n1 = (points_nd**2).sum(axis=1, keepdims=True)
     lengths_k = (centres_kd**2).sum(axis=1)
     return np.maximum(lengths_n1 - 2 * points_nd @ centres_kd.T + lengths_k, 0)
@@ -57,7 +57,7 @@ def _seed_centres(points_nd: Floats, k: int, rng: np.random.Generator) -> Floats
 
 
 def _cluster_means(points_nd: Floats, labels_n: Indices, centres_kd: Floats) -> Floats:
-    """The mean of each centre's points; a centre without points stays where it is."""
+    """Return the mean of each centre's points; a centre without points stays where it is."""
     sums_kd = np.zeros_like(centres_kd)
     np.add.at(sums_kd, labels_n, points_nd)
     counts_k = np.bincount(labels_n, minlength=len(centres_kd))[:, None]

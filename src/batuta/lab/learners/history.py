@@ -1,7 +1,7 @@
-"""What is known of a pool's workers: how well each answered each of some questions.
+"""The outcomes of a pool's workers on some questions.
 
-Selectors, routers and cascades are fitted on it. It comes from a recorded set
-(`history_from_record`) or from a file of one's own, a line a question:
+Selectors, routers and cascades are fitted on them. They come from a recorded set
+(`history_from_record`) or from a file with a line per question:
 
     {"question": "…", "family": "…", "workers": {"oboe": {"score": 0.5, "usd": 0.002, "runs": 2}}}
 
@@ -29,47 +29,48 @@ from batuta.lab.tasks.recorded import RecordedOutcomes
 from batuta.lab.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
 
 QuestionIndices = NDArray[np.signedinteger[Any]] | Sequence[int]
-"""Places of questions."""
+"""Indices of questions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RunSamples:
-    """Every run on its own."""
+    """The credit and answer of each single run."""
 
     credit_qms: NDArray[np.float32]
-    """In [0, 1]; NaN: no such run, or its credit is unknown."""
+    """In [0, 1]; NaN if there is no such run or its credit is unknown."""
     answers_qms: NDArray[np.int32]
-    """Extracted answers, as places in `answers`; -1: none."""
+    """Extracted answers, as indices into `answers`; -1 for none."""
     answers: tuple[str, ...]
 
     def select(self, index: Any) -> RunSamples:
-        """The runs that `index` selects from the arrays."""
+        """Return the runs that `index` selects from the arrays."""
         return replace(self, credit_qms=self.credit_qms[index], answers_qms=self.answers_qms[index])
 
     def answer_at(self, place: tuple[int, int, int]) -> str | None:
-        """The answer at question, worker, sample; None: none."""
+        """Return the answer of that question, worker and sample, or None."""
         code = int(self.answers_qms[place])
         return self.answers[code] if code >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class History:
-    """Questions, workers, and what each worker earned and cost on each question."""
+    """Questions, workers, and each worker's credit and cost on each question."""
 
     questions: tuple[str, ...]
     workers: tuple[WorkerId, ...]
     scores_qm: NDArray[np.float32]
-    """Mean credit over the recorded runs, in [0, 1]; NaN: unknown."""
+    """Mean credit over the recorded runs, in [0, 1]; NaN if unknown."""
     usd_qm: NDArray[np.float64]
-    """Mean dollars of a call; NaN: unknown."""
+    """Mean dollars of a call; NaN if unknown."""
     runs_qm: NDArray[np.int32]
-    """How many runs each mean is of."""
+    """The number of runs behind each mean."""
     families: tuple[str, ...]
-    """The task family of each question; empty: unknown."""
+    """The task family of each question; empty if unknown."""
     answers: tuple[tuple[str | None, ...], ...] | None = None
-    """The extracted answer of the first run, by question and worker; None: there are none."""
+    """The extracted answer of the first run, by question and worker; None if there are no
+    answers."""
     samples: RunSamples | None = None
-    """The runs one by one; None: only their means are known."""
+    """The single runs; None if only their means are known."""
 
     def __post_init__(self) -> None:
         shape = (len(self.questions), len(self.workers))
@@ -85,10 +86,10 @@ class History:
     def select(
         self, questions: QuestionIndices | None = None, workers: Iterable[str] | None = None
     ) -> History:
-        """Only those questions and those workers, in the order given.
+        """Return the history of those questions and workers only, in the given order.
 
         Raises:
-            SourceError: a worker that the history does not know.
+            SourceError: the history does not have one of the workers.
         """
         rows = np.arange(len(self.questions)) if questions is None else np.asarray(questions, int)
         names = self.workers if workers is None else tuple(WorkerId(name) for name in workers)
@@ -112,12 +113,12 @@ class History:
         )
 
     def drop_unscored(self) -> History:
-        """Only the questions of which some score is known."""
+        """Return the history of the questions with at least one known score."""
         known = ~np.isnan(self.scores_qm).all(axis=1)
         return self if known.all() else self.select(np.flatnonzero(known))
 
     def mean_m(self) -> NDArray[np.float64]:
-        """Each worker's mean credit where it is known; NaN for a worker of whom nothing is."""
+        """Return each worker's mean known credit; NaN if none is known."""
         return _known_mean(self.scores_qm.astype(np.float64), axis=0)
 
     def best_worker(self) -> WorkerId:
@@ -139,7 +140,7 @@ class History:
 def history_from_record(
     record: RecordedOutcomes, questions: QuestionIndices | None = None
 ) -> History:
-    """The outcomes of a recorded set on those questions, by default on all."""
+    """Build the history of a recorded set on those questions, by default on all."""
     chosen = record if questions is None else record.select(questions)
     shape = chosen.scores_qms.shape[:2]
     usd_qms = chosen.usage.usd_qms if chosen.usage else np.full((*shape, 1), np.nan)
@@ -161,14 +162,14 @@ def history_from_record(
 def _joined_samples(
     credit_qms: NDArray[np.float32], answers_qms: NDArray[np.int32], answers: tuple[str, ...]
 ) -> RunSamples:
-    """The runs; answers that are the same but for their dress have one number."""
+    """Return the runs; answers that differ only in formatting get the same code."""
     forms, codes = _canonical_codes(answers)
     return RunSamples(credit_qms, codes[answers_qms], forms)
 
 
 @lru_cache(maxsize=8)
 def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """The answers' forms, and the place of each answer's form; -1 of the last place, of none."""
+    """Return the canonical answers, and the code of each answer; the last one, -1, is for none."""
     numbers: dict[str, int] = {}
     said = (canonical_answer(answer) for answer in answers)
     codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in said]
@@ -176,10 +177,10 @@ def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray
 
 
 def write_history(history: History, path: Path) -> None:
-    """A file that `read_history` reads.
+    """Write the file that `read_history` reads.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     lines = (orjson.dumps(_line_json(history, q)) for q in range(len(history.questions)))
     try:
@@ -189,10 +190,10 @@ def write_history(history: History, path: Path) -> None:
 
 
 def read_history(path: Path) -> History:
-    """The outcomes in a file of the form above; workers in the order of their first appearance.
+    """Read the outcomes in a file; workers are in the order of their first appearance.
 
     Raises:
-        SourceError: it cannot be read, has no question, or a line is not of that form.
+        SourceError: the file cannot be read, has no question, or a line has another form.
     """
     return _build_history(read_outcome_lines(path))
 
@@ -250,14 +251,14 @@ def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
 
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
-    """The first run's answers."""
+    """Return each first run's answer."""
     said: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last place
     codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
     return tuple(tuple(said[code] for code in row) for row in codes)
 
 
 def _known_mean(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The mean of what is known; NaN where nothing is."""
+    """Return the mean of the known values; NaN if there are none."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0).sum(axis=axis, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Random well-formed workflows: what a conductor writes before it has learned anything.
+"""Random well-formed workflows, like those of a conductor that has not learned anything.
 
-The SFT warm-up teaches the syntax from these; evaluation compares a trained conductor with them.
+The SFT warm-up teaches the syntax with them; evaluations compare a trained conductor with them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
 
 @dataclass(frozen=True, slots=True)
 class SubtaskTemplate:
-    """What a step may be told to do."""
+    """A subtask that a step may have."""
 
     instruction: str
     produces: str = SOLUTION
     needed_solutions: int = 0
-    """Solutions that it must be able to read, or the words have no object."""
+    """The solutions that it must be able to read for its words to make sense."""
 
 
 SUBTASK_TEMPLATES = (
@@ -99,20 +99,20 @@ FREE_PHRASINGS: Mapping[str, tuple[str, ...]] = {
         "Judge between the solutions",
     ),
 }
-"""Forty ways to say what a step may be, by the plain one: a free vocabulary to begin with."""
+"""Forty wordings of subtasks, by the plain one: a free vocabulary to start with."""
 MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
-"""How, and what must have been read for it; most steps are not told."""
+"""Additions to a subtask, and what the step must have read for them; most steps have none."""
 _MANNER_RATE = 0.15
 _READ_RATE = 0.6
-"""Chance that a step reads a certain earlier one."""
+"""The probability that a step reads a certain earlier one."""
 _ACCEPT_RATE = 0.3
-"""Chance that a later round lets the answer stand."""
+"""The probability that a later round accepts the answer."""
 
 
 def _random_template(
     rng: Random, read: Sequence[str] = (), *, last: bool = False
 ) -> SubtaskTemplate:
-    """Any deed whose words have their object in what was read; the last one makes a solution."""
+    """Draw a subtask that makes sense after what was read; the last one produces a solution."""
     solutions = read.count(SOLUTION)
     fitting = [
         d
@@ -125,7 +125,7 @@ def _random_template(
 def _random_subtask(
     rng: Random, template: SubtaskTemplate, read: Sequence[str] = (), *, free: bool = False
 ) -> str:
-    """The deed as an instruction, now and then with a manner; `free`: in one of many wordings."""
+    """Word the subtask, sometimes with an addition; `free` chooses one of many wordings."""
     manners = [words for words, needs in MANNER_PHRASES.items() if needs is None or needs in read]
     manner = f" {rng.choice(manners)}" if rng.random() < _MANNER_RATE else ""
     if free:
@@ -141,13 +141,12 @@ def random_workflow(
     revise: bool = False,
     free: bool = False,
 ) -> Workflow:
-    """Any workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
+    """Draw a workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
 
-    With `free` a subtask is worded in one of the forty `FREE_PHRASINGS`.
+    With `free` a subtask has one of the forty `FREE_PHRASINGS`.
 
-    Workers, number of steps, who reads whom, and what is done are left to chance; only that words
-    mean something at their place is not: a solution is there before it is verified, and the last
-    step answers.
+    Workers, number of steps, access lists and subtasks are random, but each subtask makes sense at
+    its place: a solution exists before it is verified, and the last step answers.
     """
     steps: list[Step] = []
     made: list[str] = []
@@ -156,12 +155,12 @@ def random_workflow(
         previous = revise and rng.random() < _READ_RATE
         earlier = tuple(i for i in range(index) if previous or rng.random() < _READ_RATE)
         read = [made[i] for i in earlier] + [SOLUTION] * previous
-        deed = _random_template(rng, read, last=index == count - 1)
-        made.append(deed.produces)
+        chosen = _random_template(rng, read, last=index == count - 1)
+        made.append(chosen.produces)
         worker = rng.choice(pool.workers).id
         steps.append(
             Step(
-                subtask=_random_subtask(rng, deed, read, free=free),
+                subtask=_random_subtask(rng, chosen, read, free=free),
                 worker=worker,
                 access=earlier,
                 previous=previous,
@@ -172,14 +171,14 @@ def random_workflow(
 
 @dataclass(frozen=True, slots=True)
 class RandomConductor:
-    """A conductor that writes a random workflow; the same one for the same seed."""
+    """A conductor that writes a random workflow, the same one for equal seeds."""
 
     name: str = "random"
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow; in a later round the answer stands now and then."""
+        """Plan a random workflow; in a later round, sometimes accept the answer."""
         rng = Random(
             f"{context.seed} {context.sample} {len(context.previous)} {context.question.text}"
         )

@@ -1,9 +1,9 @@
-"""Fits the selector's guard on training questions that were held out.
+"""Fits the selector's guard on held-out training questions.
 
-They are held out twice. In folds at random, a question has its like among the others; in folds of
-whole task families, all is new. What leaving the best worker earns on a new family is measured
-from the best single worker of the *other* families: the one of all questions was chosen with the
-family's own outcomes, which nobody has of a new one.
+They are held out twice: in random folds, where similar questions remain, and in folds of whole task
+families, where none does. The gain of leaving the best worker on a new family is measured against
+the best single worker of the *other* families, as the overall best was chosen with the family's own
+outcomes, which are unknown for a new family.
 
 Axes: n questions, m workers, f families.
 """
@@ -20,24 +20,24 @@ from batuta.conductors.selector.guard import SelectorGuard, Workers
 
 Floats = NDArray[np.float32]
 ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
-"""Bounds that are tried, in credit."""
+"""Bounds on the advantage that are tried, in credit."""
 _QUANTILES = 30
-"""Bounds on closeness that are tried."""
+"""The number of bounds on closeness that are tried."""
 _SURE = 2.5
-"""Standard errors by which a gain at random must be above 0: the greatest of some two hundred that
-are tried is above one by luck alone."""
+"""Standard errors by which a gain in random folds must exceed 0: the greatest of some two hundred
+bounds exceeds one by luck alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HeldOutTrial:
-    """Training questions as they looked while they were held out."""
+    """The predictions for held-out training questions, and their rewards."""
 
     value_nm: Floats
     close_n: Floats
     reward_nm: Floats
-    """NaN: unknown."""
+    """NaN if unknown."""
     best_n: Workers | int
-    """The best single worker: of all questions, or of those not held out with each."""
+    """The best single worker, of all questions or of those not held out with each."""
 
     def gain_n(self, guard: SelectorGuard) -> NDArray[np.float64]:
         """Return what each question earns above the best single worker; 0 where unknown."""
@@ -50,17 +50,17 @@ class HeldOutTrial:
 def fit_guard(
     by_lot: HeldOutTrial, by_family: HeldOutTrial, family_n: NDArray[np.signedinteger[Any]]
 ) -> SelectorGuard:
-    """Return the bounds under which leaving the best single worker most surely wins.
+    """Return the bounds under which leaving the best single worker most reliably gains.
 
-    What they gain at random, less 2.5 standard errors, is the greatest and above 0; what they gain
-    on new families is none, or above its standard error. Of equal bounds the strictest is taken:
-    between questions like the known ones and those of new families there is no evidence. Where no
+    Their gain in random folds, less 2.5 standard errors, is the greatest and above 0; their gain on
+    new families is zero or above its standard error. Among equal bounds the strictest are taken, as
+    there is no evidence between questions like the known ones and those of new families. If no
     bounds qualify, the best single worker always answers.
 
     Args:
-        by_lot: held out in folds at random.
-        by_family: held out in folds of whole families.
-        family_n: each question's family.
+        by_lot: the trial in random folds.
+        by_family: the trial in folds of whole families.
+        family_n: the family of each question.
     """
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
@@ -69,16 +69,16 @@ def fit_guard(
         for advantage in ADVANTAGES:
             guard = SelectorGuard(advantage, float(closeness))
             gain_n = by_lot.gain_n(guard)
-            surely = float(gain_n.sum() - _SURE * np.sqrt(len(gain_n)) * gain_n.std())
-            if surely > most and wins_on_families(by_family.gain_n(guard), family_n):
-                chosen, most = guard, surely
+            lower_bound = float(gain_n.sum() - _SURE * np.sqrt(len(gain_n)) * gain_n.std())
+            if lower_bound > most and wins_on_families(by_family.gain_n(guard), family_n):
+                chosen, most = guard, lower_bound
     return chosen
 
 
 def wins_on_families(gain_n: NDArray[np.float64], family_n: NDArray[np.signedinteger[Any]]) -> bool:
-    """Tell whether gains on families held out are none, or above their error over families.
+    """Tell whether the gains on held-out families are zero, or above their standard error.
 
-    What one family alone wins is exactly its error, and does not suffice.
+    The gain of a single family equals its standard error, and does not suffice.
     """
     gain_f = np.bincount(family_n, gain_n)
     return not gain_f.any() or bool(gain_f.sum() > 1.001 * np.sqrt(np.sum(gain_f**2)))

@@ -1,4 +1,4 @@
-"""A selector learns from a history: features, expected credit, and the guard.
+"""Fits a selector to a history: features, expected credit, and the guard.
 
 Axes: n questions, m workers.
 """
@@ -31,36 +31,36 @@ Folds = NDArray[np.signedinteger[Any]]
 
 FOLDS = 5
 _MIN_QUESTIONS = 20
-"""Questions below which nothing can be learned and held out too."""
+"""The fewest questions for fitting and holding out."""
 _SMOOTHING_GRID = (
     *(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0)),
-    Smoothing(neighbours=1.0, sharpness=0.0),  # all neighbours alike, as kNN routers take them
+    Smoothing(neighbours=1.0, sharpness=0.0),  # all neighbours weigh the same, as in kNN routers
     Smoothing(neighbours=1.0, sharpness=30.0),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorRecipe:
-    """How a selector is trained."""
+    """The settings of a selector's training."""
 
     name: str = "mini"
     features: Features = HashedNgrams()
     dollar: float = 0.0
-    """Credit that a dollar is worth; the reward is the credit less that."""
+    """The credit that a dollar is worth, which is subtracted from the reward."""
 
 
 def fit_selector(
     history: History, recipe: SelectorRecipe | None = None, *, seed: int = 0
 ) -> Selector:
-    """Return the selector that this history teaches.
+    """Fit a selector to the history.
 
     Args:
         history: outcomes on training questions.
-        recipe: how; by default the published one.
-        seed: of the folds.
+        recipe: the settings; by default the published ones.
+        seed: the seed of the folds.
 
     Raises:
-        SourceError: the history has too few questions, or not the costs that the recipe needs.
+        SourceError: the history has too few questions, or lacks costs that the recipe needs.
     """
     recipe = recipe or SelectorRecipe()
     history = history.drop_unscored()
@@ -70,7 +70,7 @@ def fit_selector(
     rng = np.random.Generator(np.random.PCG64(seed))
     family_n = family_numbers(history, features_nd, rng)
     lot_n, family_fold_n = random_folds(len(reward_nm), rng), grouped_folds(family_n, rng)
-    reward_nm = _hear_newcomers(history, features_nd, reward_nm, lot_n)
+    reward_nm = _estimate_newcomers(history, features_nd, reward_nm, lot_n)
     smoothing = _choose_smoothing(history, features_nd, reward_nm, lot_n)
     values = fit_values(history.workers, features_nd, reward_nm, smoothing)
 
@@ -91,8 +91,8 @@ def fit_selector(
 def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
     """Return the mean reward of the workers picked.
 
-    Where it is unknown, what those that are known earn on that question on average: were it not
-    counted, hard questions would be given to whoever is hardly known.
+    An unknown reward counts as the mean of the known ones on that question; if it were skipped,
+    hard questions would go to workers about which little is known.
     """
     earned_n = reward_nm[np.arange(len(picked_n)), picked_n]
     unknown_n = np.isnan(earned_n)
@@ -102,10 +102,10 @@ def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
 
 
 def compute_rewards(history: History, dollar: float) -> Floats:
-    """Credit less what its cost is worth (n, m); NaN: unknown.
+    """Return the credit less the price of its dollars (n, m); NaN if unknown.
 
     Raises:
-        SourceError: too few questions, or a cost is needed and unknown.
+        SourceError: there are too few questions, or a needed cost is unknown.
     """
     known = ~np.isnan(history.scores_qm)
     if len(history.questions) < _MIN_QUESTIONS:
@@ -125,12 +125,12 @@ def compute_rewards(history: History, dollar: float) -> Floats:
 
 
 def random_folds(count: int, rng: np.random.Generator) -> Folds:
-    """A fold for each question, at random; all of about one size."""
+    """Return a random fold for each question; all have about the same size."""
     return rng.permutation(count) % FOLDS
 
 
 def grouped_folds(group_n: Folds, rng: np.random.Generator) -> Folds:
-    """A fold for each question; a group is never torn, and the folds are of about one size."""
+    """Return a fold for each question, each group in one fold; folds are of similar size."""
     sizes = np.bincount(group_n)
     fold_of, filled = np.zeros(len(sizes), np.int64), np.zeros(FOLDS)
     drawn = rng.permutation(len(sizes))
@@ -141,7 +141,7 @@ def grouped_folds(group_n: Folds, rng: np.random.Generator) -> Folds:
 
 
 def family_numbers(history: History, features_nd: Floats, rng: np.random.Generator) -> Folds:
-    """Return the number of each question's family; where families are unknown, of its cluster."""
+    """Return the family of each question as a number; its cluster if families are unknown."""
     names, family_n = np.unique(np.asarray(history.families), return_inverse=True)
     if len(names) >= FOLDS:
         return family_n
@@ -158,10 +158,10 @@ def _best_elsewhere_n(reward_nm: Floats, fold_n: Folds) -> Folds:
     return best_n
 
 
-def _hear_newcomers(
+def _estimate_newcomers(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Floats:
-    """The same rewards, those of newcomers filled in where they are unknown."""
+    """Return the rewards, with the unknown ones of newcomers filled in."""
     is_new_m = find_newcomers(reward_nm)
     if not is_new_m.any():
         return reward_nm
@@ -173,7 +173,7 @@ def _hear_newcomers(
 def _choose_smoothing(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Smoothing:
-    """The smoothing whose picks earn most on questions held out at random."""
+    """Return the smoothing whose picks earn most on random held-out questions."""
 
     def earned(smoothing: Smoothing) -> float:
         values = fit_values(history.workers, features_nd, reward_nm, smoothing)

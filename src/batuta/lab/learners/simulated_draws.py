@@ -1,4 +1,4 @@
-"""What a history's workers would have answered, drawn one after another.
+"""Replays a history's answers in the order in which a cascade would draw them.
 
 Axes: n questions, m workers, k draws.
 """
@@ -32,7 +32,7 @@ def simulate_draws(
     calls_worth_m: Floats,
     collisions: float,
 ) -> TrainingDraws:
-    """The questions' draws, as a cascade would make them if it never stopped.
+    """Return the questions' draws by a cascade that never stops.
 
     Raises:
         SourceError: the history has no answers.

@@ -1,10 +1,10 @@
-"""Fits what each worker is expected to earn on a question: ridge regression, and similar questions.
+"""Fits each worker's expected credit on a question by ridge regression and similar questions.
 
-Newcomers, of whom a history knows little, are a case of their own. A few dozen outcomes say how
-good a worker is to some eight points. Learned from as they stand they are harmful: the luckiest
-newcomer is taken for the best single worker, and what its other picks would have earned nobody can
-tell. So where its outcome is unknown a newcomer is believed to earn the lower end of what a
-regression says, on the directions in which the well-known workers differ and on the features.
+Newcomers, about which a history has few outcomes, are treated separately. A few dozen outcomes
+estimate a worker's credit only to about eight points. Used directly they are harmful: the luckiest
+newcomer becomes the best single worker, and the rewards of its other picks are unknown. So an
+unknown outcome of a newcomer counts as the lower bound of a regression on the directions in which
+well-known workers differ and on the features.
 
 Axes: n training questions, d features, m workers, k of them well known, c directions.
 """
@@ -28,18 +28,18 @@ from batuta.errors import SourceError
 
 Floats = NDArray[np.float32]
 NEWCOMER_SHARE = 0.5
-"""Share of the best known worker's outcomes below which a worker is a newcomer."""
+"""The share of the best known worker's outcomes below which a worker is a newcomer."""
 _FEATURE_OUTCOMES = 2.0
-"""Outcomes that the prior of a single feature's weight counts as; features have length 1."""
+"""The weight of the prior of a single feature's weight, in outcomes; features have length 1."""
 
 
 def fit_values(
     workers: Sequence[WorkerId], features_nd: Floats, scores_nm: Floats, smoothing: Smoothing
 ) -> ValueModel:
-    """The estimates from outcomes on training questions; NaN: unknown.
+    """Fit the estimates to outcomes on training questions; NaN marks unknown ones.
 
     Raises:
-        SourceError: of a worker there is no outcome at all.
+        SourceError: a worker has no outcome.
     """
     known_nm = ~np.isnan(scores_nm)
     unknown = np.flatnonzero(~known_nm.any(axis=0))
@@ -64,7 +64,7 @@ def fit_values(
 def _fit_ridge(
     features_nd: Floats, credit_nm: Floats, known_nm: NDArray[np.bool_], penalty: float
 ) -> Floats:
-    """One regression a worker, over the questions where it is known: (d, m)."""
+    """Fit one ridge regression per worker to the questions with a known outcome: (d, m)."""
     alike: dict[bytes, list[int]] = {}
     for m in range(known_nm.shape[1]):
         alike.setdefault(known_nm[:, m].tobytes(), []).append(m)
@@ -83,7 +83,7 @@ def held_out_values(
     """Return the values expected of each training question without those of its own fold.
 
     Returns:
-        Expected credit (n, m) and closeness (n,), as `ValueModel` gives them.
+        Expected credit (n, m) and closeness (n,), as `ValueModel` returns them.
     """
     width = values.credit_nm.shape[1]
     value_nm = np.empty((len(fold_n), width), np.float32)
@@ -102,7 +102,7 @@ def held_out_values(
 
 
 def find_newcomers(reward_nm: Floats) -> NDArray[np.bool_]:
-    """Return the mask of workers of which little is known, but something: (m,)."""
+    """Return a mask of the workers with some outcomes, but few: (m,)."""
     count_m = (~np.isnan(reward_nm)).sum(axis=0)
     return (count_m > 0) & (count_m < NEWCOMER_SHARE * count_m.max())
 
@@ -110,12 +110,12 @@ def find_newcomers(reward_nm: Floats) -> NDArray[np.bool_]:
 def fill_in_newcomers(
     reward_nm: Floats, is_new_m: NDArray[np.bool_], held_nk: Floats, features_nd: Floats
 ) -> NDArray[np.float32]:
-    """The same rewards; of newcomers, where they are unknown, the lower end of what is believed.
+    """Return the rewards with unknown ones of newcomers replaced by a lower bound.
 
     Args:
-        reward_nm: NaN: unknown.
-        is_new_m: who is a newcomer; each has an outcome.
-        held_nk: what the others were expected to earn, each question held out.
+        reward_nm: the rewards; NaN if unknown.
+        is_new_m: the mask of newcomers, each of which has an outcome.
+        held_nk: the other workers' expected rewards, with each question held out.
         features_nd: the questions' features.
     """
     mean_k = np.nanmean(reward_nm[:, ~is_new_m], axis=0)
@@ -126,8 +126,8 @@ def fill_in_newcomers(
     filled_nm = reward_nm.astype(np.float32)
     for m in np.flatnonzero(is_new_m):
         unknown_n = np.isnan(reward_nm[:, m])
-        believed = JoiningPosterior.fit(
+        posterior = JoiningPosterior.fit(
             place_nd[~unknown_n], reward_nm[~unknown_n, m], float(mean_k.mean()), penalty_d
         )
-        filled_nm[unknown_n, m] = believed.lower_end_n(place_nd[unknown_n])
+        filled_nm[unknown_n, m] = posterior.lower_end_n(place_nd[unknown_n])
     return filled_nm
