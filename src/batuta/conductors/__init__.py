@@ -1,4 +1,4 @@
-"""Conductors: who writes the workflow."""
+"""Conductors, which write the workflows."""
 
 from batuta.conductors.fixed_workflows import (
     FixedConductor,

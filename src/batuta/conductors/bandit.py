@@ -1,8 +1,8 @@
-"""A bandit over ways to answer: Beta posteriors, Thompson sampling, a careful best. Pure.
+"""A bandit over ways to answer: Beta posteriors and Thompson sampling. Pure.
 
-The first arm is what would be run without learning. Another one takes its place only where it is
-better with 95 % certainty; what is explored is drawn by Thompson sampling, so that what is shown to
-be worse is soon left alone.
+The first arm is what would be run without learning. Another one replaces it only if it is better
+with 95 % probability. Exploration uses Thompson sampling, so an arm that proves worse is soon no
+longer drawn.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from math import sqrt
 from random import Random
 
 DRAWS = 400
-"""Draws of the posteriors from which the chance of each arm is estimated."""
+"""The number of posterior draws from which each arm's probability is estimated."""
 _CERTAIN_Z = 1.6448536269514722
-"""One-sided, 95 %."""
+"""The one-sided 95 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmStats:
-    """What judgements said of an arm, old ones forgotten."""
+    """The scores of an arm, with old ones discounted."""
 
     score: float = 0.0
     """The sum of scores in [0, 1]."""
@@ -33,35 +33,35 @@ class ArmStats:
 
     @property
     def losses(self) -> float:
-        """The second one."""
+        """The second parameter."""
         return 1 + max(0.0, self.judged - self.score)
 
     @property
     def mean(self) -> float:
-        """The posterior's."""
+        """The mean of the posterior."""
         return self.wins / (self.wins + self.losses)
 
     @property
     def variance(self) -> float:
-        """The posterior's."""
+        """The variance of the posterior."""
         total = self.wins + self.losses
         return self.wins * self.losses / (total * total * (total + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmChoice:
-    """What is run."""
+    """The arm to run, and why."""
 
     place: int
-    """Of the arm."""
+    """The index of the arm."""
     explored: bool
-    """Whether another one is the best so far."""
+    """Whether it is not the best arm so far."""
     propensity: float
-    """How likely this arm was, estimated from `DRAWS` draws."""
+    """The probability of this choice, estimated from `DRAWS` draws."""
 
 
 def find_best_arm(arms: Sequence[ArmStats]) -> int:
-    """The place of the arm that is run where nothing is explored."""
+    """Return the index of the arm to run without exploration."""
     first = arms[0]
     better = [
         place
@@ -72,12 +72,12 @@ def find_best_arm(arms: Sequence[ArmStats]) -> int:
 
 
 def choose_arm(arms: Sequence[ArmStats], share: float, rng: Random) -> ArmChoice:
-    """The best arm, or in that share of cases one drawn by Thompson sampling.
+    """Choose the best arm, or in that share of cases one by Thompson sampling.
 
     Args:
-        arms: at least one; the first is what is run without learning.
-        share: of questions that may explore, in [0, 1].
-        rng: draws.
+        arms: at least one arm; the first is what is run without learning.
+        share: the share of questions that may explore, in [0, 1].
+        rng: the random number generator.
     """
     best = find_best_arm(arms)
     draws = [_draw_winner(arms, rng) for _ in range(DRAWS)]

@@ -1,7 +1,7 @@
-"""A conductor whose drafts are malformed again and again is skipped for a while.
+"""A circuit breaker that skips a conductor for a while after malformed drafts in a row.
 
-The breaker is the one of workers (`clients.breaker`), counting questions instead of calls: a
-question counts by its first draft, so that the samples that follow do not open it alone.
+It is the breaker of workers (`clients.breaker`), but counts questions instead of calls: each
+question counts by its first draft, so that further samples of one question do not open it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from batuta.clients.resilience import BreakerPolicy, BreakerState, WorkerHealth
 from batuta.core import Decision, Draft, MalformedPlan, PlanningContext
 
 DRAFT_BREAKER = BreakerPolicy(failures=3, pause=60.0)
-"""Three questions in a row without a workflow, then a minute without this conductor."""
+"""Three questions in a row without a workflow skip the conductor for a minute."""
 MALFORMED = "malformed_draft"
 """The code of such a failure."""
 
 
 def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
-    """Whether the model may be asked; `note_decision` or `health.left` must follow."""
+    """Tell whether the model may be asked; `note_decision` or `health.left` must follow."""
     if context.sample or context.previous:
         return health.state is not BreakerState.OPEN
     return health.allow_call()
 
 
 def left_alone(health: WorkerHealth) -> MalformedPlan:
-    """The decision without a draft while the model is skipped."""
+    """Return the decision without a draft for a model that is skipped."""
     reason = (
         f"the conductor wrote no workflow for {health.row} questions in a row and is skipped "
         f"for {max(health.wait, 1):.0f} s"
@@ -34,13 +34,13 @@ def left_alone(health: WorkerHealth) -> MalformedPlan:
 def note_decision(
     health: WorkerHealth, context: PlanningContext, decision: Decision, seconds: float
 ) -> None:
-    """Count what came of the draft.
+    """Record the result of a draft.
 
     Args:
-        health: of the conductor.
+        health: the health of the conductor.
         context: what it was asked.
-        decision: what it wrote; an outage says nothing of its drafts.
-        seconds: what it took.
+        decision: its decision; an outage is not counted.
+        seconds: the time that it took.
     """
     if not isinstance(decision, MalformedPlan):
         health.record_success(seconds)

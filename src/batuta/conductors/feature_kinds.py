@@ -1,4 +1,4 @@
-"""The kinds of features there are: chosen by name, or loaded as they were saved."""
+"""Chooses features by name, and loads saved ones."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from batuta.conductors.sentence_features import EncodedSentences, SentenceEmbedd
 from batuta.errors import ConfigError
 
 MINILM = "minilm"
-"""How the encoder of the extra `encoder` is called for."""
+"""The name of the encoder of the extra `encoder`."""
 
 
 def choose_features(embedding: str | None) -> Features:
-    """None: hashed n-grams; `minilm`: the extra's encoder; else a sentence-transformers model."""
+    """Return hashed n-grams for None, the extra's encoder for `minilm`, else a named model's."""
     if embedding is None:
         return HashedNgrams()
     return EncodedSentences() if embedding == MINILM else SentenceEmbedding(embedding)
 
 
 def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Features:
-    """The features that were saved so.
+    """Load saved features.
 
     Raises:
-        ConfigError: the card is of no known kind, or does not fit the tensors.
+        ConfigError: the card has an unknown kind, or does not fit the tensors.
     """
     kinds = {
         "hashed-ngrams": HashedNgrams.load,

@@ -1,4 +1,4 @@
-"""Hand-made workflows: the same for every question."""
+"""Hand-written workflows that are the same for every question."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from batuta.core.decision import Draft
 from batuta.language.answer_extraction import final_answer
 
 ROUNDS = 3
-"""Of a workflow that is continued: both, and a last one in which the answer stands."""
+"""Rounds of a continued workflow: both workflows, and one in which the answer is accepted."""
 _TWO = 2
 
 SOLVE = "Solve the task step by step and give the answer."
@@ -48,7 +48,7 @@ DECIDE = "Compare the solutions and give the answer that most of them support."
 
 @dataclass(frozen=True, slots=True)
 class FixedConductor:
-    """A conductor that always writes the workflow that `write` gives for the pool."""
+    """A conductor that always writes the workflow that `build_workflow` makes for the pool."""
 
     name: str
     build_workflow: Callable[[Pool], Workflow]
@@ -56,7 +56,7 @@ class FixedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow; in a later round, the answer stands."""
+        """Plan the workflow; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         try:
@@ -75,22 +75,22 @@ class ContinuedWorkflow:
     name: str
     first: Workflow
     continuation: Workflow | None
-    """None: the first workflow's answer always stands."""
+    """None if the first workflow's answer is always accepted."""
 
     @property
     def needed_rounds(self) -> int:
-        """Rounds with which it comes to its end."""
+        """The rounds that it needs to finish."""
         return 1 if self.continuation is None else ROUNDS
 
     @property
     def workflows(self) -> tuple[Workflow, ...]:
-        """All that it may run."""
+        """All workflows that it may run."""
         return (self.first,) if self.continuation is None else (self.first, self.continuation)
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The first workflow, then the other or the answer."""
+        """Plan the first workflow, then the continuation, or accept the answer."""
         return (
             continue_round(context.previous, self.continuation)
             if context.previous
@@ -99,18 +99,18 @@ class ContinuedWorkflow:
 
 
 def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> Decision:
-    """The continuation, if the only round's last two replies differ; else the answer stands."""
+    """Return the continuation if the only round's last two answers differ; else accept."""
     if continuation is None or len(rounds) > 1 or answers_agree(rounds[-1]):
         return AcceptedAnswer()
     return Plan(continuation)
 
 
 def answers_agree(round_: Round) -> bool:
-    """Whether the last two replies of the round give the same answer."""
+    """Tell whether the last two replies of the round give the same answer."""
     ended = sorted(round_.steps, key=lambda step: step.index)[-2:]
-    said = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
-    plain = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in said if one}
-    return len(said) == len(ended) == _TWO and None not in said and len(plain) == 1
+    answers = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
+    normalised = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in answers if one}
+    return len(answers) == len(ended) == _TWO and None not in answers and len(normalised) == 1
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
@@ -118,7 +118,7 @@ def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
 
 
 def single_worker(worker_id: str) -> FixedConductor:
-    """That worker alone, with the question as it stands."""
+    """Return a conductor that asks that worker the question as it stands."""
 
     def write(pool: Pool) -> Workflow:
         return Workflow((Step(subtask="", worker=_known_worker_id(worker_id, pool)),))
@@ -127,14 +127,14 @@ def single_worker(worker_id: str) -> FixedConductor:
 
 
 def best_single_worker() -> FixedConductor:
-    """The pool's best worker alone, with the question as it stands."""
+    """Return a conductor that asks the pool's best worker the question as it stands."""
     return FixedConductor(
         "best", lambda pool: Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
     )
 
 
 def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
-    """One subtask after another, each reading all before it; the best worker by default."""
+    """Return a chain of subtasks, each reading all earlier ones; by default by the best worker."""
 
     def write(pool: Pool) -> Workflow:
         workers = list(worker_ids) or [pool.ranked()[0].id] * len(subtasks)
@@ -150,25 +150,25 @@ def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) ->
 
 
 def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
-    """The first worker is asked the question as it stands; each next one checks what is there.
+    """Return a chain: the first worker is asked the question, and each later one checks.
 
-    With a worker that runs code as the second, a program is written and run.
+    If the second worker runs code, the first one's program is run.
     """
-    row = tuple(worker_ids)
+    chain = tuple(worker_ids)
 
     def write(pool: Pool) -> Workflow:
-        first, *later = (_known_worker_id(one, pool) for one in row)
+        first, *later = (_known_worker_id(one, pool) for one in chain)
         checks = (
             Step(subtask=VERIFY, worker=one, access=tuple(range(at)))
             for at, one in enumerate(later, 1)
         )
         return Workflow((Step(subtask="", worker=first), *checks))
 
-    return FixedConductor(f"chain/{'>'.join(row)}", write)
+    return FixedConductor(f"chain/{'>'.join(chain)}", write)
 
 
 def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
-    """Plan, solve, verify: the fixed pipeline of hand-coded frameworks."""
+    """Return the pipeline plan, solve, verify of hand-coded frameworks."""
     return FixedConductor(
         "plan-solve-verify",
         sequential_chain((PLAN, FOLLOW_PLAN, VERIFY), worker_ids).build_workflow,
@@ -220,7 +220,7 @@ def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
 
 
 def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedConductor:
-    """Independent solutions at the same time, then the best worker decides between them.
+    """Return a vote: independent solutions, between which the best worker decides.
 
     Raises:
         ValueError: fewer than one voter.

@@ -1,4 +1,4 @@
-"""Features by hashed n-grams of words and characters; numpy and nothing else is needed."""
+"""Features from hashed n-grams of words and characters, with numpy alone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from batuta.conductors.features import Floats, SavedFeatures
 from batuta.errors import ConfigError
 
 SparseRow = tuple[NDArray[np.intp], Floats]
-"""Places that are not zero, and the values there."""
+"""The indices that are not zero, and their values."""
 
 _PRIME = np.uint64(0x100000001B3)
 _INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
 _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPACE = 32
 _BLOCK_ROWS = 512
-"""Rows that are dense at a time."""
+"""Rows that are made dense at a time."""
 _MAX_SVD_TEXTS = 2000
-"""Texts that the directions are fitted on; more would take longer and hardly change them."""
+"""The most texts to which the directions are fitted; more would take longer and hardly change
+them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HashedNgrams:
-    """Word and character n-grams, hashed with a sign, TF-IDF, then their main directions.
+    """Signed hashes of word and character n-grams, weighted by TF-IDF and projected by SVD.
 
     Weinberger et al., "Feature Hashing for Large Scale Multitask Learning" (arXiv 0902.2206),
     section 2; truncated SVD by the randomised range finder of Halko, Martinsson and Tropp,
@@ -36,25 +37,25 @@ class HashedNgrams:
 
     buckets: int = 2**14
     words: tuple[int, ...] = (1, 2)
-    """Lengths of n-grams of words."""
+    """Lengths of word n-grams."""
     characters: tuple[int, ...] = (3, 4, 5)
-    """Lengths in UTF-8 bytes, across words."""
+    """Lengths of character n-grams in UTF-8 bytes, across words."""
     dimensions: int | None = 128
-    """None: no SVD, one dimension a bucket."""
+    """None for one dimension per bucket, without SVD."""
     most_bytes: int = 8192
-    """Of a longer text, the first and the last half of so many bytes."""
+    """A longer text is reduced to its first and last half of this many bytes."""
     idf: Floats | None = field(default=None, repr=False)
-    """(buckets,); None: not fitted."""
+    """(buckets,); None if not fitted."""
     directions: Floats | None = field(default=None, repr=False)
-    """(buckets, d)."""
+    """(buckets, d); None without SVD."""
 
     @property
     def name(self) -> str:
-        """The method and its numbers."""
+        """The method and its dimensions."""
         return f"hashed-ngrams-{self.dimensions or self.buckets}"
 
     def fit(self, texts: Sequence[str]) -> HashedNgrams:
-        """Weights by rarity among the texts, and the texts' main directions.
+        """Fit the weights of rarity and the main directions to the texts.
 
         Raises:
             ConfigError: there are no texts.
@@ -64,7 +65,7 @@ class HashedNgrams:
         return self.fit_counts([self.counts(text) for text in texts])
 
     def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
-        """The same from the texts' counts."""
+        """Fit them to the texts' counts."""
         present = np.zeros(self.buckets, np.float32)
         for places, _ in counted:
             present[places] += 1
@@ -78,20 +79,20 @@ class HashedNgrams:
         )
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """A row of length 1 for each text: (n, d).
+        """Return a row of length 1 for each text: (n, d).
 
         Raises:
-            ConfigError: it was not fitted.
+            ConfigError: they are not fitted.
         """
         width = self.buckets if self.directions is None else self.directions.shape[1]
         found = [self.vector(self.counts(text)) for text in texts]
         return np.asarray(found, np.float32).reshape(len(texts), width)
 
     def vector(self, counts: SparseRow) -> Floats:
-        """The row of the text that has these counts: (d,).
+        """Return the row of the text with these counts: (d,).
 
         Raises:
-            ConfigError: it was not fitted.
+            ConfigError: they are not fitted.
         """
         if self.idf is None:
             raise ConfigError("these features were not fitted; call fit with training questions")
@@ -103,7 +104,7 @@ class HashedNgrams:
         return dense
 
     def save(self) -> SavedFeatures:
-        """Its numbers and its tensors."""
+        """Return the parameters and the tensors."""
         card = {
             "kind": "hashed-ngrams",
             "buckets": self.buckets,
@@ -117,7 +118,7 @@ class HashedNgrams:
 
     @classmethod
     def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
-        """What `save` gave."""
+        """Load what `save` returned."""
         loaded = cls(
             buckets=int(card["buckets"]),
             words=tuple(card["words"]),
@@ -134,7 +135,7 @@ class HashedNgrams:
         return loaded
 
     def counts(self, text: str) -> SparseRow:
-        """The buckets that the text's n-grams fall into, and their signed counts."""
+        """Return the buckets of the text's n-grams with their signed counts."""
         hashes = np.concatenate(list(self._hashes(text)))
         signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
         counts = np.bincount(
@@ -144,12 +145,12 @@ class HashedNgrams:
         return places, counts[places].astype(np.float32)
 
     def _hashes(self, text: str) -> Sequence[NDArray[np.uint64]]:
-        """A number of 64 bits for each n-gram."""
-        said = " ".join(text.casefold().split()).encode("utf-8", "replace")
-        if len(said) > self.most_bytes:
+        """Return a 64-bit hash for each n-gram."""
+        encoded = " ".join(text.casefold().split()).encode("utf-8", "replace")
+        if len(encoded) > self.most_bytes:
             half = self.most_bytes // 2
-            said = said[:half] + b" " + said[-half:]
-        bytes_n = np.frombuffer(b" " + said + b" ", np.uint8)
+            encoded = encoded[:half] + b" " + encoded[-half:]
+        bytes_n = np.frombuffer(b" " + encoded + b" ", np.uint8)
         return [
             *(_span_hashes(bytes_n, length) for length in self.characters),
             *(_word_span_hashes(bytes_n, length) for length in self.words),
@@ -157,13 +158,13 @@ class HashedNgrams:
 
 
 def _tf_idf_row(places: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
-    """Sublinear TF times IDF, of length 1."""
+    """Return sublinear TF times IDF, scaled to length 1."""
     values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[places]
     return places, _normalize_rows(values[None])[0]
 
 
 def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """The polynomial hash of every run of so many bytes."""
+    """Return the polynomial hash of every run of that many bytes."""
     count = max(len(bytes_n) - length + 1, 0)
     hashes = np.full(count, length, np.uint64)
     for shift in range(length):
@@ -172,7 +173,7 @@ def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
 
 
 def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """The polynomial hash of every run of so many words: the sum of byte * prime^place."""
+    """Return the polynomial hash of every run of that many words: the sum of byte * prime^place."""
     spaces = np.flatnonzero(bytes_n == _SPACE)
     if len(spaces) <= length:
         return np.empty(0, np.uint64)
@@ -183,14 +184,14 @@ def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uin
 
 
 def _modular_powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
-    """base^0, base^1, …, modulo 2^64."""
+    """Return base^0, base^1, …, modulo 2^64."""
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return factors.cumprod(dtype=np.uint64)
 
 
 def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of the hash (splitmix64's finaliser)."""
+    """Mix the bits so that each depends on all of the hash (splitmix64's finaliser)."""
     mixed = hashes ^ (hashes >> np.uint64(30))
     mixed = mixed * _MIXERS[0]
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIXERS[1]
@@ -198,7 +199,7 @@ def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _main_directions(rows: Sequence[SparseRow], buckets: int, dimensions: int) -> Floats:
-    """The rows' first right singular vectors, (buckets, d), by two power iterations."""
+    """Return the rows' first right singular vectors, (buckets, d), by two power iterations."""
     rng = np.random.Generator(np.random.PCG64(0))
     width = min(dimensions + 16, len(rows), buckets)
     basis = rng.standard_normal((buckets, width)).astype(np.float32)
@@ -225,6 +226,6 @@ def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:
 
 
 def _normalize_rows(rows: Floats) -> Floats:
-    """Each row at length 1; a row of zeros stays."""
+    """Scale each row to length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""A language model writes the workflow (Conductor paper, section 3).
+"""A conductor whose workflows a language model writes (Conductor paper, section 3).
 
-Deviation: after a malformed draft the engine samples again, a bounded number of times, and then
-lets the best single worker answer; the authors' server returns an empty reply.
+Deviation: after a malformed draft the engine samples again a bounded number of times, then lets the
+best single worker answer; the authors' server returns an empty reply.
 """
 
 from __future__ import annotations
@@ -46,39 +46,39 @@ from batuta.language.draft_schema import draft_format
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
-"""Completion at most 1,024 tokens at temperature 1 (paper, section 4.1)."""
+"""At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
 
 
 @dataclass(slots=True)
 class StructuredDrafts:
-    """Drafts that the provider holds to the form of a workflow."""
+    """Asks the provider to constrain drafts to the JSON form of a workflow."""
 
     bounds: tuple[str, ...] = ()
-    """See `draft_schema.draft_format`."""
+    """The bounds of `draft_schema.draft_format`."""
     is_refused: bool = False
-    """Whether the provider has refused the form; then it is not asked for again."""
+    """Whether the provider has refused the form, which is then not requested again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMConductor:
-    """Any Client as the conductor's model."""
+    """A conductor whose drafts come from any Client."""
 
     name: str
     client: Client
     rendering: PromptOptions = PromptOptions()
     sampling: Sampling = PAPER_SAMPLING
     rounds: int | None = None
-    """Rounds that the model has learned to write; after so many the answer stands, and it is not
-    asked. None: any."""
+    """The rounds that the model was trained to write, after which the answer is accepted without
+    asking it; None for any number."""
     worker: Worker | None = None
-    """Whose model it is: what a call of it may cost follows from that. None: it costs nothing."""
+    """The worker whose model drafts, which gives the price of a call; None if it costs nothing."""
     structured: StructuredDrafts | None = None
-    """None: the model writes its draft freely."""
+    """None if the model writes its draft without constraints."""
     health: WorkerHealth | None = None
-    """Leaves the model alone for a while after malformed drafts in a row; None: nobody looks."""
+    """Skips the model for a while after malformed drafts in a row; None for no breaker."""
 
     def describe(self, pool: Pool) -> PromptDescription:
-        """Return what the model is told of these workers."""
+        """Return what the model is told about these workers."""
         shown = self.rendering
         context = PlanningContext(question=Question.of("(the question)"), pool=pool)
         request = conductor_request(context, shown, self.sampling)
@@ -97,7 +97,7 @@ class LLMConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Ask the model once, read what it wrote."""
+        """Ask the model once, and parse its draft."""
         if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
         if self.worker is not None and self.worker.id in context.forbidden:
@@ -160,18 +160,18 @@ class LLMConductor:
             )
         except WorkflowError as error:
             cut = reply.finish is Finish.LENGTH
-            room = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
-            return MalformedPlan(draft=draft, reason=f"{room}{error}")
+            note = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
+            return MalformedPlan(draft=draft, reason=f"{note}{error}")
         return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
 
     def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
-        """The prompt, with a seed of this sample's own."""
+        """Return the prompt with a seed for this sample."""
         seed = (context.seed * 1_000_003 + context.sample) % 2**31
         sampling = replace(self.sampling, seed=seed)
         return conductor_request(context, self.rendering, sampling, form)
 
     def _draft_form(self, context: PlanningContext) -> ResponseFormat | None:
-        """The form that the provider holds the draft to; None: none."""
+        """Return the form to which the provider constrains the draft, or None."""
         structured = self.structured
         if structured is None or structured.is_refused or self.rendering.compact:
             return None
@@ -183,11 +183,11 @@ class LLMConductor:
     async def _complete(
         self, context: PlanningContext, request: Request, listener: CallListener
     ) -> tuple[Reply, Request]:
-        """The model's reply, and what it was asked: without the form where that is refused.
+        """Return the model's reply and the request; a refused form is left out in a second one.
 
         Raises:
             ClientError: there is no usable reply.
-            LimitReachedError: a limit forbids to ask again.
+            LimitReachedError: a limit forbids a second request.
         """
         try:
             return await self.client.complete(request, listener), request
@@ -202,18 +202,18 @@ class LLMConductor:
         return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
-        """Tell what the cut call is likely to have consumed."""
+        """Report what a cancelled call is likely to have consumed."""
         usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
         cost = usage_cost(usage, self.worker.price if self.worker else None)
         failure = Failure(
             code="cancelled", message="planning was cancelled", usage=usage, cost=cost
         )
-        with suppress(LimitReachedError):  # there is no further attempt to forbid
+        with suppress(LimitReachedError):  # no further attempt follows
             await listener.on_failure(failure)
 
 
 def _describe_options(shown: PromptOptions) -> str:
-    """Return a clause on what the prompt shows of the workers; empty: their names."""
+    """Return a clause on what the prompt shows of the workers; empty if only their names."""
     if shown.compact:
         return ""
     told = ", shown their cards" if shown.descriptions else ", shown their numbers only"

@@ -1,4 +1,4 @@
-"""From a conductor's name, or the folder of a trained one, to a conductor over a pool."""
+"""Opens a conductor over a pool from its name, or from the folder of a trained one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from batuta.embedded.policy import ConductorCard, is_policy, open_policy
 from batuta.errors import ConfigError
 
 PROMPTED = "prompted/"
-"""What the name of a conductor that is prompted begins with."""
+"""The prefix of a prompted conductor's name."""
 FIXED = {
     "best": best_single_worker,
     "critique": revised_by_critique,
@@ -35,14 +35,14 @@ FIXED = {
 """Conductors that write the same workflow for every question."""
 _SINGLE = "single/"
 _CHAIN = "chain/"
-"""Before the ids of workers in a row, `>` between them."""
+"""The prefix of a chain's name, followed by workers' ids separated by `>`."""
 
 
 def open_trained(place: Path) -> LLMConductor:
-    """The conductor that was trained into that folder or GGUF file, computed in this process.
+    """Open the conductor trained into that folder or GGUF file, which runs in this process.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the folder or file cannot be used.
     """
     model, card, name = open_policy(place)
     card.check_prompt()
@@ -58,18 +58,18 @@ def open_trained(place: Path) -> LLMConductor:
 def open_conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
 ) -> Conductor:
-    """The conductor of that name, or of that folder.
+    """Open the conductor of that name or folder.
 
     Args:
         name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`;
             `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; or a
             trained conductor's GGUF file.
-        pool: whom it conducts.
-        clients: how the workers are called.
-        options: of a prompted conductor.
+        pool: the workers that it conducts.
+        clients: the workers' clients.
+        options: the options of a prompted conductor.
 
     Raises:
-        ConfigError: there is none, or its folder cannot be used.
+        ConfigError: there is no such conductor, or its folder cannot be used.
     """
     place = Path(name)
     opened = _open_place(place, pool) if place.exists() else None
@@ -79,9 +79,9 @@ def open_conductor(
         return FIXED[name]()
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
-    row = _chain_workers(name)
-    if row and all(one in pool for one in row):
-        return worker_chain(row)
+    chain = _chain_workers(name)
+    if chain and all(one in pool for one in chain):
+        return worker_chain(chain)
     if name not in pool:
         known = suggest_names(name, (*FIXED, *(worker.id for worker in pool)))
         raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
@@ -90,10 +90,10 @@ def open_conductor(
 
 
 def _open_place(place: Path, pool: Pool) -> Conductor | None:
-    """What was trained into that folder or file; None: nothing.
+    """Open what was trained into that folder or file; return None if it is nothing known.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the folder or file cannot be used.
     """
     if place.is_dir() and is_selector(place):
         return open_selector(place)
@@ -106,7 +106,7 @@ def _open_place(place: Path, pool: Pool) -> Conductor | None:
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:
-    """The workers that a chain's name means; none, if it is no chain's name."""
+    """Return the workers in a chain's name; none if the name is not a chain's."""
     if not name.startswith(_CHAIN):
         return ()
     return tuple(one.strip() for one in name.removeprefix(_CHAIN).split(">"))

@@ -1,4 +1,4 @@
-"""How a model that was not trained to conduct is prompted and sampled."""
+"""Prompts and samples a model that was not trained to conduct."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 
 REASONING_TOKENS = 8192
-"""Tokens of a draft, hidden reasoning included, of a model that reasons unasked."""
+"""Tokens of a draft, hidden reasoning included, of a model that reasons by default."""
 REASONING_EFFORT = "low"
-"""A workflow is short; more thought belongs to the workers."""
+"""A workflow is short; the workers should do the reasoning."""
 _SHARE = 4
-"""A draft may take this part of a small context window at most."""
+"""A draft takes at most this fraction of a small context window."""
 
 
 def drafting_sampling(worker: Worker, wanted: Sampling) -> Sampling:
-    """How the worker's model is sampled when it conducts.
+    """Return the sampling of the worker's model as a conductor.
 
     Args:
-        worker: whose model conducts.
-        wanted: choices that were made; what is missing follows the model.
+        worker: the worker whose model conducts.
+        wanted: explicit choices; the others follow from the model.
     """
     reasons = reasons_unasked(worker)
     most = REASONING_TOKENS if reasons else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
@@ -40,20 +40,20 @@ def drafting_sampling(worker: Worker, wanted: Sampling) -> Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConductorOptions:
-    """What was chosen for a prompted conductor."""
+    """The options of a prompted conductor."""
 
     rendering: PromptOptions = PromptOptions(prices=True)
     sampling: Sampling = Sampling()
     rounds: int | None = None
     structured: StructuredDrafts | None = None
     health: WorkerHealth | None = None
-    """Leaves it alone after malformed drafts; None: one of its own."""
+    """Skips it after malformed drafts; None for a breaker of its own."""
 
 
 def prompted_conductor(
     name: str, worker: Worker, client: Client, options: ConductorOptions
 ) -> LLMConductor:
-    """The worker's model as a conductor, skipped after malformed drafts in a row."""
+    """Return the worker's model as a conductor with a breaker for malformed drafts."""
     sampling = drafting_sampling(worker, options.sampling)
     return LLMConductor(
         name=name,

@@ -1,8 +1,8 @@
-"""The outer loop: an answer is returned as it is, or a corrective workflow is run.
+"""A conductor of several rounds: an answer is accepted, or a corrective workflow is run.
 
 The engine runs as many rounds as `Limits.rounds` allows and asks the conductor again after each
-(Conductor paper, section 3.3). A `LLMConductor` conductor answers for itself; `RecursiveConductor`
-lets another one judge what any conductor began.
+(Conductor paper, section 3.3). A `LLMConductor` decides this itself; `RecursiveConductor` lets
+another conductor judge the first one's answer.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from batuta.core.conductor import NULL_LISTENER, needed_rounds
 
 @dataclass(frozen=True, slots=True)
 class RecursiveConductor:
-    """`first` writes the first workflow; `then` accepts its answer or corrects it."""
+    """`first` writes the first workflow; `corrector` accepts its answer or corrects it."""
 
     first: Conductor
     corrector: Conductor
 
     @property
     def name(self) -> str:
-        """Both names."""
+        """The names of both conductors."""
         return f"{self.first.name}+{self.corrector.name}"
 
     @property
     def needed_rounds(self) -> int:
-        """The rounds of a workflow and a look at its answer, or more if either needs more."""
+        """Two rounds, or more if either conductor needs more."""
         return max(2, needed_rounds(self.first), needed_rounds(self.corrector))
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The decision of whoever's turn it is."""
+        """Ask the conductor of this round."""
         conductor = self.corrector if context.previous else self.first
         return await conductor.plan(context, listener)

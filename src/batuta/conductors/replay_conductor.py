@@ -1,4 +1,4 @@
-"""The workflows of a stored run, executed again."""
+"""A conductor that runs the workflows of a stored run again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batuta.core.decision import Draft
 
 
 class ReplayConductor:
-    """Decides in each round as was decided then, and drafts nothing."""
+    """Repeats the decisions of a stored run, without drafts."""
 
     def __init__(self, run: Run) -> None:
         self.name = f"recorded/{run.id}"
@@ -32,7 +32,7 @@ class ReplayConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow of that round; none there: the answer stands."""
+        """Return the workflow of that round, or accept the answer if there is none."""
         number = len(context.previous)
         workflow = self._workflows[number] if number < len(self._workflows) else None
         if workflow is not None:

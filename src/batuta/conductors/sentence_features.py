@@ -1,4 +1,4 @@
-"""Features by models that read whole sentences and were trained by others."""
+"""Features from pretrained models of whole sentences."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _CACHED_VECTORS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class EncodedSentences:
-    """MiniLM's vectors, by the extra `encoder` without torch; each text is read once a process.
+    """MiniLM's vectors from the extra `encoder`, without torch, cached in the process.
 
-    Of a long text its beginning is read.
+    A long text is truncated.
     """
 
     @property
     def name(self) -> str:
-        """The model."""
+        """The name of the model."""
         return ENCODER_NAME
 
     def fit(self, texts: Sequence[str]) -> EncodedSentences:
-        """Itself: it was trained by others.
+        """Return these features; the model is pretrained.
 
         Raises:
             ConfigError: there are no texts.
@@ -42,7 +42,7 @@ class EncodedSentences:
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """A row of length 1 for each text: (n, WIDTH).
+        """Return a row of length 1 for each text: (n, WIDTH).
 
         Raises:
             ConfigError: the extra is not installed.
@@ -51,12 +51,12 @@ class EncodedSentences:
         return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
 
     def save(self) -> SavedFeatures:
-        """Whose vectors they are."""
+        """Return the name of the model."""
         return {"kind": "sentence-encoder", "model": ENCODER_NAME}, {}
 
     @classmethod
     def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
-        """What `save` gave."""
+        """Load what `save` returned."""
         if card["model"] != ENCODER_NAME:
             raise ValueError(f"it was learned with {card['model']}, and {ENCODER_NAME} is here")
         return cls()
@@ -69,22 +69,22 @@ def _encode_text(text: str) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class SentenceEmbedding:
-    """A sentence-transformers model; it brings torch and is loaded when it is first used."""
+    """A sentence-transformers model, which needs torch and is loaded at the first use."""
 
     folder: str
     """Its folder, or its name on the Hugging Face hub."""
 
     @property
     def name(self) -> str:
-        """The model."""
+        """The name of the model."""
         return f"sentence-embedding/{Path(self.folder).name}"
 
     def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
-        """Itself: it was trained by others."""
+        """Return these features; the model is pretrained."""
         return self
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """A row of length 1 for each text: (n, d).
+        """Return a row of length 1 for each text: (n, d).
 
         Raises:
             ConfigError: sentence-transformers is not installed, or the model cannot be loaded.
@@ -93,12 +93,12 @@ class SentenceEmbedding:
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
 
     def save(self) -> SavedFeatures:
-        """Where the model is."""
+        """Return the place of the model."""
         return {"kind": "sentence-embedding", "folder": self.folder}, {}
 
     @classmethod
     def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
-        """What `save` gave."""
+        """Load what `save` returned."""
         return cls(str(card["folder"]))
 
 

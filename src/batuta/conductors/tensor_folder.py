@@ -1,4 +1,4 @@
-"""A folder with a card, `batuta.json`, and tensors: how whatever a selector learned is kept."""
+"""The folder of a fitted selector: a card, `batuta.json`, and tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _load_file = cast(
 
 
 def is_of_kind(folder: Path, kind: str) -> bool:
-    """Whether the folder's card is of that kind."""
+    """Tell whether the folder's card is of that kind."""
     card = folder / CARD_FILE
     return card.is_file() and read_json(card).get("kind") == kind
 
@@ -40,7 +40,7 @@ def write_folder(
     folder: Path, card: Card, tensors: Tensors, *, card_file: str = CARD_FILE,
     tensor_file: str = TENSOR_FILE,
 ) -> None:  # fmt: skip
-    """Write both there.
+    """Write the card and the tensors into the folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -57,16 +57,16 @@ def write_folder(
 def open_folder(
     folder: Path, kind: str, what: str, build: Callable[[Card, Tensors], Learned]
 ) -> Learned:
-    """What `build` makes of the card of that kind and its tensors.
+    """Return what `build` makes of the card of that kind and its tensors.
 
     Args:
-        folder: with both files.
-        kind: which the card must be of.
-        what: is opened, in words.
-        build: from both.
+        folder: the folder with both files.
+        kind: the kind that the card must have.
+        what: what is opened, for error messages.
+        build: builds the result from card and tensors.
 
     Raises:
-        ConfigError: there is none, or it cannot be used.
+        ConfigError: the folder has none, or it cannot be used.
     """
     path = folder / CARD_FILE
     card = read_json(path)
@@ -80,10 +80,10 @@ def open_folder(
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of a file.
+    """Read the tensors of a file.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the file does not exist or cannot be read.
     """
     try:
         return _load_file(path)

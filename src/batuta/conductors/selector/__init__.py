@@ -1,4 +1,4 @@
-"""The learned selector: one worker for each question, picked in less than a millisecond."""
+"""The learned selector, which picks one worker per question in less than a millisecond."""
 
 from batuta.conductors.selector.folder import (
     folder_digest,

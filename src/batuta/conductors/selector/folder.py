@@ -1,4 +1,4 @@
-"""A selector's folder: its card, `batuta.json`, and its numbers, `selector.safetensors`."""
+"""Saves and opens a selector's folder: `batuta.json` and `selector.safetensors`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def is_selector(folder: Path) -> bool:
-    """Whether a selector lies there."""
+    """Tell whether the folder has a selector."""
     return is_of_kind(folder, SELECTOR_KIND)
 
 
 def save_selector(selector: Selector, folder: Path) -> None:
-    """Write it there.
+    """Write the selector into the folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -47,19 +47,19 @@ def save_selector(selector: Selector, folder: Path) -> None:
 
 
 def open_selector(folder: Path) -> Selector:
-    """The selector in that folder.
+    """Open the selector in that folder.
 
     Raises:
-        ConfigError: there is none, or it cannot be used.
+        ConfigError: there is no selector, or it cannot be used.
     """
     return open_folder(folder, SELECTOR_KIND, "selector", _build_selector)
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the version of the selector in that folder, as the one who wrote it knew it.
+    """Return the version of the selector in that folder, as its writer computed it.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no selector.
     """
     return state_digest(read_json(folder / CARD_FILE), read_tensors(folder / TENSOR_FILE))
 

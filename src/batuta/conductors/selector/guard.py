@@ -1,4 +1,4 @@
-"""The selector's guard leaves the best single worker only for a clear gain on known questions.
+"""The selector's guard, which leaves the best single worker only for a clear gain.
 
 Axes: n questions, m workers.
 """
@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Workers = NDArray[np.signedinteger[Any]]
-"""Their places."""
+"""Indices of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorGuard:
-    """The bounds, which `batuta.lab.learners.selector_guard` fits."""
+    """The guard's bounds, which `batuta.lab.learners.selector_guard` fits."""
 
     advantage: float = 0.0
-    """In credit: how much more than the best single worker another must be expected to earn."""
+    """The credit by which another worker must be expected to exceed the best single one."""
     closeness: float = 2.0
-    """Cosine to the closest training question; above 1: the best single worker always answers."""
+    """The least cosine to the closest training question; above 1 the best single worker always
+    answers."""
 
     def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
         """Return the worker for each question, (n,).
 
         Args:
-            value_nm: expected credit.
-            close_n: cosine to the closest training question.
-            best: the best single worker, of all questions or of each.
+            value_nm: the expected credit.
+            close_n: the cosine to the closest training question.
+            best: the best single worker, for all questions or for each.
         """
         rows, first_n = np.arange(len(value_nm)), value_nm.argmax(axis=1)
         more_n = value_nm[rows, first_n] - value_nm[rows, best]
@@ -39,11 +40,11 @@ class SelectorGuard:
         return np.where(leaves, first_n, best)
 
     def hold_back(self, value_nm: Floats, best: int) -> Floats:
-        """Return the values with nobody's above the best worker's by less than the advantage.
+        """Return the values with those that exceed the best worker's by too little put below it.
 
-        So whoever asks in the order of the values asks the best worker first unless the guard
-        would leave it.
+        Asking in the order of these values asks the best worker first unless the guard would leave
+        it.
         """
-        its_n1 = value_nm[:, [best]]
-        short_nm = (value_nm > its_n1) & (value_nm - its_n1 <= self.advantage)
-        return np.where(short_nm, np.nextafter(its_n1, np.float32(-1)), value_nm)
+        best_n1 = value_nm[:, [best]]
+        short_nm = (value_nm > best_n1) & (value_nm - best_n1 <= self.advantage)
+        return np.where(short_nm, np.nextafter(best_n1, np.float32(-1)), value_nm)

@@ -1,4 +1,4 @@
-"""The learned selector: a question's text to one worker, who answers the question as it stands."""
+"""The learned selector, which maps a question's text to one worker."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Floats = NDArray[np.float32]
 
 SELECTOR_KIND = "selector"
 SWITCH = 0.05
-"""Credit by which another worker must be expected to earn more before a conversation changes to
-it: what is lost are prompt caches and one voice."""
+"""The lead in expected credit with which a conversation changes to another worker, as that loses
+prompt caches and a consistent voice."""
 LOOK_BACK = 32
-"""Turns of a conversation that are looked at besides the first, the newest ones."""
+"""The most turns of a conversation that are considered besides the first: the newest ones."""
 VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
 """The arrays of `ValueModel`."""
 
@@ -47,8 +47,8 @@ VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "me
 class Selector:
     """A conductor whose workflow is one step: the chosen worker and no subtask.
 
-    It decides with numpy alone. Workers of a pool that it has never heard of are not chosen; if
-    it knows none of the pool's workers, the pool's best answers.
+    It decides with numpy alone. Workers that it was not fitted to are not chosen; if it knows none
+    of the pool's workers, the pool's best one answers.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Selector:
     values: ValueModel
     guard: SelectorGuard
     digest: str = field(init=False)
-    """SHA-256 of all that it knows: the version."""
+    """The SHA-256 digest of its state, which is its version."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", state_digest(*self.state()))
@@ -72,13 +72,13 @@ class Selector:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """Those it can choose."""
+        """The workers that it can choose."""
         return self.values.workers
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow; in a later round, the answer stands."""
+        """Plan one step for the chosen worker; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         turns = user_turns(context.question)
@@ -87,15 +87,15 @@ class Selector:
         )
 
     def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
-        """Who of the pool is to answer the last turn.
+        """Choose the pool's worker for the last turn.
 
-        The choices of the earlier turns are made again, so that a conversation stays with its
-        worker (and the worker's prompt cache is kept) unless another one is expected to earn
-        `SWITCH` more. A request needs to bring nothing but its turns for that.
+        The earlier turns' choices are repeated, so that a conversation stays with its worker, and
+        its prompt cache, unless another one is expected to earn `SWITCH` more. This needs nothing
+        but the turns.
 
         Args:
-            turns: what the user said, the first turn first; at least one.
-            pool: who may answer.
+            turns: the user's messages, in order; at least one.
+            pool: the workers that may answer.
         """
         chosen = self.choose_worker(turns[0], pool)
         later = turns[1:][-LOOK_BACK:]
@@ -106,14 +106,14 @@ class Selector:
             earned_nm, close_n = self.expected_credit(later)
         for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
             if close < self.guard.closeness:
-                continue  # "and now?" says nothing of who should answer it
+                continue  # "and now?" does not say which worker should answer
             other = self.choose_worker(turn, pool)
             if earned_m[places[other]] - earned_m[places[chosen]] > SWITCH:
                 chosen = other
         return chosen
 
     def choose_worker(self, question: str, pool: Pool) -> WorkerId:
-        """Who of the pool is to answer."""
+        """Choose the pool's worker for the question."""
         known = [place for place, worker in enumerate(self.workers) if worker in pool]
         if not known:
             return pool.ranked()[0].id
@@ -124,11 +124,11 @@ class Selector:
     def choose_indices(
         self, questions: Sequence[str], among: Sequence[int] | None = None
     ) -> list[int]:
-        """The place of the worker for each question.
+        """Return the index of the worker for each question.
 
         Args:
-            questions: their texts.
-            among: places of the workers that may be chosen; None: all.
+            questions: the questions' texts.
+            among: the indices of workers that may be chosen; None for all.
         """
         places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
         value_nm, close_n = self.values(self.features(questions))
@@ -136,10 +136,10 @@ class Selector:
         return [int(places[place]) for place in self.guard(value_nm[:, places], close_n, best)]
 
     def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
-        """What each worker is expected to earn on each question (n, m), and how familiar it is.
+        """Return each worker's expected credit on each question (n, m), and its closeness (n,).
 
-        On a question that is not close to a trained one, what the worker earns on average. Nobody
-        is expected to earn more than the best worker by less than the guard's advantage.
+        For a question that is not close to a training question it is the worker's mean credit. A
+        lead over the best worker that is below the guard's advantage is removed.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]
@@ -148,11 +148,11 @@ class Selector:
 
     @property
     def mean_credit_m(self) -> Floats:
-        """What each worker earns on average (m,)."""
+        """Each worker's mean credit (m,)."""
         return np.concatenate([self.values.mean_m, self.values.mean_j])
 
     def state(self) -> SavedFeatures:
-        """All that it knows: a card (JSON values) and tensors by name."""
+        """Return its state: a card of JSON values, and tensors by name."""
         shown, tensors = self.features.save()
         card = {
             "kind": SELECTOR_KIND,
@@ -168,10 +168,10 @@ class Selector:
     def add_worker(
         self, worker: str, questions: Sequence[str], scores: Sequence[float]
     ) -> Selector:
-        """The same with one more worker, known by its outcomes on a few questions.
+        """Return a selector with one more worker, known by its outcomes on a few questions.
 
         Raises:
-            SourceError: it is there already, or its outcomes are none or not one a question.
+            SourceError: the worker exists already, or does not have one outcome per question.
         """
         if len(questions) != len(scores):
             raise SourceError(f"{worker} has {len(scores)} scores for {len(questions)} questions")
@@ -183,13 +183,13 @@ class Selector:
 
 
 def user_turns(question: Question) -> list[str]:
-    """What the user said in each turn; the text of the last message if the user said nothing."""
+    """Return the user's messages; the last message's text if there is none."""
     said = [message.text for message in question.messages if message.role is Role.USER]
     return [text for text in said if text] or [question.text]
 
 
 def state_digest(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:
-    """SHA-256 of a selector's state, the same on every machine."""
+    """Return the SHA-256 digest of a selector's state, the same on every machine."""
     digest = hashlib.sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS))
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name], "<f4")

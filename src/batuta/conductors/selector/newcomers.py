@@ -1,7 +1,7 @@
-"""Workers of whom little is known: what they are believed to earn where nobody asked them.
+"""Expected credit of workers with few outcomes.
 
-A newcomer is regressed on the directions in which the well-known workers differ, and is believed to
-earn the lower end of what that regression says.
+A newcomer's outcomes are regressed on the directions in which the well-known workers differ; its
+expected credit is the lower bound of that regression.
 
 Axes: n questions, m workers, k of them well known, c directions, d places of a question (directions
 and features), e = d + 1.
@@ -19,62 +19,62 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 
 MAX_COMPONENTS = 3
-"""Directions in which a joining worker may differ from its own mean."""
+"""The most directions in which a joining worker may differ from its own mean."""
 DOUBT = 1.0
-"""Standard errors that are taken from what a newcomer is expected to earn."""
+"""Standard errors that are subtracted from a newcomer's expected credit."""
 PRIOR_OUTCOMES = 8.0
-"""Outcomes of a joining worker that weigh as much as what is believed without them."""
+"""The weight of the prior, in outcomes of a joining worker."""
 _PRIOR_VARIANCE = 0.25
-"""Of an outcome; it weighs as much as `PRIOR_OUTCOMES` of them."""
+"""The prior variance of an outcome, with the weight of `PRIOR_OUTCOMES`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoiningPosterior:
-    """What a newcomer is believed to earn: linear in where a question lies, by ridge regression.
+    """A newcomer's expected credit as a linear function, by ridge regression.
 
-    Its mean is drawn to what workers usually earn, with the weight of one outcome; a weight on a
-    direction or on a feature, to none, with the weight of several.
+    Its mean is shrunk towards the workers' mean with the weight of one outcome, and the weights of
+    directions and features towards 0 with that of several.
     """
 
     mean: float
-    """Where a question lies in the middle of all."""
+    """The expected credit at the origin."""
     weights_d: Floats
     covariance_ee: Floats
-    """Of the mean and of the weights."""
+    """The covariance of the mean and the weights."""
 
     @classmethod
     def fit(
         cls, place_nd: Floats, scores_n: Floats, usual: float, penalty_d: Sequence[float]
     ) -> JoiningPosterior:
-        """What its outcomes say.
+        """Fit the posterior to a newcomer's outcomes.
 
         Args:
-            place_nd: where its questions lie.
-            scores_n: what it earned on them.
-            usual: what workers earn on average.
-            penalty_d: outcomes that each weight's prior counts as.
+            place_nd: the coordinates of its questions.
+            scores_n: its scores on them.
+            usual: the mean credit of workers.
+            penalty_d: the weight of each coefficient's prior, in outcomes.
         """
         design_ne = _make_design(place_nd)
         inverse_ee = np.linalg.inv(design_ne.T @ design_ne + np.diag([1.0, *penalty_d]))
         target_n = np.asarray(scores_n, np.float64) - usual
-        found_e = inverse_ee @ design_ne.T @ target_n
-        missed = float(np.sum((target_n - design_ne @ found_e) ** 2))
-        variance = (missed + PRIOR_OUTCOMES * _PRIOR_VARIANCE) / (len(target_n) + PRIOR_OUTCOMES)
-        return cls(usual + float(found_e[0]), found_e[1:], variance * inverse_ee)
+        weights_e = inverse_ee @ design_ne.T @ target_n
+        residual = float(np.sum((target_n - design_ne @ weights_e) ** 2))
+        variance = (residual + PRIOR_OUTCOMES * _PRIOR_VARIANCE) / (len(target_n) + PRIOR_OUTCOMES)
+        return cls(usual + float(weights_e[0]), weights_e[1:], variance * inverse_ee)
 
     def lower_end_n(self, place_nd: Floats) -> NDArray[np.float64]:
-        """What it earns on each question, less `DOUBT` standard errors."""
+        """Return its expected credit on each question, less `DOUBT` standard errors."""
         design_ne = _make_design(place_nd)
         error_n = np.sqrt(np.einsum("nd,de,ne->n", design_ne, self.covariance_ee, design_ne))
         return self.mean + place_nd @ self.weights_d - DOUBT * error_n
 
     def usual_error(self) -> float:
-        """Standard error on a question that lies one unit out on each direction."""
+        """Return the standard error on a question one unit from the origin in each direction."""
         return float(np.sqrt(np.trace(self.covariance_ee)))
 
 
 def main_directions(less_nk: Floats) -> NDArray[np.float64]:
-    """The directions in which workers' values differ most, (k, c); unit spread."""
+    """Return the directions in which workers' values differ most, scaled to unit spread: (k, c)."""
     less = less_nk.astype(np.float64)
     spread, right = np.linalg.eigh(less.T @ less / len(less))
     chosen = np.argsort(-spread)[:MAX_COMPONENTS]

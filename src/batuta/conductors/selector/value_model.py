@@ -1,10 +1,10 @@
-"""What each worker is expected to earn on a question, read from its text alone.
+"""Each worker's expected credit on a question, computed from its text.
 
-The mean of two estimates, both shrunk to what the worker earns on average: ridge regression on the
-question's features, and the outcomes on similar training questions, weighted by similarity. Both
-are solved in closed form. A worker that joins later is a mixture of the known ones: its few
-outcomes are regressed on their main components, so nothing is trained again. The estimates are
-fitted by `batuta.lab.learners.value_fit`.
+It is the weighted mean of two estimates, both shrunk towards the worker's mean credit: ridge
+regression on the question's features, and the outcomes on similar training questions, weighted by
+similarity. Both are solved in closed form. A worker that joins later is a mixture of the known
+ones: its few outcomes are regressed on their main components, so nothing is fitted again. The
+estimates are fitted by `batuta.lab.learners.value_fit`.
 
 Axes: n training questions, q questions, d features, m known workers, j joined workers.
 """
@@ -28,21 +28,21 @@ from batuta.errors import SourceError
 Floats = NDArray[np.float32]
 
 NEIGHBOURS = 60
-"""Training questions that are looked at."""
+"""The number of similar training questions that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothing:
-    """How much is believed of few outcomes."""
+    """The strength of shrinkage, and the weight of the two estimates."""
 
     ridge: float = 0.3
-    """Weight of the penalty; features have length 1."""
+    """The weight of the penalty; features have length 1."""
     sharpness: float = 10.0
-    """A neighbour's weight falls by e where its cosine is less by one part of so many."""
+    """A neighbour's weight falls by a factor e for each 1/sharpness that its cosine is less."""
     prior: float = 3.0
-    """Outcomes that the worker's mean counts as."""
+    """The weight of the worker's mean, in outcomes."""
     neighbours: float = 0.5
-    """Share of the neighbours' estimate, in [0, 1]; the rest is the ridge's."""
+    """The weight of the neighbours' estimate, in [0, 1]; the rest is the ridge's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -50,22 +50,22 @@ class ValueModel:
     """Expected credit by question and worker."""
 
     workers: tuple[WorkerId, ...]
-    """The known ones, then the joined ones."""
+    """The known workers, then the joined ones."""
     smoothing: Smoothing
     mean_m: Floats
     memory_nd: Floats
-    """The training questions' features."""
+    """The features of the training questions."""
     credit_nm: Floats
-    """Less the worker's mean; 0 where it is unknown."""
+    """Credit less the worker's mean; 0 if unknown."""
     known_nm: Floats
-    """1 where it is known, else 0."""
+    """1 where the credit is known, else 0."""
     linear_dm: Floats
     mean_j: Floats
     mixture_mj: Floats
-    """What a joined worker has of each known worker's difference to its mean."""
+    """The coefficients of a joined worker on each known worker's difference from its mean."""
 
     def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
-        """Expected credit (q, m + j), and the cosine to the closest training question (q,)."""
+        """Return the expected credit (q, m + j), and the cosine to the closest question (q,)."""
         return self._blend_estimates(features_qd, features_qd @ self.memory_nd.T)
 
     def _blend_estimates(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:
@@ -83,19 +83,19 @@ class ValueModel:
         return values_q.astype(np.float32), close_q.astype(np.float32)
 
     def _less_than_mean(self, features_qd: Floats) -> Floats:
-        """What each known worker is expected to earn there, less its mean: (q, m)."""
+        """Return each known worker's expected credit less its mean: (q, m)."""
         return self(features_qd)[0][:, : len(self.mean_m)] - self.mean_m
 
     def add_worker(self, worker: str, features_qd: Floats, scores_q: Floats) -> ValueModel:
-        """The same with one more worker, known by its outcomes on a few questions.
+        """Return the model with one more worker, known by its outcomes on a few questions.
 
         Args:
-            worker: its id.
-            features_qd: of the questions that it was asked; any, known or new.
-            scores_q: what it earned, in [0, 1].
+            worker: the id of the worker.
+            features_qd: the features of the questions that it was asked, known or new.
+            scores_q: its scores, in [0, 1].
 
         Raises:
-            SourceError: the worker is there already, or it has no outcome.
+            SourceError: the worker exists already, or has no outcome.
         """
         if worker in self.workers:
             raise SourceError(f"{worker} is among the selector's workers already")
@@ -105,9 +105,9 @@ class ValueModel:
         less_qc = self._less_than_mean(features_qd) @ basis_mc
         penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]
         usual = float(self.mean_m.mean())
-        believed = JoiningPosterior.fit(less_qc, scores_q, usual, penalty_c)
-        mean = believed.mean - DOUBT * believed.usual_error()
-        mixture_m = (basis_mc @ believed.weights_d).astype(np.float32)
+        posterior = JoiningPosterior.fit(less_qc, scores_q, usual, penalty_c)
+        mean = posterior.mean - DOUBT * posterior.usual_error()
+        mixture_m = (basis_mc @ posterior.weights_d).astype(np.float32)
         return replace(
             self,
             workers=(*self.workers, WorkerId(worker)),

@@ -1,4 +1,4 @@
-"""The workflow selector: a question's text to a workflow of a library, in about a millisecond."""
+"""The workflow selector, which maps a question's text to a workflow in about a millisecond."""
 
 from batuta.conductors.workflow_selector.folder import (
     is_workflow_selector,

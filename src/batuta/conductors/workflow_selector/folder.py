@@ -1,4 +1,4 @@
-"""A workflow selector's folder: its card, `batuta.json`, and its numbers."""
+"""Saves and opens a workflow selector's folder: `batuta.json` and its tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OWN = frozenset(
 
 
 def is_workflow_selector(folder: Path) -> bool:
-    """Whether a workflow selector lies there."""
+    """Tell whether the folder has a workflow selector."""
     return is_of_kind(folder, KIND)
 
 
 def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
-    """Write it there.
+    """Write the workflow selector into the folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -34,10 +34,10 @@ def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
 
 
 def open_workflow_selector(folder: Path) -> WorkflowSelector:
-    """The workflow selector in that folder.
+    """Open the workflow selector in that folder.
 
     Raises:
-        ConfigError: there is none, or it cannot be used.
+        ConfigError: there is no workflow selector, or it cannot be used.
     """
     return open_folder(folder, KIND, "workflow selector", _selector_of)
 

@@ -1,4 +1,4 @@
-"""The workflow selector: picks, for each question, the workflow that did best on its like."""
+"""The workflow selector, which picks the workflow that did best on similar questions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ranks = NDArray[np.intp]
 
 
 def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
-    """The steps as JSON values."""
+    """Return the steps as JSON values."""
     return [
         {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
         | ({"previous": True} if step.previous else {})
@@ -41,33 +41,33 @@ def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class WorkflowSelector:
-    """A conductor whose workflows come from a library that was searched.
+    """A conductor whose workflows come from a searched library.
 
-    A question is of a group and of a level of ease in it; each such cell has the library's
-    workflows in order of merit, and the first that the pool and the limits allow is run. A
-    question of a new kind gets the workflow that did best over all groups.
+    A question belongs to a group and to a level of ease in it. Each such cell ranks the library's
+    workflows, and the first one that the pool and the limits allow is run. A question of a new kind
+    gets the workflow that did best over all groups.
     """
 
     title: str
     """Its own name, without the version."""
     reader: QuestionReader
     groups: tuple[str, ...]
-    """What the groups are called."""
+    """The names of the groups."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """What is run after each where its last two answers differ; None: its answer stands."""
+    """What runs after each workflow if its last two answers differ; None accepts its answer."""
     rank_glw: Ranks
-    """The library's workflows for each group and level, best first."""
+    """The ranking of the library for each group and level, best first."""
     safest_w: Ranks
-    """The same for questions of a new kind."""
+    """The ranking for questions of a new kind."""
     ease_gl: Floats
-    """Ease from which on a question of the group is of the next level, ascending."""
+    """The ease at which each next level of a group begins, ascending."""
     stated_rounds: int = 1
-    """Rounds that its card asks for; those of its own continuations it knows without the card."""
+    """The rounds that its card asks for, besides those of its continuations."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What its card says besides: how it was found."""
+    """Further entries of its card: how it was found."""
     digest: str = field(init=False)
-    """SHA-256 of all that it knows: the version."""
+    """The SHA-256 digest of its state, which is its version."""
 
     def __post_init__(self) -> None:
         groups, levels, library = self.rank_glw.shape
@@ -96,7 +96,7 @@ class WorkflowSelector:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow; then what goes on where its answers differ, or the answer stands."""
+        """Plan the workflow, then its continuation if the answers differ, or accept the answer."""
         if not context.previous:
             return Plan(self.choose(context.question.text, context.pool, context.max_steps))
         place = self._choose_place(context.question.text, context.pool, context.max_steps)
@@ -105,14 +105,14 @@ class WorkflowSelector:
 
     @property
     def needed_rounds(self) -> int:
-        """Rounds that its workflows need; the settings may allow more."""
+        """The rounds that its workflows need; the settings may allow more."""
         continues = any(one is not None for one in self.continuations)
         return max(self.stated_rounds, ROUNDS if continues else 1)
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
-        """The best workflow for the question that the pool and the limit allow.
+        """Choose the best workflow for the question that the pool and the limit allow.
 
-        If none of the library can be run, the pool's best worker alone.
+        If none of the library can be run, it is the pool's best worker alone.
         """
         place = self._choose_place(question, pool, max_steps)
         if place is not None:
@@ -122,7 +122,7 @@ class WorkflowSelector:
     def list_candidates(
         self, question: str, pool: Pool, max_steps: int
     ) -> tuple[str, list[ContinuedWorkflow]]:
-        """The question's kind, and all workflows that can be run, best first."""
+        """Return the question's kind, and all workflows that can be run, best first."""
         with single_blas_thread():
             (cell,) = self.find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]
@@ -139,7 +139,7 @@ class WorkflowSelector:
         ]
 
     def _choose_place(self, question: str, pool: Pool, max_steps: int) -> int | None:
-        """The place of that workflow in the library; None: none can be run."""
+        """Return the index of that workflow in the library; None if none can be run."""
         with single_blas_thread():
             (order,) = self.orders([question])
         places: list[int] = order.tolist()
@@ -152,14 +152,14 @@ class WorkflowSelector:
         return longest <= max_steps and all(step.worker in pool for step in steps)
 
     def orders(self, questions: Sequence[str]) -> list[Ranks]:
-        """For each question the library's workflows, best first."""
+        """Return the ranking of the library for each question, best first."""
         return [
             self.safest_w if cell is None else self.rank_glw[cell]
             for cell in self.find_cells(questions)
         ]
 
     def find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
-        """For each question its group and level; None: it is of a new kind."""
+        """Return the group and level of each question; None if it is of a new kind."""
         group_n, ease_n, known_n = self.reader(questions)
         level_n = (ease_n[:, None] >= self.ease_gl[group_n]).sum(axis=1)
         return [
@@ -168,12 +168,12 @@ class WorkflowSelector:
         ]
 
     def save(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Its card (JSON values) and tensors by name."""
+        """Return its card of JSON values, and tensors by name."""
         card, tensors = self._state()
         return {**card, "rounds": self.needed_rounds}, tensors
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return all that it knows; the rounds follow from it, and are not in the version."""
+        """Return its state without the rounds, which follow from it; its digest is the version."""
         card, tensors = self.reader.save()
         shown = {
             "kind": KIND,

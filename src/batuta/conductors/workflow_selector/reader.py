@@ -1,7 +1,8 @@
-"""Reads a question's text: which group it belongs to, how easy it is, whether it is of a new kind.
+"""Predicts a question's group and ease from its text, and whether it is of a new kind.
 
-Words and pairs of words, digits masked, as hashed TF-IDF in few dimensions, and a handful of
-counts; the group and the ease are linear in these. Numpy alone, well below a millisecond.
+Its inputs are words and pairs of words, with digits masked, as hashed TF-IDF in few dimensions, and
+a handful of counts; group and ease are linear in them. It needs numpy alone and well below a
+millisecond.
 """
 
 from __future__ import annotations
@@ -23,37 +24,37 @@ Places = NDArray[np.intp]
 DIMENSIONS = 48
 BUCKETS = 2**12
 STRANGE = 0.01
-"""Share of the training questions that count as of a new kind: the rest are closer to theirs."""
+"""The share of training questions that count as of a new kind, which sets the threshold."""
 _DIGITS = re.compile(r"\d+")
 _COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?]"),
             re.compile(r"[;.]\s"), re.compile(r"\n"), re.compile(r"\b[A-Z]"))  # fmt: skip
-"""Words, characters, numbers, marks, clauses, lines, capitals."""
+"""Words, characters, numbers, punctuation marks, clauses, lines, capitals."""
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class QuestionReader:
-    """A question's group, ease and familiarity."""
+    """Predicts a question's group, ease and familiarity."""
 
     features: Features
     centres_gd: Floats
-    """The mean text of each group, at length 1."""
+    """The mean text of each group, scaled to length 1."""
     group_fg: Floats
-    """The group whose column is largest is the question's."""
+    """The weights of each group's score; the greatest score is the question's group."""
     ease_f: Floats
     scale_2c: Floats
-    """Mean and standard deviation of each count."""
+    """The mean and standard deviation of each count."""
     closeness: float
-    """Cosine with the nearest centre below which a question is of a new kind."""
+    """The cosine with the nearest centre below which a question is of a new kind."""
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.centres_gd)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Places, Floats, NDArray[np.bool_]]:
-        """For each text its group, its ease (higher is easier), and whether it is familiar."""
+        """Return each text's group, its ease (higher is easier), and whether it is familiar."""
         text_nd, inputs_nf = self.inputs(texts)
         group_n = (inputs_nf @ self.group_fg).argmax(axis=1)
         ease_n = ease_inputs(inputs_nf, group_n, self.groups) @ self.ease_f
@@ -61,13 +62,13 @@ class QuestionReader:
         return group_n, ease_n.astype(np.float32), close_n >= self.closeness
 
     def inputs(self, texts: Sequence[str]) -> tuple[Floats, Floats]:
-        """The texts' directions, and all that groups are told by."""
+        """Return the texts' directions, and all inputs of the group."""
         text_nd = self.features([mask_digits(text) for text in texts])
         count_nc = (count_marks(texts) - self.scale_2c[0]) / self.scale_2c[1]
         return text_nd, stack_inputs(text_nd, count_nc)
 
     def save(self) -> SavedFeatures:
-        """What `load` needs."""
+        """Return what `load` needs."""
         card, tensors = self.features.save()
         own = {"centres_gd": self.centres_gd, "group_fg": self.group_fg, "ease_f": self.ease_f,
                "scale_2c": self.scale_2c}  # fmt: skip
@@ -75,10 +76,10 @@ class QuestionReader:
 
     @classmethod
     def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
-        """What `save` gave.
+        """Load what `save` returned.
 
         Raises:
-            ConfigError: the features are of no known kind or damaged.
+            ConfigError: the features are of an unknown kind or damaged.
             KeyError: a tensor is missing.
             ValueError: a tensor has another shape.
         """
@@ -90,28 +91,28 @@ class QuestionReader:
             scale_2c=tensors["scale_2c"],
             closeness=float(card["closeness"]),
         )
-        reader(["a question"])  # shapes that do not fit show here
+        reader(["a question"])  # wrong shapes raise an error here
         return reader
 
 
 def mask_digits(text: str) -> str:
-    """The text with every number as one sign: numbers say little of what kind a question is."""
+    """Replace every number by one sign, as numbers say little about the kind of a question."""
     return _DIGITS.sub("#", text)
 
 
 def count_marks(texts: Sequence[str]) -> Floats:
-    """Logarithms of what can be counted in each text: (n, c)."""
+    """Return the logarithms of each text's counts: (n, c)."""
     counts = [[sum(1 for _ in mark.finditer(text)) for mark in _COUNTED] for text in texts]
     return np.log1p(np.asarray(counts, np.float32).reshape(len(texts), len(_COUNTED)))
 
 
 def stack_inputs(text_nd: Floats, count_nc: Floats) -> Floats:
-    """What groups are told by: the text's directions, the counts, a constant."""
+    """Return the inputs of the group: the text's directions, the counts, a constant."""
     return np.concatenate([text_nd, count_nc, np.ones((len(text_nd), 1), np.float32)], axis=1)
 
 
 def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
-    """What ease is told by: the same, and the counts and the constant for each group apart."""
+    """Return the inputs of the ease: the same, and the counts and the constant for each group."""
     member_ng = np.eye(groups, dtype=np.float32)[group_n]
     own_nk = inputs_nf[:, -len(_COUNTED) - 1 :]
     apart = (member_ng[:, :, None] * own_nk[:, None, :]).reshape(len(group_n), -1)
@@ -121,12 +122,12 @@ def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
 def fit_reader(
     texts: Sequence[str], group_n: Places, dimensions: int = DIMENSIONS
 ) -> QuestionReader:
-    """A reader that tells the groups apart; everything is equally easy to it.
+    """Fit a reader to the groups; it rates all questions as equally easy.
 
     Args:
-        texts: questions, at least one.
+        texts: the questions, at least one.
         group_n: the group of each, numbered from 0.
-        dimensions: of the text.
+        dimensions: the dimensions of the text's vector.
 
     Raises:
         ConfigError: there are no texts.
@@ -153,7 +154,7 @@ def fit_reader(
 
 
 def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
-    """The features of these texts, digits masked.
+    """Fit the features to these texts, with digits masked.
 
     Raises:
         ConfigError: there are no texts.
@@ -163,9 +164,9 @@ def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
 
 
 def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
-    """The weights with which the reader tells how easy a question is.
+    """Fit the weights with which the reader predicts how easy a question is.
 
-    Ridge regression of how well workers did on each question; the penalty by cross-validation.
+    It is a ridge regression of the workers' mean score; the penalty is chosen by cross-validation.
     """
     group_n, _, _ = reader(texts)
     inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
@@ -186,13 +187,13 @@ def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float
 
 
 def solve_ridge(inputs_nf: Floats, wanted_nk: Floats, penalty: float) -> Floats:
-    """The weights of a ridge regression: (f, k)."""
+    """Return the weights of a ridge regression: (f, k)."""
     inputs = inputs_nf.astype(np.float64)
     gram = inputs.T @ inputs + penalty * np.eye(inputs.shape[1])
     return np.linalg.solve(gram, inputs.T @ wanted_nk).astype(np.float32)
 
 
 def unit_rows(rows: Floats) -> Floats:
-    """Each row at length 1; a row of zeros stays."""
+    """Scale each row to length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
