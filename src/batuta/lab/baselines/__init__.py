@@ -1,4 +1,4 @@
-"""Published methods to hold a conductor against, one a file, on the same engine and accounts."""
+"""Published methods to compare a conductor with, on the same engine and accounting."""
 
 from batuta.engine.solver import ConductorSolver, Solver, SolverContext
 from batuta.lab.baselines.ablations import (

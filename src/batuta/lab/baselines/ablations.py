@@ -1,11 +1,11 @@
-"""A conductor's workflows with one thing taken away: what of them is it that helps?
+"""Ablations of a conductor: its workflows with one property removed.
 
-Conductor paper (arXiv 2512.04388), its ablation without subtasks, where each worker is told to
-solve the question. The other two are ours: the access lists handed out to other steps, and every
-step by the best single worker.
+The ablation without subtasks, where each worker is told to solve the question, is that of the
+Conductor paper (arXiv 2512.04388). The other two are ours: access lists shuffled over the steps,
+and every step done by the best single worker.
 
-Deviation: the paper trains a conductor for its ablation; here the same one writes the workflow and
-it is altered before it is run, so its draft is paid and its choices are kept but for the one.
+Deviation: the paper trains a conductor for its ablation; here the same one writes the workflow,
+which is changed before it is run, so its draft is paid and its other choices are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class AblatedConductor:
     """A conductor whose workflows are changed before they are run."""
 
     label: str
-    """What is done to them, for the name."""
+    """What is changed, for the name."""
     inner: Conductor
     change_workflow: Callable[[Workflow, PlanningContext], Workflow]
 
     @property
     def name(self) -> str:
-        """The conductor's name and what is done to its workflows."""
+        """The conductor's name and the change."""
         return f"{self.inner.name}, {self.label}"
 
     @property
@@ -42,7 +42,7 @@ class AblatedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The inner decision; a plan's workflow is altered, its draft is not."""
+        """Return the inner decision, with a plan's workflow changed."""
         decision = await self.inner.plan(context, listener)
         if not isinstance(decision, Plan):
             return decision
@@ -50,16 +50,16 @@ class AblatedConductor:
 
 
 def with_solve_only_subtasks(conductor: Conductor) -> AblatedConductor:
-    """The same workers and access lists; every subtask is to solve the question."""
+    """Keep workers and access lists, but make every subtask to solve the question."""
     return AblatedConductor(
         "solve only", conductor, lambda flow, _: _map_steps(flow, _with_solve_subtask)
     )
 
 
 def with_shuffled_access(conductor: Conductor) -> AblatedConductor:
-    """The same workers and subtasks; the access lists in another order over the steps.
+    """Keep workers and subtasks, but shuffle the access lists over the steps.
 
-    What would not look back is left out, since no step can read a later one.
+    References to the same or later steps are dropped, as a step can read only earlier ones.
     """
 
     def change(flow: Workflow, context: PlanningContext) -> Workflow:
@@ -77,7 +77,7 @@ def with_shuffled_access(conductor: Conductor) -> AblatedConductor:
 
 
 def with_best_worker(conductor: Conductor) -> AblatedConductor:
-    """The same subtasks and access lists; every step is the pool's best worker's."""
+    """Keep subtasks and access lists, but give every step to the pool's best worker."""
 
     def change(flow: Workflow, context: PlanningContext) -> Workflow:
         best = context.pool.ranked()[0].id

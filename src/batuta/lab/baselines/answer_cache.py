@@ -1,4 +1,4 @@
-"""What everybody said to the latest questions of a record, for all systems that look at it."""
+"""A cache of all workers' answers to recent questions of a record, shared by several systems."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import anyio
 from batuta.core import Run
 
 MAX_CACHED_RUNS = 512
-"""Runs that are remembered; more than are run at the same time."""
+"""The most runs that are cached, which is more than run concurrently."""
 
 
 @final
 class AnswerCache:
-    """The latest runs in which everybody was asked at the same time.
+    """The latest runs in which all workers were asked.
 
-    A record says the same again, so systems that look at everybody's replies, and are run on a
-    question one after another, share one run of it. Each of them is charged for all of it.
+    A record gives the same replies again, so systems that read all workers' replies and run on a
+    question one after another share one run of it. Each is charged for the whole run.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class AnswerCache:
         self._locks: dict[Hashable, anyio.Lock] = {}
 
     async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
-        """The run of that key; executed if it is not remembered."""
+        """Return the run of that key; execute it if it is not cached."""
         async with self._locks.setdefault(key, anyio.Lock()):
             run = self._runs.get(key)
             if run is None:

@@ -1,4 +1,4 @@
-"""The final answer in a reply, and the answer that most replies give."""
+"""Finds the final answer in a reply, and the answer that most replies give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MARKS_AROUND = " \t*_`\"'$"
 
 
 def find_stated_answer(text: str) -> str | None:
-    """Return what the reply marks as its answer, without the marks around it; None: nothing."""
+    """Return what the reply marks as its answer, without the surrounding marks, or None."""
     return strip_edges(answer_extraction.stated_answer(text) or "", _MARKS_AROUND) or None
 
 
@@ -23,15 +23,15 @@ def find_final_answer(text: str) -> str | None:
 
 
 def normalize_answer(answer: str) -> str:
-    """Return the answer in the form in which two that mean the same are mostly equal."""
+    """Return the answer in a canonical form, which mostly is equal for equivalent answers."""
     return canonical_answer(answer)
 
 
 def majority_reply(replies: Iterable[Reply]) -> Reply | None:
-    """Return the first of the replies that give the most frequent answer; None if there are none.
+    """Return the first of the replies with the most frequent answer; None if there are none.
 
-    Replies that state no answer vote only where none does. Of answers equally frequent, the
-    one that was given first wins.
+    Replies that state no answer vote only if none states one. Among equally frequent answers the
+    first one wins.
     """
     said = [(find_stated_answer(reply.text), reply) for reply in replies]
     stated = [(normalize_answer(answer), reply) for answer, reply in said if answer is not None]

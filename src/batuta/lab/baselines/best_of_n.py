@@ -1,4 +1,4 @@
-"""Best-of-N with a judge: N samples of the best worker, and another worker picks one of them.
+"""Best-of-N with a judge: N samples of the best worker, of which another worker picks one.
 
 Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4: sample
 N solutions, a verifier ranks them, the first is returned; with a language model for the verifier
@@ -40,10 +40,10 @@ _BEST_LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BestOfN:
-    """N samples of the pool's best worker, and a judge."""
+    """Asks the pool's best worker N times, and a judge."""
 
     samples: int = 5
-    """N."""
+    """The number N of samples."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -56,11 +56,11 @@ class BestOfN:
 
     @property
     def calls(self) -> int:
-        """The samples and the judge."""
+        """The number of samples, plus the judge's call."""
         return self.samples + 1
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """N calls at the same time, then the judge's."""
+        """Make N calls concurrently, then the judge's."""
         who = context.pool.ranked()[0].id
         if context.run_tests is not None and find_question_tests(question.text) is not None:
             return await self._answer_by_tests(question, context, seed, context.run_tests)
@@ -75,14 +75,14 @@ class BestOfN:
             max_steps=self.calls,
         )
         samples = round_replies(run)
-        verdict = samples.pop(self.samples, None)
-        chosen = find_judged_sample(verdict.text, samples) if verdict else None
+        judgement = samples.pop(self.samples, None)
+        chosen = find_judged_sample(judgement.text, samples) if judgement else None
         return with_final_reply(run, chosen or majority_reply(samples.values()))
 
     async def _answer_by_tests(
         self, question: Question, context: SolverContext, seed: int, run_tests: RunTests
     ) -> Run:
-        """N calls at the same time; the first that passes the question's own tests."""
+        """Make N calls concurrently, and take the first that passes the question's own tests."""
         who = context.pool.ranked()[0].id
         flow = build_parallel_workflow([who] * self.samples)
         cast = context.restrict_to(who).with_sampling(who)
@@ -104,12 +104,12 @@ class BestOfN:
         )
 
 
-def find_judged_sample(verdict: str, samples: Mapping[int, Reply]) -> Reply | None:
-    """The sample that the judge names by its step or by its answer; None if it is unreadable."""
-    numbers = [int(number) for number in _BEST_LINE.findall(verdict)]
+def find_judged_sample(judgement: str, samples: Mapping[int, Reply]) -> Reply | None:
+    """Return the sample that the judge names by step or by answer; None if neither can be read."""
+    numbers = [int(number) for number in _BEST_LINE.findall(judgement)]
     if numbers and numbers[-1] in samples:
         return samples[numbers[-1]]
-    answer = find_stated_answer(verdict)
+    answer = find_stated_answer(judgement)
     if answer is None:
         return None
     same = (

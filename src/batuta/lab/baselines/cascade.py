@@ -1,24 +1,23 @@
-"""The cascade: look at the answers before paying for another one.
+"""The cascade, which looks at the answers before paying for another one.
 
-One worker answers; if that is not enough, the next is asked, and so on, until no further answer is
-expected to be worth its price. Who is asked next is who is expected to earn most on the question
-(`solvers.selector`), a repeated worker counting for less; which answer leads, and whether to go on,
-is a matter of agreement between samples and between workers (`solvers.selector.belief`). All of it
-is fitted on training questions by the same reward, credit less what the calls cost.
+One worker answers; then the next is asked, until no further answer is expected to be worth its
+price. The next worker is the one expected to earn most on the question (`conductors.selector`),
+with a discount for repetition; which answer leads, and whether to continue, depends on the
+agreement of samples and workers (`learners.answer_posterior`). All of it is fitted on training
+questions to the same reward: credit less the cost of calls.
 
 After Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with a learned
 score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of Thought
 Representations" (arXiv 2310.03094) (agreement of samples as the score).
 
 Deviations
-- The answer that is returned need not be the last worker's: it is the one most likely to be right.
-- The order is the question's own, not one for all; there is no budget, but a price for a call.
-- No model scores the answers: their agreement does, weighed by who gave them. A checker, where
-  there is one (`baselines.checking`), adds what it says of the answer that leads, before another
-  one is paid for.
+- It returns the answer that is most likely right, not always the last one.
+- The order of workers depends on the question, and there is a price per call instead of a budget.
+- Answers are scored by agreement and by who gave them instead of by a model. A checker, if there is
+  one (`baselines.checker`), checks the leading answer before another one is paid for.
 
-Questions unlike all training questions have a belief of their own, fitted on families that were
-held out, so that what is known of other tasks is not taken for knowledge of this one.
+Questions unlike all training questions have a posterior of their own, fitted on held-out families,
+so that experience with other tasks is not overrated.
 """
 
 from __future__ import annotations
@@ -70,28 +69,28 @@ from batuta.lab.tasks.recorded import GRADER, RecordedOutcomes
 from batuta.language.answer_extraction import final_answer
 
 CALLS = 6
-"""Answers to a question at most, where the pool has no more workers."""
+"""The most answers to a question, if the pool has no more workers."""
 MOST_CALLS = 10
-"""Answers to a question at most, of however many workers."""
+"""The most answers to a question with any number of workers."""
 
 Floats = NDArray[np.floating[Any]]
 AnswerExtractor = Callable[[Question, Reply], str | None]
-"""A reply's answer in a form in which equal answers are equal; None: it has none."""
+"""Extracts a reply's answer in a form in which equal answers are equal, or None."""
 
 
 def most_calls(workers: int) -> int:
-    """How many answers are drawn at most: six, or one of each of up to ten workers."""
+    """Return the most draws: six, or one of each of up to ten workers."""
     return max(CALLS, min(workers, MOST_CALLS))
 
 
 def extract_stated_answer(_: Question, reply: Reply) -> str | None:
-    """What the reply marks as its answer, or its last line."""
+    """Return what the reply marks as its answer, or its last line, in canonical form."""
     answer = final_answer(reply.text)
     return None if answer is None else normalize_answer(answer) or None
 
 
 def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
-    """The answers that the record extracted from its own replies, where it has the reply."""
+    """Return an extractor that uses the answers that the record extracted from its own replies."""
 
     def extract(question: Question, reply: Reply) -> str | None:
         task = Task(id=TaskId("asked"), question=question.text, target="", grader=GRADER)
@@ -107,31 +106,31 @@ def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Cascade:
-    """Asks until another answer is not worth its price."""
+    """Asks one worker after another until a further answer is not worth its price."""
 
     selector: Selector
     familiar: AnswerPosterior
-    """For questions that are close to a training question."""
+    """The posterior for questions that are close to a training question."""
     strange: AnswerPosterior
-    """For all others."""
+    """The posterior for all other questions."""
     most_m: tuple[int, ...]
-    """How often each of the selector's workers may be asked: as often as it was in training."""
+    """How often each of the selector's workers may be asked: as often as in training."""
     cost_m: tuple[float, ...]
-    """Credit that a call of each worker is worth: going on must win more."""
+    """The price of a call of each worker, in credit."""
     calls_worth_m: tuple[float, ...]
-    """What a call of each worker costs, in calls of usual cost; 1 where dollars are unknown."""
+    """The cost of a call of each worker, in calls of usual cost; 1 if dollars are unknown."""
     collisions: float
-    """How often two wrong answers were the same, in training."""
+    """The rate at which two wrong answers were equal in training."""
     calls: int = CALLS
     price: float
-    """Credit that a call of usual cost is worth."""
+    """The price of a call of usual cost, in credit."""
     dollar: float = 0.0
-    """Credit that a dollar is worth beside that."""
+    """The price of a dollar beside that, in credit."""
     checker: Checker | None = None
-    """Checks what leads before another answer is paid for; its calls count too."""
+    """Checks the leading answer before another one is paid for; its calls count too."""
     executed: Checker | None = EXECUTED_TESTS
-    """What the tests that a question shows are believed, where they can be executed; then nobody
-    is asked to check. None: they tell nothing."""
+    """The rates of the tests that a question shows, if they can be executed; a checker is then not
+    asked. None ignores the tests."""
     extract: AnswerExtractor = field(default=extract_stated_answer, repr=False)
 
     @property
@@ -142,10 +141,10 @@ class Cascade:
         return f"cascade{checked}/{self.price:g}{dollars}@{self.selector.digest[:8]}"
 
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
-        """What it would have earned on recorded questions, (n,), and with how many calls, (n,).
+        """Replay recorded questions; return the credit (n,) and the number of calls (n,) of each.
 
-        The same decisions as `answer` makes without a checker, whose replies no record has, for
-        all questions at once and without the engine. The history has the selector's workers in
+        It makes the decisions of `answer` without a checker, whose replies no record has, for all
+        questions together and without the engine. The history must have the selector's workers in
         their order.
 
         Raises:
@@ -155,7 +154,7 @@ class Cascade:
         return earned_n, (asked_nk >= 0).sum(axis=1)
 
     def replay_draws(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
-        """The same, with whom it would have asked, (n, k); -1: nobody any more.
+        """Replay recorded questions; return the credit (n,) and the workers asked (n, k) or -1.
 
         Raises:
             SourceError: the history has no answers.
@@ -182,43 +181,43 @@ class Cascade:
         return earned_n, asked_nk
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """One call after another; the likeliest answer.
+        """Ask one worker after another, and return the likeliest answer.
 
         Raises:
             ConfigError: no worker of the pool was in the training.
         """
         run_tests = None if self.executed is None else context.run_tests
-        drawing = _CascadeConductor(self, question, context.pool, run_tests)
-        cast = context.restrict_to(*dict.fromkeys((*drawing.workers, *drawing.checkers)))
+        conductor = _CascadeConductor(self, question, context.pool, run_tests)
+        restricted = context.restrict_to(*dict.fromkeys((*conductor.workers, *conductor.checkers)))
         for worker, most in zip(self.selector.workers, self.most_m, strict=True):
-            cast = cast.with_sampling(worker) if most > 1 else cast
+            restricted = restricted.with_sampling(worker) if most > 1 else restricted
         run = await run_conductor(
-            question, drawing, cast, seed, max_steps=1, max_rounds=self.calls + 1
+            question, conductor, restricted, seed, max_steps=1, max_rounds=self.calls + 1
         )
-        return with_final_reply(run, drawing.leading_reply(run.rounds))
+        return with_final_reply(run, conductor.leading_reply(run.rounds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observations:
-    """What a question's rounds have said."""
+    """The answers and checks in a question's rounds."""
 
     draws: AnswerDraws
     replies: tuple[Reply | None, ...]
-    """Of each draw; None: the call failed."""
+    """The reply of each draw; None if the call failed."""
     checked: frozenset[int]
-    """The answers that a checker was asked about."""
+    """The answers that were checked."""
     last_was_draw: bool
-    """The last round was a draw, no check."""
+    """Whether the last round was a draw and not a check."""
 
     def needs_check(self, found: LeadingAnswer) -> bool:
-        """Whether what leads was said in the last round and was never checked."""
+        """Tell whether the leading answer is new in the last round and was never checked."""
         said = int(self.draws.answer_nk[0, -1])
         leads = said >= 0 and said == int(self.draws.answer_nk[0, found.draw_n[0]])
         return leads and self.last_was_draw and said not in self.checked
 
 
 class _CascadeConductor:
-    """The conductor of one question: the next worker, a check, or the answers stand."""
+    """The conductor of one question: it asks the next worker, checks, or accepts the answer."""
 
     def __init__(
         self, cascade: Cascade, question: Question, pool: Pool, run_tests: RunTests | None
@@ -227,7 +226,7 @@ class _CascadeConductor:
         has_tests = run_tests is not None and find_question_tests(question.text) is not None
         self._run_tests = run_tests if has_tests else None
         self._passed: dict[str, bool | None] = {}
-        """By a reply's text, whether it passes the tests that the question shows."""
+        """Whether each reply's text passes the tests that the question shows."""
         self._cascade = cascade
         self._question = question
         selector = cascade.selector
@@ -246,33 +245,33 @@ class _CascadeConductor:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """Those of the pool that may be asked."""
+        """The workers of the pool that may be asked."""
         known = zip(self._cascade.selector.workers, self._most_m, strict=True)
         return tuple(worker for worker, most in known if most)
 
     @property
     def checkers(self) -> tuple[WorkerId, ...]:
-        """Who checks; nobody: there is no checker."""
+        """The worker that checks, if there is one."""
         return () if self._checker is None else (self._checker,)
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The next worker with the question as it stands, a check of its answer, or the end."""
+        """Plan the next worker's answer or a check, or accept the answer."""
         left = self._cascade.calls - len(context.previous)
         await self._try_replies(context.previous)
-        heard = self._observe(context.previous)
+        observed = self._observe(context.previous)
         if not left:
             return AcceptedAnswer()
-        place = self._next_place(heard.draws)
-        if heard.replies:
-            count, next_n = len(heard.replies), np.asarray([place])
-            found = self._belief.lead(heard.draws, count)
-            if not self._belief.goes_on(heard.draws, found, count, next_n)[0]:
+        place = self._next_place(observed.draws)
+        if observed.replies:
+            count, next_n = len(observed.replies), np.asarray([place])
+            found = self._belief.lead(observed.draws, count)
+            if not self._belief.goes_on(observed.draws, found, count, next_n)[0]:
                 return AcceptedAnswer()
             if (
                 left > 1
-                and heard.needs_check(found)
+                and observed.needs_check(found)
                 and (check := self._check_step(context.previous[-1]))
             ):
                 return Plan(Workflow((check,)))
@@ -281,7 +280,7 @@ class _CascadeConductor:
         return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[place]),)))
 
     async def _try_replies(self, rounds: tuple[Round, ...]) -> None:
-        """Run the question's tests on what was answered since they were run last."""
+        """Run the question's tests on the replies that were not tested yet."""
         if self._run_tests is None:
             return
         for planned, step in _planned_and_run_steps(rounds):
@@ -290,12 +289,12 @@ class _CascadeConductor:
                 self._passed[text] = await self._run_tests(self._question.text, text)
 
     def _answer_key(self, reply: Reply) -> str | None:
-        """The answer in a form in which equal answers are equal; where tests run, the program."""
+        """Return the canonical answer, or the program if tests can run."""
         program = None if self._run_tests is None else extract_program(reply.text)
         return program or self._cascade.extract(self._question, reply)
 
     def _next_place(self, draws: AnswerDraws) -> int:
-        """The place of the worker that would be asked next; -1: nobody is left."""
+        """Return the index of the worker to ask next; -1 if none is left."""
         drawn_m = np.bincount(draws.worker_nk[0], minlength=len(self._most_m))
         worth_m = np.asarray(self._cascade.calls_worth_m)
         order = self._belief.order
@@ -304,33 +303,33 @@ class _CascadeConductor:
         )
 
     def _check_step(self, drawn: Round) -> Step | None:
-        """The check of what was drawn; None: nobody checks, least of all what it said itself."""
-        checker, said_it = self._cascade.checker, {step.worker for step in drawn.steps}
-        if checker is None or self._checker is None or self._checker in said_it:
+        """Return the check of the last draw; None without a checker or for its own answer."""
+        checker, authors = self._cascade.checker, {step.worker for step in drawn.steps}
+        if checker is None or self._checker is None or self._checker in authors:
             return None
         return checker.check_step(self._checker)
 
     def leading_reply(self, rounds: Iterable[Round]) -> Reply | None:
-        """The reply whose answer is the likeliest; None if there is no reply."""
-        heard = self._observe(tuple(rounds))
-        if not any(heard.replies):
+        """Return the reply with the likeliest answer, or None."""
+        observed = self._observe(tuple(rounds))
+        if not any(observed.replies):
             return None
-        found = self._belief.lead(heard.draws, len(heard.replies))
-        said = heard.replies[int(found.draw_n[0])]
-        return said or next(reply for reply in heard.replies if reply)
+        found = self._belief.lead(observed.draws, len(observed.replies))
+        said = observed.replies[int(found.draw_n[0])]
+        return said or next(reply for reply in observed.replies if reply)
 
     def _observe(self, rounds: tuple[Round, ...]) -> _Observations:
-        """The answers so far, and what was said of them; a call that failed gave none."""
+        """Collect the answers so far and the checks of them; a failed call has no answer."""
         codes: dict[str, int] = {}
         workers: list[int] = []
         answers: list[int] = []
         replies: list[Reply | None] = []
         evidence: dict[int, float] = {}
-        fresh = False
+        is_draw = False
         for planned, step in _planned_and_run_steps(rounds):
             reply = step.result if isinstance(step.result, Reply) else None
-            fresh = not is_check(planned)
-            if fresh:
+            is_draw = not is_check(planned)
+            if is_draw:
                 text = None if reply is None else self._answer_key(reply)
                 answers.append(-1 if text is None else codes.setdefault(text, len(codes)))
                 passed = None if reply is None else self._passed.get(reply.text)
@@ -352,17 +351,17 @@ class _CascadeConductor:
             evidence_nk=np.asarray([[evidence.get(answer, 0.0) for answer in answers]]),
         )
         return _Observations(
-            draws=draws, replies=tuple(replies), checked=frozenset(evidence), last_was_draw=fresh
+            draws=draws, replies=tuple(replies), checked=frozenset(evidence), last_was_draw=is_draw
         )
 
 
 def _planned_and_run_steps(rounds: Iterable[Round]) -> Iterator[tuple[Step, StepRun]]:
-    """The one step of each round, as planned and as executed."""
+    """Yield the step of each round, as planned and as executed."""
     for round_ in rounds:
         if round_.workflow is not None:
             yield from ((round_.workflow.steps[step.index], step) for step in round_.steps)
 
 
 def with_recorded_answers(cascade: Cascade, record: RecordedOutcomes) -> Cascade:
-    """The same over a recorded pool, whose extracted answers are taken as they were recorded."""
+    """Return the cascade for a recorded pool, using the answers that the record extracted."""
     return replace(cascade, extract=recorded_extractor(record))

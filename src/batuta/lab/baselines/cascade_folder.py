@@ -1,4 +1,4 @@
-"""A cascade's folder: its selector's files, `cascade.json`, and `cascade.safetensors`."""
+"""Saves and opens a cascade's folder: a selector's files, `cascade.json`, `cascade.safetensors`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
-    """Write it there, its selector too; who checks is not written.
+    """Write the cascade and its selector, but not its checker, into the folder.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -50,10 +50,10 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
 
 
 def open_cascade(folder: Path) -> Cascade:
-    """The cascade in that folder, without a checker.
+    """Open the cascade in that folder, without a checker.
 
     Raises:
-        ConfigError: there is none, it cannot be used, or its selector was trained again.
+        ConfigError: there is no cascade, it cannot be used, or its selector was trained again.
     """
     selector, card = open_selector(folder), read_json(folder / CARD_FILE)
     if card.get("selector") != folder_digest(folder):

@@ -1,4 +1,4 @@
-"""The cascade learns from outcomes: whom to ask, what agreement is worth, when to stop.
+"""Fits the cascade to outcomes: the order of workers, the weights of agreement, the stopping rule.
 
 Axes: n questions, m workers, k draws, s samples.
 """
@@ -38,26 +38,26 @@ from batuta.lab.learners.simulated_draws import simulate_draws
 from batuta.lab.learners.value_fit import held_out_values
 
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
-"""Credit for a call of usual cost, among which the pool's own labels choose; the dearest first."""
+"""Prices of a call of usual cost, in credit, to choose from; the highest first."""
 _USUAL_PRICE = 0.002
-"""Where there are too few labels to choose one."""
+"""The price if there are too few labels to choose one."""
 _SPARING = 0.25
-"""Standard errors by which a dearer price may earn less than the best one."""
+"""Standard errors by which a higher price may earn less than the best one."""
 _REPEAT_DISCOUNTS = (0.0, 0.02, 0.1, 1.0)
-"""What a repeated worker counts less: the first asks the best until it has no more to say, the
-last asks everybody once first."""
+"""Discounts for repetition: with the first the best worker is asked again and again, with the last
+all workers are asked once first."""
 _THRIFTS = (0.0, 0.05, 0.2, 1.0)
-"""What a call's worth of money counts against a worker: the last asks the cheapest first."""
+"""Discounts for a call's worth of money: with the last the cheapest worker comes first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
 _MARGINS = (0.0, 0.05, 0.15)
 _CAREFUL = 0.0015
-"""Credit that a wider margin may cost on families never seen."""
+"""The credit that a wider margin may cost on unseen families."""
 _MIN_FAMILIAR_QUESTIONS = 200
-"""Familiar training questions from which they have a belief of their own."""
+"""The fewest familiar training questions for a posterior of their own."""
 _MAX_TRIED_QUESTIONS = 2500
-"""Questions on which orders, prices and forms are tried."""
+"""The most questions on which orders, prices and forms are tried."""
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
@@ -65,7 +65,7 @@ Integers = NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Lesson:
-    """Questions as they looked before they were answered, and how they are held out."""
+    """Training questions with predictions made before any answer, and their held-out halves."""
 
     history: History
     expected_nm: Floats
@@ -76,7 +76,7 @@ class _Lesson:
     collisions: float
 
     def select(self, rows: NDArray[np.intp]) -> _Lesson:
-        """Some of the questions."""
+        """Return the lesson with some of the questions."""
         return replace(
             self,
             history=self.history.select(rows),
@@ -86,7 +86,7 @@ class _Lesson:
         )
 
     def draw(self, order: DrawOrder, cost_m: Floats) -> TrainingDraws:
-        """The draws that the cascade would make if it never stopped."""
+        """Return the draws of a cascade that never stops."""
         return simulate_draws(
             self.history,
             self.expected_nm,
@@ -109,22 +109,22 @@ def fit_cascade(
     checker: Checker | None = None,
     prior: AgreementPrior | None = None,
 ) -> Cascade:
-    """The cascade that this history teaches.
+    """Fit a cascade to the history.
 
     Args:
         history: outcomes on training questions, with the answers of each run.
-        recipe: how its selector is trained; its price of a dollar is the cascade's too.
-        seed: of the folds.
-        price: credit that a call of usual cost is worth; None: chosen on the history's own labels,
-            or nothing beside the recipe's price of a dollar.
-        calls: answers to a question at most; None: six, or one of each of up to ten workers.
-        selector: one that was fitted on this very history; None: it is fitted here.
-        checker: who checks; nothing of it is learned here.
-        prior: what agreement is worth elsewhere; None: the shipped one.
+        recipe: the selector's settings; its price of a dollar is the cascade's too.
+        seed: the seed of the folds.
+        price: the price of a call of usual cost, in credit; None chooses it on the history's
+            labels, or 0 if the recipe prices dollars.
+        calls: the most answers to a question; None for `most_calls`.
+        selector: a selector fitted to this very history; None to fit one.
+        checker: the checker, which is not fitted here.
+        prior: the prior weights of agreement; None for the shipped ones.
 
     Raises:
-        SourceError: the history has no answers, too few questions, or not the costs that a price
-            of a dollar needs.
+        SourceError: the history has no answers, too few questions, or lacks costs that a price of
+            dollars needs.
     """
     history, recipe = history.drop_unscored(), recipe or SelectorRecipe()
     if history.samples is None:
@@ -136,16 +136,16 @@ def fit_cascade(
     calls = most_calls(len(history.workers)) if calls is None else calls
     familiar, strange = _make_lessons(history, selector, seed, calls)
     usd_m = mean_usd_m(history, needed=recipe.dollar > 0)
-    by_family, by_lot = (_try_orders(one, prior, seed) for one in (strange, familiar))
+    by_family, by_random = (_try_orders(one, prior, seed) for one in (strange, familiar))
     if price is None:
-        price = 0.0 if recipe.dollar else _choose_price(by_lot or by_family)
+        price = 0.0 if recipe.dollar else _choose_price(by_random or by_family)
     cost_m = price * strange.calls_worth_m
     if recipe.dollar and usd_m is not None:
         cost_m = cost_m + recipe.dollar * usd_m
     unknown = _fit_posterior(strange, cost_m, by_family, (_FIRM,), is_familiar=False)
     known = unknown
     if familiar is not None:
-        known = _fit_posterior(familiar, cost_m, by_lot, (_NAMED,), is_familiar=True)
+        known = _fit_posterior(familiar, cost_m, by_random, (_NAMED,), is_familiar=True)
     most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
     return Cascade(
         selector=selector,
@@ -163,10 +163,10 @@ def fit_cascade(
 
 
 def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
-    """What a call of each worker costs in dollars, the mean; None: of some nothing is known.
+    """Return the mean dollars of a call of each worker; None if a worker's are unknown.
 
     Raises:
-        SourceError: it is needed and unknown.
+        SourceError: they are needed and unknown.
     """
     known_qm = ~np.isnan(history.usd_qm)
     unknown = np.flatnonzero(~known_qm.any(axis=0))
@@ -181,7 +181,7 @@ def mean_usd_m(history: History, *, needed: bool = False) -> Floats | None:
 
 
 def _calls_worth_m(history: History) -> Floats:
-    """What each worker's call costs, in calls of usual cost; 1 where dollars are unknown."""
+    """Return the cost of each worker's call in calls of usual cost; 1 if dollars are unknown."""
     usd_m = mean_usd_m(history)
     if usd_m is None or not usd_m.any():
         return np.ones(len(history.workers))
@@ -191,7 +191,7 @@ def _calls_worth_m(history: History) -> Floats:
 def _make_lessons(
     history: History, selector: Selector, seed: int, calls: int
 ) -> tuple[_Lesson | None, _Lesson]:
-    """Questions that are close to others, if there are enough, and families never seen."""
+    """Return lessons of questions close to others, if there are enough, and of new families."""
     rng = np.random.Generator(np.random.PCG64(seed))
     values, samples = selector.values, history.samples
     assert samples is not None  # noqa: S101 - fit_cascade refused it
@@ -222,7 +222,7 @@ def _list_orders(lesson: _Lesson) -> list[DrawOrder]:
 
 
 def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tuple[_Attempt, ...]:
-    """Every order of draws, on at most so many questions as are worth trying on."""
+    """Try every order of draws, on a bounded number of questions."""
     if lesson is None:
         return ()
     part = _sample_questions(lesson, seed)
@@ -230,7 +230,7 @@ def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tup
 
 
 def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
-    """At most so many questions as are worth trying on."""
+    """Sample the questions on which orders are tried."""
     count = len(lesson.half_n)
     if count <= _MAX_TRIED_QUESTIONS:
         return lesson
@@ -240,7 +240,7 @@ def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Attempt:
-    """A way of drawing and of weighing, as it did on questions that were held out."""
+    """A way of drawing and weighting answers, with its probabilities on held-out questions."""
 
     lesson: _Lesson
     drawn: TrainingDraws
@@ -249,7 +249,7 @@ class _Attempt:
     sure_by_count: tuple[Floats, ...]
 
     def priced(self, cost_m: Floats, margin: float = 0.0) -> tuple[Floats, HeldOutCredit]:
-        """The stopping rule at these costs, and what it earns."""
+        """Return the stopping rule at these costs, and its held-out credit."""
         draws = replace(self.drawn.draws, cost_m=cost_m)
         drawn = TrainingDraws(draws, self.drawn.credit_nk, self.drawn.order)
         form = replace(self.form, margin=margin)
@@ -270,7 +270,7 @@ def _make_attempt(
 
 
 def _choose_price(attempts: Sequence[_Attempt]) -> float:
-    """The dearest price that earns about as much as the best one on held-out questions."""
+    """Return the highest price that earns about as much as the best one on held-out questions."""
     worth_m = attempts[0].lesson.calls_worth_m
     if len(attempts[0].lesson.half_n) < _MIN_FAMILIAR_QUESTIONS:
         return _USUAL_PRICE
@@ -297,10 +297,10 @@ def _fit_posterior(
     *,
     is_familiar: bool,
 ) -> AnswerPosterior:
-    """The belief of the order, the form and the margin that earn most on held-out questions.
+    """Fit the posterior with the order, form and margin that earn most on held-out questions.
 
-    For questions unlike those trained on, of margins that earn about the same the widest, so that
-    the best worker is overruled only for good reason.
+    For unfamiliar questions the widest of about equally good margins is chosen, so that the best
+    worker is overruled only for good reason.
     """
     first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior
@@ -309,17 +309,17 @@ def _fit_posterior(
         (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
     ]
     most = max(value for value, _, _ in tried)
-    good = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
-    _, way, margin = max(good, key=lambda found: (0 if is_familiar else found[2], found[0]))
+    candidates = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
+    _, way, margin = max(candidates, key=lambda found: (0 if is_familiar else found[2], found[0]))
     whole = way if way.lesson is lesson else _make_attempt(lesson, order, way.form, prior)
     onward_kg, found = whole.priced(cost_m, margin)
-    alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
-    best = whole.lesson.draw(alone, cost_m)
+    best_only = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
+    best = whole.lesson.draw(best_only, cost_m)
     earned_n = found.earned_n - best.credit_nk[:, 0]
-    ahead_n = earned_n - found.spent_n + best.draw_costs_nk()[:, 0]
-    doubtful = not is_familiar and not wins_on_families(earned_n, whole.lesson.family_n)
-    if doubtful or ahead_n.mean() <= -ahead_n.std() / np.sqrt(len(ahead_n)):
-        order, onward_kg = alone, np.zeros_like(onward_kg)  # the best worker alone
+    lead_n = earned_n - found.spent_n + best.draw_costs_nk()[:, 0]
+    is_doubtful = not is_familiar and not wins_on_families(earned_n, whole.lesson.family_n)
+    if is_doubtful or lead_n.mean() <= -lead_n.std() / np.sqrt(len(lead_n)):
+        order, onward_kg = best_only, np.zeros_like(onward_kg)  # the best worker alone
     return AnswerPosterior(
         weights_kf=whole.drawn.fit_weights(way.form, prior),
         onward_kg=onward_kg,

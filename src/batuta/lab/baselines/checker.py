@@ -1,7 +1,7 @@
 """A checker: a worker that reads an answer and says whether it is right.
 
-What it says is evidence, not a verdict: it moves the probability that the answer is right by how
-often such a worker is believed to pass a right answer and to notice a wrong one (Bayes' rule).
+What it says is evidence: it updates the probability that the answer is right by the rates at which
+the checker passes right answers and catches wrong ones (Bayes' rule).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from batuta.lab.baselines.self_reflection import FEEDBACK, says_solution_is_righ
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Who checks, and how much is believed of it."""
+    """The worker that checks, and its rates."""
 
     worker: WorkerId | None = None
-    """None: the one whose description praises it most for checking."""
+    """None for the worker whose description recommends it most for checking."""
     pass_rate: float = 0.9
-    """How likely it is to call a right answer right."""
+    """The probability that it calls a right answer right."""
     catch_rate: float = 0.7
-    """How likely it is to call a wrong answer wrong."""
+    """The probability that it calls a wrong answer wrong."""
 
     def __post_init__(self) -> None:
         if not 0 < 1 - self.catch_rate < self.pass_rate < 1:
@@ -35,42 +35,42 @@ class Checker:
             )
 
     def pick_worker(self, pool: Pool) -> WorkerId | None:
-        """Who of the pool checks; None: the one that was named is not there."""
+        """Return the pool's worker that checks; None if the named one is missing."""
         if self.worker is None:
             return best_worker_for_role(pool, CHECKING)
         return self.worker if self.worker in pool else None
 
     def check_step(self, worker: WorkerId) -> Step:
-        """The check of what the last round answered."""
+        """Return the step that checks the last round's answer."""
         return Step(subtask=FEEDBACK, worker=worker, previous=True)
 
     def evidence(self, reply: Reply) -> float:
-        """What the reply adds to the log-odds that the answer is right."""
+        """Return what the reply adds to the log-odds that the answer is right."""
         return self.verdict_evidence(passed=says_solution_is_right(reply))
 
     def verdict_evidence(self, *, passed: bool) -> float:
-        """What a verdict adds to the log-odds that the answer is right."""
+        """Return what a verdict adds to the log-odds that the answer is right."""
         if passed:
             return math.log(self.pass_rate / (1 - self.catch_rate))
         return math.log((1 - self.pass_rate) / self.catch_rate)
 
 
 EXECUTED_TESTS = Checker(pass_rate=0.98, catch_rate=0.6)
-"""What is believed of the tests that a question shows, before any were run: what is right passes
-them, and they notice more than half of what is wrong."""
+"""The prior rates of the tests that a question shows: right answers pass them, and they catch more
+than half of the wrong ones."""
 
 _BELIEVED_CHECKS = 4.0
-"""Checks of right answers, and of wrong ones, that the rates believed of a checker count as."""
+"""The weight of a checker's prior rates, in checks of right and of wrong answers each."""
 _LEAST_INFORMATION = 0.15
-"""How far the two rates together must be above 1 for a checker to be worth its call."""
+"""How far the sum of both rates must exceed 1 for a checker to be worth its call."""
 
 
 def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
-    """The same checker with the rates that its verdicts showed; None: they say nothing.
+    """Return the checker with the rates that its verdicts show; None if they are uninformative.
 
     Args:
-        checker: who checks, with the rates that are believed of it beforehand.
-        verdicts: of each check, whether the answer was right, and whether it was called right.
+        checker: the checker with its prior rates.
+        verdicts: for each check, whether the answer was right, and whether it was called right.
     """
     passed = [called for right, called in verdicts if right]
     caught = [not called for right, called in verdicts if not right]
@@ -86,5 +86,5 @@ def _shrunk_share(found: Sequence[bool], believed: float) -> float:
 
 
 def is_check(step: Step) -> bool:
-    """Whether the step is a checker's."""
+    """Tell whether the step is a check."""
     return step.previous and step.subtask == FEEDBACK

@@ -1,22 +1,23 @@
-"""Mixture-of-Agents: layers of proposers, each reading all answers of the layer before it.
+"""Mixture-of-Agents: layers of proposers, each of which reads all answers of the layer before.
 
 Wang et al., "Mixture-of-Agents Enhances Large Language Model Capabilities" (arXiv 2406.04692),
 sections 2.2 and 3.1: L layers, P proposers in each but the last, one aggregator in the last, so
 P(L - 1) + 1 calls. The paper's setting is L = 3, P = 6, which is 13 calls; `layers=2, proposers=7`
 is the form of 8 calls that the Conductor paper (arXiv 2512.04388) compares with.
 
-As published: whoever reads answers has the paper's aggregate-and-synthesise prompt (table 1) for a
-system prompt, and the proposers, who are all but the aggregator, answer at temperature 0.7.
+As published, every worker that reads answers gets the paper's aggregate-and-synthesise prompt
+(table 1) as its system prompt, and all but the aggregator answer at temperature 0.7.
 
 Deviations
-- The answers that are read stand between tags in the user's message, in their order, beside the
-  question and a subtask of our own wording; in the paper they are a numbered list in the system
-  prompt.
-- The system prompt is put before the request as it leaves: a trace shows the request without it.
-- A worker has one temperature in a run: an aggregator that proposes too has 0.7 in both.
-- The proposers are the pool's best P workers; a smaller pool takes turns. The aggregator is the
-  worker that is praised most for comparing and for long context; the paper chose it by trial.
-- That the Conductor paper's 8 calls are 7 proposers and an aggregator is inferred from its pool.
+- The answers are in the user's message, between tags and in order, with the question and a subtask
+of
+  our wording; in the paper they are a numbered list in the system prompt.
+- The system prompt is added when the request is sent, so a trace shows the request without it.
+- A worker has one temperature in a run, so an aggregator that also proposes has 0.7 in both.
+- The proposers are the pool's best P workers, repeated in a smaller pool. The aggregator is the
+worker
+  whose description recommends it most for comparing and long context; the paper chose it by trial.
+- We infer from the Conductor paper's pool that its 8 calls are 7 proposers and an aggregator.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ AGGREGATE_AND_SYNTHESIZE = (
     "instruction. Ensure your response is well-structured, coherent, and adheres to the highest "
     "standards of accuracy and reliability."
 )
-"""Table 1 of the paper, without the list of responses that follows it there."""
+"""Table 1 of the paper, without the list of responses that follows there."""
 SYNTHESIZE = (
     "Compare the solutions critically, for some may be biased or wrong, combine what is right in "
     "them, and solve the question step by step to one accurate final answer."
@@ -65,12 +66,12 @@ SYNTHESIZE = (
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfAgents:
-    """The layers as a workflow."""
+    """The conductor that writes the layers as a workflow."""
 
     layers: int = 3
-    """L, the aggregator's included."""
+    """The number L of layers, the aggregator's included."""
     proposers: int = 6
-    """P."""
+    """The number P of proposers per layer."""
 
     def __post_init__(self) -> None:
         if self.layers < 2 or self.proposers < 1:  # noqa: PLR2004 - a proposing and a last one
@@ -83,13 +84,13 @@ class MixtureOfAgents:
 
     @property
     def calls(self) -> int:
-        """P(L - 1) + 1."""
+        """The number of calls, P(L - 1) + 1."""
         return self.proposers * (self.layers - 1) + 1
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The same workflow for every question; in a later round, the answer stands."""
+        """Plan the layers, the same for every question; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         if self.calls > context.max_steps:
@@ -98,7 +99,7 @@ class MixtureOfAgents:
         return Plan(self.layered_workflow(context.pool))
 
     def layered_workflow(self, pool: Pool) -> Workflow:
-        """The layers over that pool."""
+        """Return the layers over that pool."""
         ranked = [worker.id for worker in pool.ranked()]
         team = [ranked[index % len(ranked)] for index in range(self.proposers)]
         steps = [Step(subtask="", worker=worker) for worker in team]
@@ -113,26 +114,26 @@ class MixtureOfAgents:
         return Workflow((*steps, last))
 
     def _previous_layer(self, index: int) -> tuple[int, ...]:
-        """The steps of the layer that ends before `index`."""
+        """Return the steps of the layer that ends before `index`."""
         return tuple(range(index - self.proposers, index))
 
 
 @dataclass(frozen=True, slots=True)
 class _SynthesisClient:
-    """A worker that has the published system prompt wherever it reads other answers."""
+    """Adds the published system prompt to requests that show other answers."""
 
     client: Client
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         if any(SYNTHESIZE in message.text for message in request.messages):
-            told = system_message(AGGREGATE_AND_SYNTHESIZE)
-            request = replace(request, messages=(told, *request.messages))
+            instruction = system_message(AGGREGATE_AND_SYNTHESIZE)
+            request = replace(request, messages=(instruction, *request.messages))
         return await self.client.complete(request, listener)
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureSolver:
-    """The layers, with the published system prompt and temperature."""
+    """The layers with the published system prompt and temperature."""
 
     agents: MixtureOfAgents = MixtureOfAgents()
 
@@ -143,11 +144,11 @@ class MixtureSolver:
 
     @property
     def calls(self) -> int:
-        """P(L - 1) + 1."""
+        """The number of calls, P(L - 1) + 1."""
         return self.agents.calls
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """The run; its answer is the aggregator's."""
+        """Run the layers; the aggregator's reply is the answer."""
         flow = self.agents.layered_workflow(context.pool)
         for worker in {step.worker for step in flow.steps[:-1]}:
             context = context.with_sampling(worker)

@@ -1,4 +1,4 @@
-"""Several answers to the bare question at the same time, as a workflow."""
+"""A workflow of several independent answers to the bare question."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from batuta.engine.solver import SolverContext, run_conductor
 
 
 def build_parallel_workflow(workers: Sequence[WorkerId]) -> Workflow:
-    """Each answers the question as it stands; the engine gives every step a seed of its own."""
+    """Return a workflow in which each worker answers the question; the engine seeds every step."""
     return Workflow(tuple(Step(subtask="", worker=worker) for worker in workers))
 
 
 async def ask_workers_in_parallel(
     name: str, question: Question, context: SolverContext, seed: int, *, workers: Sequence[WorkerId]
 ) -> Run:
-    """The run of a workflow in which each of these workers is asked as often as it is named.
+    """Run a workflow that asks each of these workers as often as it is named.
 
     Args:
-        name: of the method.
-        question: what is asked.
-        context: who can be called.
-        seed: of the run.
-        workers: who is asked.
+        name: the name of the method.
+        question: the question.
+        context: the pool and its clients.
+        seed: the seed of the run.
+        workers: the workers to ask, repeated for several samples.
     """
     flow = build_parallel_workflow(workers)
 
-    async def asked() -> Run:
+    async def run_workflow() -> Run:
         return await run_conductor(
             question,
             FixedConductor(name, lambda _: flow),
@@ -38,5 +38,5 @@ async def ask_workers_in_parallel(
         )
 
     if context.answer_cache is None:
-        return await asked()
-    return await context.answer_cache.get_or_run((question.text, seed, *workers), asked)
+        return await run_workflow()
+    return await context.answer_cache.get_or_run((question.text, seed, *workers), run_workflow)

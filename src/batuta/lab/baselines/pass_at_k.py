@@ -1,8 +1,8 @@
-"""A reference line, no method: what there is to be won by choosing well.
+"""A reference line, not a method: what choosing well among samples could gain.
 
 `PassAtK`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
 Language Models Trained on Code", arXiv 2107.03374, section 2.1, with n = k, where the unbiased
-estimator is the plain one). Whoever runs them judges all replies; the run's own answer is the last.
+estimator is the plain one). Its runner grades all replies; the run's own answer is the last one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from batuta.lab.baselines.parallel_answers import build_parallel_workflow
 
 @dataclass(frozen=True, slots=True)
 class PassAtK:
-    """k samples of the pool's best worker."""
+    """Asks the pool's best worker k times."""
 
     calls: int = 5
-    """k."""
+    """The number k of samples."""
 
     def __post_init__(self) -> None:
         if self.calls < 1:
@@ -32,7 +32,7 @@ class PassAtK:
         return f"pass@{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Its calls are made at the same time."""
+        """Make the calls concurrently."""
         who = context.pool.ranked()[0].id
         alone = context.restrict_to(who).with_sampling(who)
         conductor = FixedConductor(self.name, lambda _: build_parallel_workflow([who] * self.calls))

@@ -2,12 +2,12 @@
 
 The kind of graph that LangChain's and LangGraph's tutorials build; the roles after Wang et al.,
 "Plan-and-Solve Prompting" (arXiv 2305.04091), and Madaan et al., "Self-Refine" (arXiv 2303.17651).
-Nothing is learned and nothing depends on the question.
+Nothing is fitted, and nothing depends on the question.
 
-Roles are given as an engineer would who knows the pool by its descriptions and by the accuracy that
-was measured: planning to the worker that is praised most for planning; solving and answering to the
-best single worker; verifying to the one among the others that is praised most for checking, and
-repairing to the same, who knows what it found.
+Roles are assigned as by an engineer who knows the workers' descriptions and measured accuracy:
+planning to the worker whose description recommends it most for that; solving and answering to the
+best single worker; verifying and repairing to the one of the others that is recommended most for
+checking.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CALLS = 5
 
 
 def fixed_pipeline() -> FixedConductor:
-    """The five roles in a row."""
+    """Return the conductor of the five roles in sequence."""
     return FixedConductor("pipeline", _pipeline_workflow)
 
 

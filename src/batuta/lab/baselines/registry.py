@@ -1,6 +1,6 @@
-"""The table of baselines: `batuta eval` measures its rows, `batuta serve` serves each.
+"""The table of baselines, which `batuta eval` measures and `batuta serve` serves.
 
-A new baseline is one row here and a module that builds it or fits it.
+A new baseline is one row here, and a module that builds or fits it.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from batuta.lab.learners.random_workflows import RandomConductor
 
 
 class FitRouter(Protocol):
-    """Learns from outcomes whom to ask, before anything is answered."""
+    """Fits a conductor, which chooses workers before anything is answered, to outcomes."""
 
     def __call__(
         self, history: History, *, seed: int = 0, features: Features | None = None
     ) -> Conductor:
-        """The conductor; raises ConfigError or SourceError if the history cannot be used."""
+        """Return the conductor; raises ConfigError or SourceError if the history cannot be used."""
         ...
 
 
 class FitAnswerChooser(Protocol):
-    """Learns from outcomes which of several answers to choose."""
+    """Fits a solver that chooses among several answers to outcomes."""
 
     def __call__(
         self, history: History, *, seed: int = 0, features: Features | None = None
     ) -> Solver:
-        """The solver; raises ConfigError if the history cannot be used."""
+        """Return the solver; raises ConfigError if the history cannot be used."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A row: a published method, and how it comes to be."""
+    """A row of the table: a published method, and how it is made."""
 
     name: str
     build: Callable[[int], Solver] | None = None
-    """Makes it without outcomes, of the number in its name."""
+    """Builds it without outcomes, from the number in its name."""
     fit_router: FitRouter | None = None
     """Fits it, if it chooses a worker or a workflow for the question."""
     fit_chooser: FitAnswerChooser | None = None
     """Fits it, if it chooses among answers."""
     number: int = 0
-    """What its name ends with unless something else is asked for; 0: it takes no number."""
+    """The usual number at the end of its name; 0 if it takes none."""
     reads_replies: bool = False
-    """Whether its workers read other workers' replies, which a record of answers cannot know."""
+    """Whether its workers read other workers' replies, which a record of answers does not have."""
     embeds_replies: bool = False
-    """Whether it compares whole replies, where a record has mere answers."""
+    """Whether it compares whole replies, where a record has only answers."""
 
     @property
     def default_name(self) -> str:
@@ -99,7 +99,7 @@ def _fit_masrouter(
 
 
 def _require_torch(name: str) -> None:
-    """Raise ConfigError if torch is missing, with the command that installs it."""
+    """Raise ConfigError with the command that installs torch, if it is missing."""
     if find_spec("torch") is None:
         raise ConfigError(f"{name} is fitted with torch: install it ({install_hint('train')})")
 
@@ -146,5 +146,5 @@ BASELINES: tuple[Baseline, ...] = (
         embeds_replies=True,
     ),
 )
-"""In the order in which they are listed; the cascade, which may also be opened from a folder, is
-served and measured beside them."""
+"""The baselines in the order of listings; the cascade, which may be opened from a folder, is added
+to them."""

@@ -1,7 +1,7 @@
-"""Who suits a role, by the one line that describes each worker.
+"""Chooses the worker for a role by the workers' descriptions.
 
-What an engineer would do who sets up a pipeline over a pool by hand: read the descriptions, give
-each role to the worker that is praised most for it, and break ties by strength.
+It does what an engineer would do who sets up a pipeline by hand: it reads the descriptions, gives
+each role to the worker that is recommended most for it, and breaks ties by strength.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _PRAISE_LEVELS = (
     (re.compile(r"\b(?:weak|poor|bad|little|cannot)\b", re.IGNORECASE), -1),
 )
 _UNRATED_LEVEL = 2
-"""For a role that is named without a word of praise or blame."""
+"""The level of a role that is mentioned without praise or blame."""
 _CLAUSE = re.compile(r"[;.]")
 
 
 def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None) -> WorkerId:
-    """The worker whose description praises it most for the role.
+    """Return the worker whose description recommends it most for the role.
 
     Args:
-        pool: who there is.
+        pool: the workers.
         role: a pattern of words that name the role.
-        exclude: who shall not have it, unless there is nobody else.
+        exclude: the worker that gets the role only if there is no other.
     """
     named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
     others = [worker for worker in pool.ranked() if worker.id != exclude]
@@ -40,7 +40,7 @@ def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None)
 
 
 def _role_score(worker: Worker, named: re.Pattern[str]) -> int:
-    """All that is said of the worker in that role; 0 for nothing."""
+    """Return the sum of the levels of all mentions of that role; 0 if there is none."""
     clauses = (c for c in _CLAUSE.split(worker.description) if named.search(c))
     return sum(_praise_level(clause) for clause in clauses)
 

@@ -1,15 +1,16 @@
-"""Self-consistency@k: k samples of the best worker, the majority of their answers.
+"""Self-consistency@k: k samples of the best worker, of which the majority's answer is taken.
 
 Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models"
 (arXiv 2203.11171), section 2: sample k reasoning paths, marginalise them out by a majority vote.
 
 Deviations
-- The worker gets the bare question, without chain-of-thought examples; it reasons as it does alone.
-- The vote is unweighted (the paper finds weights by probability no better, table 1); a tie goes to
-  the answer that came first.
+- The worker gets the bare question, without chain-of-thought examples.
+- The vote is unweighted (the paper finds weights by probability no better, table 1); the first
+answer
+  wins a tie.
 - The temperature is 0.7 for every worker; the paper takes 0.5 or 0.7 by model.
 
-The vote is taken from the replies and costs no call.
+The vote costs no call.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from batuta.lab.baselines.parallel_answers import build_parallel_workflow
 
 @dataclass(frozen=True, slots=True)
 class SelfConsistency:
-    """k samples of the pool's best worker, and a vote."""
+    """Asks the pool's best worker k times, and votes."""
 
     calls: int = 5
-    """k."""
+    """The number k of samples."""
 
     def __post_init__(self) -> None:
         if self.calls < 1:
@@ -40,7 +41,7 @@ class SelfConsistency:
         return f"self-consistency@{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """The answer of most of k calls made at the same time."""
+        """Make k calls concurrently, and return the most common answer."""
         who = context.pool.ranked()[0].id
         flow = build_parallel_workflow([who] * self.calls)
         conductor = FixedConductor(self.name, lambda _: flow)

@@ -1,17 +1,18 @@
-"""Self-reflection: one worker drafts, criticises its draft, revises it, and so on.
+"""Self-reflection: one worker drafts, criticises and revises its own solution.
 
 Madaan et al., "Self-Refine: Iterative Refinement with Self-Feedback" (arXiv 2303.17651), algorithm
 1, in the form of the Conductor paper's baseline (arXiv 2512.04388): at most five turns of the same
-worker at temperature 0.7, ended as soon as the feedback finds nothing wrong.
+worker at temperature 0.7, which end as soon as the feedback finds nothing wrong.
 
 Deviations
-- A turn is a call: draft, feedback, revision, feedback, revision. A revision sees the solution
-  before it and its feedback, not the whole history.
-- The prompts are zero-shot. Each feedback opens with a verdict in words; where none can be read,
-  the revision goes on.
-- The engine reminds the last step of every round that its reply is the final answer, the feedback
-  too; the answer that is returned is nevertheless the last draft or revision, never the feedback.
-- No tests are run; for code that would be Reflexion (arXiv 2303.11366).
+- A turn is a call: draft, feedback, revision, feedback, revision. A revision sees only the last
+  solution and its feedback, not the whole history.
+- The prompts are zero-shot. Each feedback opens with a verdict in words; without a readable one the
+  revision continues.
+- The engine tells the last step of every round, even the feedback, that its reply is the final
+answer;
+  the answer returned is still the last draft or revision, never the feedback.
+- No tests are executed, as Reflexion (arXiv 2303.11366) does for code.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _SAYS_RIGHT = re.compile(
     r"(?=[*_ ]*(?:$|[\n.,;:!)–—-]|because\b|since\b|as\b|and\b))",
     re.IGNORECASE,
 )
-"""A verdict that opens the feedback and says right; "Correct step 2" is none."""
+"""Matches a verdict at the beginning of the feedback; "Correct step 2" is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ReflectionConductor:
-    """Writes the turns of the pool's best worker, two a round, until the feedback is content."""
+    """Writes the best worker's turns, two per round, until the feedback finds nothing wrong."""
 
     name: str
     turns: int
@@ -60,7 +61,7 @@ class _ReflectionConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """A solution and its feedback; the last turn is a solution alone."""
+        """Plan a solution and its feedback; the last turn is a solution alone."""
         left = self.turns - sum(len(round_.steps) for round_ in context.previous)
         if not left or (context.previous and _is_finished(context)):
             return AcceptedAnswer()
@@ -84,7 +85,7 @@ def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
 
 
 def _is_finished(context: PlanningContext) -> bool:
-    """Whether nothing is left to revise: the feedback says so, or a call failed."""
+    """Tell whether to stop, because the feedback finds nothing wrong or a call failed."""
     solution, feedback = (context.previous[-1].step(index) for index in (0, 1))
     if not (solution and isinstance(solution.result, Reply)):
         return True
@@ -96,16 +97,16 @@ def _is_finished(context: PlanningContext) -> bool:
 
 
 def says_solution_is_right(feedback: Reply) -> bool:
-    """Whether the feedback opens by saying that the solution is right."""
+    """Tell whether the feedback opens by saying that the solution is right."""
     return _SAYS_RIGHT.match(feedback.text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SelfReflection:
-    """The pool's best worker, and itself again."""
+    """Lets the pool's best worker criticise and revise its own solution."""
 
     calls: int = 5
-    """Turns at most."""
+    """The most turns."""
 
     @property
     def name(self) -> str:
@@ -113,7 +114,7 @@ class SelfReflection:
         return f"self-reflection/{self.calls}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """One turn after another; the last solution."""
+        """Run the turns, and return the last solution."""
         who = context.pool.ranked()[0].id
         alone = context.restrict_to(who).with_sampling(who)
         rounds = self.calls // 2 + 1

@@ -1,7 +1,7 @@
-"""The baselines as a server's methods: plugins of the kinds `baseline` and `learned-baseline`.
+"""The baselines as methods of a server: plugins of the kinds `baseline` and `learned-baseline`.
 
-They are the rows of `registry`, under the names of `batuta eval`. Those that learn do so from a
-history of outcomes, when they are first asked.
+They are the rows of `registry`, under the names of `batuta eval`. Those that learn are fitted to a
+history of outcomes at the first question.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from batuta.lab.learners.history import History, read_history
 
 CASCADE = "cascade"
 _MIN_WORKERS = 3
-"""Workers that Smoothie compares; for fewer there is little to route between either."""
+"""The fewest workers, as Smoothie needs three and routing between two gains little."""
 
 _Method = TypeVar("_Method")
 
@@ -47,20 +47,20 @@ _Method = TypeVar("_Method")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBaselines:
-    """Baselines that learn from outcomes of a pool's workers, and the cascade of a folder.
+    """Baselines fitted to outcomes of a pool's workers, and the cascade of a folder.
 
     Raises:
-        ConfigError: the history knows fewer than three of the pool's workers, the cascade none,
-            or the checker is none of them, or there is no cascade for it.
+        ConfigError: the history has fewer than three of the pool's workers, the cascade has none,
+            the checker is not in the pool, or there is no cascade for it.
     """
 
     pool: Pool
     history: History | None = None
-    """Outcomes of the workers; None: what learns is not served."""
+    """Outcomes of the workers; None if no method that learns is served."""
     cascade: Cascade | None = None
-    """One that has learned; None: it learns from the history."""
+    """A fitted cascade; None to fit one to the history."""
     checker: str | None = None
-    """The worker that checks the cascade's answers; None: nobody does."""
+    """The worker that checks the cascade's answers; None for no checks."""
 
     def __post_init__(self) -> None:
         self._find_checker()
@@ -89,16 +89,16 @@ class ServedBaselines:
         return tuple(self._find_names())
 
     def open(self, name: str) -> Solver:
-        """Open a method; it is fitted when it first answers."""
+        """Open a method, which is fitted when it first answers."""
         checker = self._find_checker()
         if name == CASCADE and self.cascade is not None:
             return replace(self.cascade, checker=checker)
         assert self.history is not None  # noqa: S101 - else the name is not among `names`
         known = [worker for worker in self.history.workers if worker in self.pool]
-        mine = self.history.select(workers=known)
+        own_history = self.history.select(workers=known)
         if name == CASCADE:
-            return _lazy_cascade(mine, checker)
-        return _learning_solver(next(row for row in BASELINES if row.name == name), mine)
+            return _lazy_cascade(own_history, checker)
+        return _learning_solver(next(row for row in BASELINES if row.name == name), own_history)
 
     def _find_names(self) -> Iterator[str]:
         if self.history is not None:
@@ -119,13 +119,13 @@ class ServedBaselines:
 def open_learned(
     pool: Pool, history: Path | None, cascade: Path | None, checker: str | None
 ) -> ServedBaselines:
-    """Open what outcomes teach about the pool's workers.
+    """Open the methods that outcomes of the pool's workers allow.
 
     Args:
         pool: the workers.
-        history: a file of outcomes; None: there is none.
-        cascade: the folder of a cascade that has learned; None: there is none.
-        checker: the worker that checks the cascade's answers; None: nobody does.
+        history: a file of outcomes, if there is one.
+        cascade: the folder of a fitted cascade, if there is one.
+        checker: the worker that checks the cascade's answers; None for no checks.
 
     Raises:
         BatutaError: a file cannot be read or does not fit the pool.
@@ -139,7 +139,7 @@ def open_learned(
 
 
 def open_baseline(name: str) -> Solver:
-    """Open a baseline that learns nothing, by its name with its usual number."""
+    """Open a baseline that needs no fitting, by its name with its usual number."""
     row = next(row for row in BASELINES if row.default_name == name)
     assert row.build is not None  # noqa: S101 - the entry points name those that are built
     return row.build(row.number)
@@ -155,14 +155,14 @@ def _learning_solver(baseline: Baseline, history: History) -> Solver:
 
 
 def _lazy_cascade(history: History, checker: Checker | None) -> Solver:
-    """The cascade, fitted when it is first asked."""
+    """Return the cascade, which is fitted when it first answers."""
     fit = partial(fit_cascade, history, checker=checker)
     return LazySolver(CASCADE, fit, most_calls(len(history.workers)))
 
 
 @final
 class LazyMethod(Generic[_Method]):
-    """A method that is fitted once, in a thread, when it is first wanted."""
+    """A method that is fitted once, in a thread, at the first use."""
 
     def __init__(self, fit: Callable[[], _Method]) -> None:
         self._fit = fit
@@ -170,10 +170,10 @@ class LazyMethod(Generic[_Method]):
         self._fitted: _Method | None = None
 
     async def get(self) -> _Method:
-        """The method.
+        """Return the fitted method.
 
         Raises:
-            BatutaError: it could not be fitted; the next call tries again.
+            BatutaError: fitting failed; the next call tries again.
         """
         async with self._lock:
             if self._fitted is None:
@@ -182,7 +182,7 @@ class LazyMethod(Generic[_Method]):
         return self._fitted
 
     def _run_fit(self) -> None:
-        """Keeps what was fitted even if whoever wanted it has gone."""
+        """Fit and store the method, even if the caller was cancelled."""
         self._fitted = self._fit()
 
 
@@ -197,7 +197,7 @@ class LazyConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The router's decision; why it could not be fitted is the reason of a malformed one."""
+        """Return the router's decision, or a malformed one that says why it cannot be fitted."""
         try:
             router = await self._lazy.get()
         except BatutaError as error:
@@ -215,5 +215,5 @@ class LazySolver:
         self._lazy = LazyMethod(fit)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """The solver's run."""
+        """Return the solver's run."""
         return await (await self._lazy.get()).answer(question, context, seed)

@@ -1,8 +1,8 @@
-"""One worker answers alone, with the question as it stands.
+"""One worker alone, which is asked the question as it stands.
 
-`Single(worker_id)` is that worker; `SingleWorker()` the best of the pool by `Worker.strength`,
-which evaluation replaces with the accuracy measured on calibration questions. Nobody stands in for
-a worker that fails, so what is measured is that worker and no other.
+`SingleWorker(worker_id)` is that worker; `SingleWorker()` is the best of the pool by
+`Worker.strength`, which evaluations replace with the accuracy on calibration questions. A worker
+that fails is not replaced, so no other worker is measured.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from batuta.engine.solver import SolverContext, run_conductor
 
 @dataclass(frozen=True, slots=True)
 class SingleWorker:
-    """A worker alone."""
+    """Asks a single worker."""
 
     worker: WorkerId | None = None
-    """None: the pool's best."""
+    """None for the pool's best worker."""
     calls: int = 1
 
     @property
     def name(self) -> str:
-        """Who it is."""
+        """The method with the worker's name."""
         return f"single/{self.worker or 'best'}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """One call.
+        """Make one call.
 
         Raises:
             ValueError: the pool does not have the worker.

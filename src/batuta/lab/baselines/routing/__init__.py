@@ -1,4 +1,4 @@
-"""Published routers: fitted on a history, one file and one paper each; listed in the registry."""
+"""Published routers that are fitted to a history, one file per paper; listed in the registry."""
 
 from batuta.lab.baselines.routing.random_routing import RandomRouting
 from batuta.lab.baselines.routing.router import Router

@@ -1,4 +1,4 @@
-"""Kinds of numpy arrays, told apart by what their entries mean."""
+"""Types of numpy arrays, by what their entries mean."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.signedinteger[Any]]
-"""Where in another array something is."""
+"""Indices into another array."""
 Masks = NDArray[np.bool_]

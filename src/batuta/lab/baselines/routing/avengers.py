@@ -1,17 +1,17 @@
-"""Avengers-Pro: clusters of questions, a ranking of the workers in each.
+"""Avengers-Pro: clusters of questions with a ranking of the workers in each.
 
 Zhang et al., "Beyond GPT-5: Making LLMs Cheaper and Better via Performance-Efficiency Optimized
 Routing" (arXiv 2508.12631), section 2; with alpha = 1 it is the Avengers of arXiv 2505.19797. The
 training questions are embedded and clustered by k-means (25); in each cluster the workers are
-ranked by alpha * accuracy + (1 - alpha) * (1 - cost), both scaled to [0, 1] there. A new question
-takes its 3 nearest clusters with the weights softmax(-9 * distance), and each worker the sum of
-weight / (rank + 1), where the first has rank 0.
+ranked by alpha * accuracy + (1 - alpha) * (1 - cost), both scaled to [0, 1] there. For a new
+question the 3 nearest clusters have the weights softmax(-9 * distance), and each worker's score is
+the sum of weight / (rank + 1), where the first has rank 0.
 
 Deviations
 - The embedding is `HashedNgrams`, not a pretrained encoder of 4,096 dimensions.
-- alpha is 1 unless it is set: accuracy alone, which is what the other routers are fitted for.
-- A worker that has no score in a cluster is ranked there by its accuracy on all questions.
-- Dollars are a cost only if they are known of every worker in every cluster; alpha < 1 needs that.
+- alpha is 1 by default: accuracy alone, to which the other routers are fitted too.
+- A worker without a score in a cluster is ranked there by its accuracy on all questions.
+- alpha < 1 needs known dollars of every worker in every cluster.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def fit_avengers(
     clusters: int = CLUSTERS,
     features: Features | None = None,
 ) -> Router:
-    """The router.
+    """Fit the router.
 
     Args:
-        history: what to learn from.
-        seed: of the first centres.
+        history: the outcomes to fit to.
+        seed: the seed of the first centres.
         alpha: the weight of accuracy against cost, in [0, 1].
-        clusters: at most.
-        features: of the questions, not fitted yet.
+        clusters: the most clusters.
+        features: features of the questions, not fitted yet.
 
     Raises:
-        ConfigError: the history has no questions, alpha is not in [0, 1], or costs are wanted
-            that the history does not know.
+        ConfigError: the history has no questions, alpha is not in [0, 1], or a cost is needed and
+            unknown.
     """
     if not 0 <= alpha <= 1:
         raise ConfigError(f"alpha is the weight of accuracy, in [0, 1], not {alpha}")
@@ -80,14 +80,14 @@ def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats
 
 
 def _scale_per_cluster(values_cm: Floats) -> Floats:
-    """From 0 for the least of each cluster to 1 for the greatest; all 0 if they are equal."""
+    """Scale each cluster's values from 0 for the least to 1 for the greatest; equal ones to 0."""
     least_c1 = values_cm.min(axis=1, keepdims=True)
     range_c1 = values_cm.max(axis=1, keepdims=True) - least_c1
     return (values_cm - least_c1) / np.where(range_c1 > 0, range_c1, 1)
 
 
 def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats:
-    """The mean of what is known in each cluster; where nothing is, the mean over all: (c, m)."""
+    """Return the mean of the known values in each cluster, else the overall mean: (c, m)."""
     known_nm = ~np.isnan(values_nm)
     inside_cn = (labels_n == np.arange(clusters)[:, None]).astype(np.float64)
     count_cm: Floats = inside_cn @ known_nm
@@ -97,6 +97,6 @@ def cluster_means(values_nm: Floats, labels_n: Indices, clusters: int) -> Floats
 
 
 def rank_merits(merit_cm: Floats) -> Floats:
-    """1 / (rank + 1) of each worker in each cluster, the greatest first: (c, m)."""
+    """Return 1 / (rank + 1) of each worker in each cluster, with rank 0 for the best: (c, m)."""
     order_cm = np.argsort(-merit_cm, axis=1, kind="stable")
     return 1 / (np.argsort(order_cm, axis=1, kind="stable") + 1)

@@ -1,8 +1,8 @@
-"""MASRouter's collaboration modes as workflows, and the roles that agents take in them.
+"""MASRouter's collaboration modes as workflows, and the roles of the agents.
 
 Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), section
 4.2 and appendix. The wording is ours. A debate has one exchange of arguments; every mode is cut to
-the steps that are allowed, and is a plain answer where they do not suffice.
+the allowed steps, and becomes a plain answer if they do not suffice.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from batuta.core import Step, WorkerId, Workflow
 
 
 class CollaborationMode(StrEnum):
-    """How agents work together."""
+    """The way in which agents work together."""
 
     IO = "io"
-    """One answers the bare question."""
+    """One agent answers the bare question."""
     COT = "cot"
-    """One answers step by step."""
+    """One agent answers step by step."""
     CHAIN = "chain"
-    """Each reads the one before it."""
+    """Each agent reads the one before it."""
     FULL = "full"
-    """Each reads all before it."""
+    """Each agent reads all before it."""
     DEBATE = "debate"
-    """All answer, then all answer again with everything before their eyes."""
+    """All agents answer, then all answer again after reading everything so far."""
     REFLECTION = "reflection"
-    """The first answers; the others criticise, and it revises after each."""
+    """The first agent answers; the others criticise, and it revises after each."""
 
 
 MODES = tuple(CollaborationMode)
@@ -49,17 +49,17 @@ _PAIR = 2
 
 @dataclass(frozen=True, slots=True)
 class RoleAgent:
-    """Who takes which role."""
+    """A worker in a role."""
 
     role: int
-    """Its place in `ROLES`."""
+    """The index of the role in `ROLES`."""
     worker: WorkerId
 
 
 def build_mode_workflow(
     mode: CollaborationMode, agents: Sequence[RoleAgent], max_steps: int
 ) -> Workflow:
-    """What the agents do in that mode, in at most that many steps; at least one agent."""
+    """Return the workflow of at least one agent in that mode, with at most `max_steps` steps."""
     steps = _STEP_BUILDERS[mode](agents, max_steps)
     return Workflow(tuple(steps or [Step(subtask="", worker=agents[0].worker)]))
 
@@ -87,9 +87,10 @@ def _debate_steps(agents: Sequence[RoleAgent], max_steps: int) -> list[Step]:
     if size < _PAIR:
         return _chain_steps(agents, max_steps)
     opening = [Step(subtask=ROLES[agent.role], worker=agent.worker) for agent in agents[:size]]
-    said = tuple(range(size))
+    openings = tuple(range(size))
     closing = [
-        Step(subtask=RECONSIDER, worker=agent.worker, access=said) for agent in agents[: size - 1]
+        Step(subtask=RECONSIDER, worker=agent.worker, access=openings)
+        for agent in agents[: size - 1]
     ]
     last = Step(
         subtask=RECONSIDER, worker=agents[size - 1].worker, access=tuple(range(2 * size - 1))

@@ -1,15 +1,15 @@
-"""k nearest questions, with a guard: another worker than the best only for good reason.
+"""k nearest questions with a guard, which leaves the best worker only for good reason.
 
 Li, "Rethinking Predictive Modeling for LLM Routing: When Simple kNN Beats Complex Learned Routers"
-(arXiv 2505.12601): a worker's credit on the k training questions that are most similar to the new
-one estimates its credit on it. LLMRouterBench (arXiv 2601.07206) finds such simple routers among
-the strongest.
+(arXiv 2505.12601): a worker's mean credit on the k training questions most similar to a new one
+estimates its credit there. LLMRouterBench (arXiv 2601.07206) finds such simple routers among the
+strongest.
 
 Deviations
 - The guard is ours. Without it kNN takes the highest of m noisy means, and is below the best single
-  worker where the text tells little. Here a worker is chosen only if its paired advantage over the
-  best single worker, on the same k questions, is `confidence` standard errors above 0; among those
-  that are, the one with the greatest advantage.
+  worker if the text tells little. Here a worker is a candidate only if its paired advantage over
+  the best single worker on the same k questions is `confidence` standard errors above 0; the
+  candidate with the greatest advantage is chosen.
 - The embedding is `HashedNgrams`, not a pretrained sentence encoder.
 """
 
@@ -24,7 +24,7 @@ from batuta.lab.learners.history import History
 
 NEIGHBOURS = 50
 CONFIDENCE = 1.645
-"""Standard errors: 5 % of a normal distribution are above."""
+"""Standard errors; a normal variable exceeds them with 5 % probability."""
 
 
 def fit_knn(
@@ -35,14 +35,14 @@ def fit_knn(
     confidence: float = CONFIDENCE,
     features: Features | None = None,
 ) -> Router:
-    """The router; nothing in it is left to chance.
+    """Fit the router, which is deterministic.
 
     Args:
-        history: what to learn from.
-        seed: not used.
-        k: neighbours.
-        confidence: of the guard, in standard errors.
-        features: of the questions, not fitted yet.
+        history: the outcomes to fit to.
+        seed: ignored.
+        k: the number of neighbours.
+        confidence: the guard's bound, in standard errors.
+        features: features of the questions, not fitted yet.
 
     Raises:
         ConfigError: the history has no questions.
@@ -62,22 +62,22 @@ def fit_knn(
 
 
 def lead_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats) -> Floats:
-    """The advantage over the best single worker of whoever surely has one; 0 for the best.
+    """Return the reliable advantages over the best single worker, whose own score is 0: (…, m).
 
-    Whoever has none is below 0, in the order of the overall means: (…, m).
+    Workers without one have scores below 0, in the order of their overall means.
 
     Args:
-        scores_km: of the neighbours, (…, k, m); NaN: unknown.
-        best: the best single worker's place.
-        confidence: standard errors by which an advantage must be above 0.
-        mean_m: each worker's credit on all questions, in [0, 1].
+        scores_km: the scores on the neighbours, (…, k, m); NaN if unknown.
+        best: the index of the best single worker.
+        confidence: the standard errors by which an advantage must exceed 0.
+        mean_m: each worker's mean credit on all questions, in [0, 1].
     """
     ahead_km = scores_km - scores_km[:, [best]]
     known_km = ~np.isnan(ahead_km)
     count_m = np.maximum(known_km.sum(axis=0), 1)
     lead_m = np.where(known_km, ahead_km, 0).sum(axis=0) / count_m
     square_km = np.where(known_km, (ahead_km - lead_m) ** 2, 0)
-    # The second term is for neighbours that agree: three of them alone prove little.
+    # The second term is for neighbours without variance, which prove little if they are few.
     error_m = np.sqrt((square_km.sum(axis=0) / count_m + 1 / count_m) / count_m)
     scores_m: Floats = np.where(lead_m > confidence * error_m, lead_m, mean_m - 2)
     scores_m[best] = 0

@@ -1,4 +1,4 @@
-"""MASRouter: a cascade of four choices writes a small multi-agent system for a question.
+"""MASRouter: four successive choices form a small multi-agent system for a question.
 
 Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), sections
 4.1 to 4.4. From a frozen embedding of the question, by inner products of 64-dimensional vectors of
@@ -13,16 +13,20 @@ Deviations
 - The embedding is `HashedNgrams`, not a sentence encoder of 384 dimensions; classes, modes, roles
   and models have trained vectors, where the paper embeds their descriptions.
 - The classes are the history's families.
-- No gradient passes the paper's rounding, so its map would stay as it was drawn. Here the number is
-  a choice like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most
-  probable number is floor(6 sigmoid(f)) + 1.
-- Training runs nothing, it reads a history. There one agent's utility is what was recorded. That
-  of several is SIMULATED: solved if more than half of their models have solved the question alone,
-  half of it if exactly half have. `Mode.IO` is all that a history can really know.
-- Over a pool of recorded answers only `Mode.IO` with one agent is run, since nothing else was
-  recorded; over other pools the workflows are real, and cut to the steps allowed.
-- Each choice is the most probable one. `sample_choices` draws as the paper does;
-  those of cosines at these temperatures are not far apart.
+- The paper's rounding has no gradient, so its map would never be trained. Here the number is a
+choice
+  like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most probable
+  number is floor(6 sigmoid(f)) + 1.
+- Training executes nothing but reads a history, which has the utility of single agents. That of
+several
+  is SIMULATED: solved if more than half of their models solved the question alone, and half solved
+      if
+  exactly half did. A history really covers only `CollaborationMode.IO`.
+- Over a pool of recorded answers only `CollaborationMode.IO` with one agent is run, as nothing else
+was
+  recorded; over other pools the workflows are real, and cut to the allowed steps.
+- Each choice is the most probable one; `sample_choices` draws as the paper does, where the
+  probabilities, from cosines at these temperatures, differ little.
 """
 
 # torch leaves most types unknown:
@@ -63,7 +67,7 @@ from batuta.lab.learners.history import History
 
 WIDTH = 64
 MAX_AGENTS = 6
-"""At most."""
+"""The most agents."""
 MODE_TEMPERATURE, ROLE_TEMPERATURE = 0.8, 0.5
 VARIATIONAL_WEIGHT = 0.001
 LEARNING_RATE = 0.01
@@ -74,22 +78,22 @@ _MODES_OF_ONE = torch.tensor([m in {CollaborationMode.IO, CollaborationMode.COT}
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SystemChoices:
-    """What was chosen for each question of a batch, and what the losses need."""
+    """The choices for each question of a batch, and what the losses need."""
 
     classes_bt: torch.Tensor
-    """Logits."""
+    """Logits of the classes."""
     variational: torch.Tensor
     modes_b: torch.Tensor
     agents_b: torch.Tensor
-    """How many; 1 in the modes of one agent."""
+    """The number of agents; 1 in the modes of one agent."""
     roles_ba: torch.Tensor
     models_ba: torch.Tensor
-    """Only the first `agents_b` of both count."""
+    """Only the first `agents_b` entries of both arrays count."""
     log_p_b: torch.Tensor
 
 
 class SystemModel(nn.Module):
-    """A map of the question for each stage, and a vector for each thing that can be chosen."""
+    """A map of the question for each stage, and a vector for each option."""
 
     def __init__(
         self, dimensions: int, classes: int, workers: int, random: torch.Generator
@@ -122,9 +126,10 @@ class SystemModel(nn.Module):
 
         Args:
             points_bd: the questions' embeddings.
-            modes: which may be chosen.
-            there_m: which models may be chosen.
-            random: draws the choices and the latent; None: the most probable ones, and its mean.
+            modes: the modes to choose from.
+            there_m: the mask of models to choose from.
+            random: draws the choices and the latent; None takes the most probable choices and the
+                latent's mean.
         """
         classes, mode_vectors, roles = map(_normalize_rows, (self.classes, self.modes, self.roles))
         classes_bt = _normalize_rows(points_bd @ self.class_map) @ classes.T
@@ -168,16 +173,16 @@ class SystemModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the latent (b, 64), and the variational loss, a mean over the batch.
 
-        The loss is how badly the latent is undone, and how far it is from a standard normal.
+        The loss is the reconstruction error plus the divergence from a standard normal.
         """
         mean, log_variance = points_bd @ self.mean_map, points_bd @ self.spread_map
         latent = mean
         if random is not None:
-            lots = torch.randn(mean.shape, generator=random)
-            latent = mean + (log_variance / 2).exp() * lots
-        missed = ((latent @ self.decoder - points_bd) ** 2).sum()
+            noise = torch.randn(mean.shape, generator=random)
+            latent = mean + (log_variance / 2).exp() * noise
+        error = ((latent @ self.decoder - points_bd) ** 2).sum()
         divergence = (mean**2 + log_variance.exp() - log_variance - 1).sum() / 2
-        return latent, (missed + divergence) / len(points_bd)
+        return latent, (error + divergence) / len(points_bd)
 
 
 def _normalize_rows(rows: torch.Tensor) -> torch.Tensor:
@@ -190,7 +195,7 @@ def _log_probabilities(
     temperature: float,
     allowed: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the logarithm of the probability of everything that can be chosen, (b, n)."""
+    """Return the log-probability of every option, (b, n)."""
     logits = _normalize_rows(context) @ vectors.T / temperature
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
@@ -198,7 +203,7 @@ def _log_probabilities(
 
 
 def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of 0 to 5 further agents, (b, 6): a binomial."""
+    """Return the binomial log-probability of 0 to 5 further agents, (b, 6)."""
     further = torch.arange(MAX_AGENTS)
     ways = torch.tensor([comb(MAX_AGENTS - 1, n) for n in range(MAX_AGENTS)]).log()
     more, fewer = functional.logsigmoid(logits_b1), functional.logsigmoid(-logits_b1)
@@ -208,7 +213,7 @@ def _number_log_probabilities(logits_b1: torch.Tensor) -> torch.Tensor:
 def _choose_option(
     log_p_bn: torch.Tensor, random: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the places drawn (None: the most probable), and their log-probabilities, (b,)."""
+    """Return the options drawn, or the most probable, and their log-probabilities, (b,)."""
     if random is None:
         chosen = log_p_bn.argmax(dim=1, keepdim=True)
     else:
@@ -218,7 +223,7 @@ def _choose_option(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MasRouter:
-    """The conductor."""
+    """The conductor that runs the chosen system."""
 
     name: str
     workers: tuple[WorkerId, ...]
@@ -230,7 +235,7 @@ class MasRouter:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The mode, the agents and their models; in a later round, the answer stands."""
+        """Plan the chosen mode, agents and models; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         there_m = torch.tensor([worker in context.pool for worker in self.workers])
@@ -268,12 +273,12 @@ def fit_masrouter(
     """Fit the conductor with torch.
 
     Args:
-        history: what to learn from.
-        seed: of the first weights, the batches and what is drawn in training.
-        modes: among which to choose.
-        sample_choices: each choice is drawn, not the most probable one.
-        epochs: over the questions.
-        features: of the questions, not fitted yet.
+        history: the outcomes to fit to.
+        seed: the seed of the first weights, the batches and the draws.
+        modes: the modes to choose from.
+        sample_choices: draw each choice instead of taking the most probable one.
+        epochs: the number of passes over the questions.
+        features: features of the questions, not fitted yet.
 
     Raises:
         ConfigError: the history has no questions.
@@ -305,16 +310,16 @@ def fit_masrouter(
 def batch_loss(
     found: SystemChoices, classes_b: torch.Tensor, utility_b: torch.Tensor
 ) -> torch.Tensor:
-    """Return the mean over the batch of the three terms."""
+    """Return the sum of the three terms, averaged over the batch."""
     unknown = functional.cross_entropy(found.classes_bt, classes_b)
     return unknown - (found.log_p_b * utility_b).mean() + VARIATIONAL_WEIGHT * found.variational
 
 
 def system_utility(scores_bm: torch.Tensor, found: SystemChoices) -> torch.Tensor:
-    """Return what a history says of each system, (b,); of several agents, what we make of it.
+    """Return the utility of each system, (b,), simulated if it has several agents.
 
     Args:
-        scores_bm: what each model alone earned on the questions; NaN: unknown.
+        scores_bm: the score of each single model on the questions; NaN if unknown.
         found: the systems.
     """
     depth = found.models_ba.shape[1]

@@ -1,8 +1,8 @@
-"""Random routing: each question goes to a worker at random.
+"""Random routing: each question goes to a random worker.
 
-The line that every router must be above; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench
-(arXiv 2601.07206) measure against it. The lot depends on the run's seed and on the question, so a
-run can be repeated. Nothing is learned: of a history only the workers are taken.
+Every router should beat it; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench (arXiv
+2601.07206) compare with it. The choice depends on the run's seed and on the question, so a run can
+be repeated. Of a history it uses only the workers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from batuta.lab.learners.history import History
 
 @dataclass(frozen=True, slots=True)
 class RandomRouting:
-    """One worker of the pool, all with the same chance."""
+    """Chooses a worker of the pool, all with equal probability."""
 
     workers: tuple[WorkerId, ...] = ()
-    """Among whom; empty, or none of them in the pool: all of the pool."""
+    """The workers to choose from; the whole pool if empty or if the pool has none of them."""
     name: str = "random-routing"
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """One step; in a later round, the answer stands."""
+        """Plan one step; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         known = [worker.id for worker in context.pool if worker.id in self.workers]
@@ -51,5 +51,5 @@ def fit_random_routing(
     seed: int = 0,  # noqa: ARG001 - see the others
     features: Features | None = None,  # noqa: ARG001 - same
 ) -> RandomRouting:
-    """Among the history's workers."""
+    """Return random routing among the history's workers."""
     return RandomRouting(history.workers)

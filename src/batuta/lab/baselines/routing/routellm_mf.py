@@ -1,4 +1,4 @@
-"""RouteLLM's matrix factorisation: a hidden score of each worker on each question.
+"""RouteLLM's matrix factorisation: a latent score of each worker on each question.
 
 Ong et al., "RouteLLM: Learning to Route LLMs with Preference Data" (arXiv 2406.18665), section 4.2:
 delta(m, q) = w . (v_m * (W q + b)), with v_m of length 1 and 128 dimensions; the probability that
@@ -6,11 +6,12 @@ one worker beats another is the sigmoid of the difference of their scores, fitte
 on pairs of which one won, with Gaussian noise on the question's embedding.
 
 Deviations
-- The wins are differences in measured credit, not people's preferences; equal credit is no win.
-- Any number of workers: every pair that has a winner is trained on. The worker with the highest
-  score is called, which for two is the paper's threshold at 1/2.
-- The embedding is `HashedNgrams`, not text-embedding-3-small. Noise of the paper's size (0.1 in
-  each dimension) is kept; steps and batch are ours.
+- A win is a difference in measured credit, not a person's preference; equal credit is no win.
+- There may be any number of workers: every pair with a winner is trained on. The worker with the
+  highest score is called, which for two is the paper's threshold at 1/2.
+- The embedding is `HashedNgrams`, not text-embedding-3-small. The noise has the paper's size (0.1
+in
+  each dimension); steps and batch are ours.
 """
 
 # torch leaves most types unknown:
@@ -37,7 +38,7 @@ BATCH = 128
 
 
 class MatrixFactorization(nn.Module):
-    """The hidden score of each worker on a question."""
+    """The latent score of each worker on a question."""
 
     def __init__(self, dimensions: int, workers: int, random: torch.Generator) -> None:
         super().__init__()
@@ -60,13 +61,13 @@ class MatrixFactorization(nn.Module):
 def fit_routellm(
     history: History, *, seed: int = 0, steps: int = STEPS, features: Features | None = None
 ) -> Router:
-    """Fit the router with torch; it is linear in the question's vector, so it is read with numpy.
+    """Fit the router with torch; it is linear in the question's vector, so numpy can serve it.
 
     Args:
-        history: what to learn from.
-        seed: of the first weights, the batches and the noise.
-        steps: of Adam.
-        features: of the questions, not fitted yet.
+        history: the outcomes to fit to.
+        seed: the seed of the first weights, the batches and the noise.
+        steps: the number of steps of Adam.
+        features: features of the questions, not fitted yet.
 
     Raises:
         ConfigError: the history has no questions, or no pair with a winner.

@@ -1,4 +1,4 @@
-"""What the text routers share: a number for each worker, and one step for the highest."""
+"""The common part of text routers: a score for each worker, and one step for the highest."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from batuta.lab.learners.history import History
 class Router:
     """A conductor that gives the bare question to the worker with the highest score.
 
-    Of a pool that has only some of the workers it was fitted on, the best of those is taken.
+    If a pool has only some of the workers that it was fitted to, it takes the best of those.
     """
 
     name: str
     workers: tuple[WorkerId, ...]
     score: Callable[[str], Floats]
-    """From the question's text to a number for each worker: (m,)."""
+    """Maps the question's text to a score for each worker: (m,)."""
 
     def choose_indices(self, questions: Sequence[str]) -> list[int]:
-        """The place of the worker with the highest score, for each question."""
+        """Return the index of the worker with the highest score, for each question."""
         return [int(np.argmax(self.score(text))) for text in questions]
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """One step; in a later round, the answer stands."""
+        """Plan one step; accept the answer in a later round."""
         if context.previous:
             return AcceptedAnswer()
         places = [m for m, worker in enumerate(self.workers) if worker in context.pool]
@@ -60,9 +60,9 @@ class Router:
 
 
 def fit_embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
-    """Features fitted to the history's questions, and the questions' vectors, (q, d).
+    """Return features fitted to the history's questions, and the questions' vectors, (q, d).
 
-    Without `features` they are `HashedNgrams`, which is fitted once for all routers of a history.
+    By default they are `HashedNgrams`, which are fitted once for all routers of a history.
 
     Raises:
         ConfigError: there are no questions.

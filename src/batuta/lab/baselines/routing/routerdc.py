@@ -1,8 +1,8 @@
-"""RouterDC: a query's vector near the vectors of the models that answer it well.
+"""RouterDC: a query's vector is near the vectors of the models that answer it well.
 
 Chen et al., "RouterDC: Query-Based Router by Dual Contrastive Learning for Assembling Large
-Language Models" (arXiv 2409.19886), section 3. One trainable vector a model; a model's logit is its
-cosine with the encoded question. The sample-model loss (3.2): for each of the 3 models with the
+Language Models" (arXiv 2409.19886), section 3. Each model has a trainable vector, and its logit is
+the cosine with the encoded question. The sample-model loss (3.2): for each of the 3 models with the
 highest scores, -log softmax of its logit against those of the 3 lowest. The sample-sample loss
 (3.3), with weight 1: one question of the same cluster in the batch against 3 of other clusters,
 -log softmax of their cosines; 8 clusters by k-means. The model with the highest logit is called.
@@ -11,13 +11,15 @@ Deviations
 - The encoder is a trained linear map of `HashedNgrams` to 768 dimensions, not mDeBERTaV3-base: this
   is the largest one, since the paper's encoder has read text and ours has not. Its learning rate is
   therefore 1e-3, not the 5e-5 of a pretrained network.
-- A fifth of the questions is kept from training, and every 50 steps it is measured on them; the
-  best of those weights are used, since these features are learned by heart before 1,000 steps.
-- The clusters are of the features, which a truncated SVD has reduced, not of t-SNE's plane.
+- A fifth of the questions is held out and evaluated every 50 steps; the best weights are used, as
+the
+  model overfits these features before 1,000 steps.
+- The clusters are those of the features, reduced by a truncated SVD, not of t-SNE's plane.
 - As in the authors' training a negative with a score above 0.5 is left out, and so is a positive
-  with a score of 0 or an unknown one. Of fewer than 6 workers, half are positives at most. Of
-  equal scores the models that count are drawn at random, since ours are often just right or wrong.
-- A batch that has no second question of a cluster, or none of another, drops that question there.
+  with a score of 0 or an unknown one. With fewer than 6 workers at most half are positives. Ties
+  are broken at random, as our scores are often just 0 or 1.
+- A question without another one of its cluster, or without enough of others, in the batch is
+skipped.
 """
 
 # torch leaves most types unknown:
@@ -39,22 +41,22 @@ from batuta.lab.learners.history import History
 
 WIDTH = 768
 INITIAL_SCALE = 0.78
-"""Of the models' first vectors."""
+"""The scale of the models' initial vectors."""
 CONTRASTED_WORKERS = 3
-"""Models that are positives, and negatives."""
+"""The number of positive models, and of negative ones."""
 FAR_QUESTIONS = 3
-"""Questions of other clusters."""
+"""The number of questions of other clusters."""
 CLUSTERS = 8
 STEPS = 1000
 BATCH = 64
 HOLDOUT_EVERY = 5
-"""One question in so many is kept from training."""
+"""One question in this many is held out of training."""
 VALIDATE_EVERY = 50
-"""Steps after which the weights are measured."""
+"""Steps between two evaluations of the weights."""
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.01
 _NEGATIVE_LIMIT = 0.5
-"""A score above it is no negative."""
+"""The greatest score of a negative."""
 
 
 class DualContrastiveRouter(nn.Module):
@@ -67,7 +69,7 @@ class DualContrastiveRouter(nn.Module):
         self.models = nn.Parameter(INITIAL_SCALE * torch.randn(workers, WIDTH, generator=random))
 
     def encode(self, points_bd: torch.Tensor) -> torch.Tensor:
-        """Return the questions' vectors, at length 1, (b, h)."""
+        """Return the questions' vectors, scaled to length 1, (b, h)."""
         return functional.normalize(points_bd @ self.encoder, dim=1)
 
     def forward(self, points_bd: torch.Tensor) -> torch.Tensor:
@@ -78,13 +80,13 @@ class DualContrastiveRouter(nn.Module):
 def fit_routerdc(
     history: History, *, seed: int = 0, steps: int = STEPS, features: Features | None = None
 ) -> Router:
-    """Fit the router with torch; it ranks models linearly in a question, so numpy reads it.
+    """Fit the router with torch; it ranks models linearly in a question, so numpy can serve it.
 
     Args:
-        history: what to learn from.
-        seed: of the first weights, the clusters and the batches.
-        steps: of AdamW.
-        features: of the questions, not fitted yet.
+        history: the outcomes to fit to.
+        seed: the seed of the first weights, the clusters and the batches.
+        steps: the number of steps of AdamW.
+        features: features of the questions, not fitted yet.
 
     Raises:
         ConfigError: the history has no questions.
@@ -115,7 +117,7 @@ def fit_routerdc(
             if earned > best:
                 best, kept = earned, copy.deepcopy(model.state_dict())
     model.load_state_dict(kept)
-    with torch.no_grad():  # the question's own length moves no model before another
+    with torch.no_grad():  # scaling the question's vector does not change the ranking
         weights_dm = model.encoder @ functional.normalize(model.models, dim=1).T
     return linear_router("routerdc", history, embed, weights_dm.numpy())
 
@@ -123,12 +125,12 @@ def fit_routerdc(
 def sample_model_loss(
     logits_bm: torch.Tensor, scores_bm: torch.Tensor, random: torch.Generator
 ) -> torch.Tensor:
-    """Return the loss of section 3.2, the mean over the batch.
+    """Return the loss of section 3.2, averaged over the batch.
 
     Args:
         logits_bm: the cosines of questions and models.
-        scores_bm: NaN: unknown.
-        random: draws who stands first among models of equal score.
+        scores_bm: the models' scores; NaN if unknown.
+        random: breaks ties between models of equal score.
     """
     ends = min(CONTRASTED_WORKERS, scores_bm.shape[1] // 2)
     drawn_bm = torch.rand(scores_bm.shape, generator=random).argsort(dim=1)
@@ -146,14 +148,14 @@ def sample_model_loss(
 def sample_sample_loss(
     cosines_bb: torch.Tensor, labels_b: torch.Tensor, random: torch.Generator
 ) -> torch.Tensor:
-    """Return the loss of section 3.3: another question of the cluster against those of others."""
+    """Return the loss of section 3.3: a question of the same cluster against those of others."""
     same_bb = labels_b[:, None] == labels_b
-    lots_bb = torch.rand(same_bb.shape, generator=random)
+    random_bb = torch.rand(same_bb.shape, generator=random)
     others_bb = same_bb & ~torch.eye(len(labels_b), dtype=torch.bool)
     there = others_bb.any(dim=1) & ((~same_bb).sum(dim=1) >= FAR_QUESTIONS)
     if not there.any():
         return cosines_bb.new_zeros(())
-    near = lots_bb.masked_fill(~others_bb, -1).argmax(dim=1, keepdim=True)
-    far = lots_bb.masked_fill(same_bb, -1).topk(FAR_QUESTIONS, dim=1).indices
+    near = random_bb.masked_fill(~others_bb, -1).argmax(dim=1, keepdim=True)
+    far = random_bb.masked_fill(same_bb, -1).topk(FAR_QUESTIONS, dim=1).indices
     against = cosines_bb.gather(1, torch.cat([near, far], dim=1))
     return -functional.log_softmax(against[there], dim=1)[:, 0].mean()

@@ -1,4 +1,4 @@
-"""Smoothie: the worker whose answers lie nearest to all others', without a label.
+"""Smoothie: the worker whose answers are nearest to all others', without labels.
 
 Guha et al., "Smoothie: Label Free Language Model Routing" (arXiv 2412.04692), section 4. Answers
 are embedded; with D_ij the mean squared distance between the answers of i and j, the estimate
@@ -6,19 +6,20 @@ delta_i is the mean over pairs j, k of (D_ij + D_ik - D_jk) / 2, and theta_i = d
 the weight of worker i: its answer is taken where theta is greatest. Global: D over all questions.
 Local: over the 20 nearest questions. No score is read anywhere.
 
-Two forms of an answer: "answers" compares the extracted answers, equal or not (one dimension for
+Answers have two forms: "answers" compares the extracted answers, equal or not (one dimension for
 each answer, squared distance 0 or 2); "embeddings" compares their vectors.
 
 Deviations
-- D comes from the answers in a history and from the question's own, which stands for one of the
-  k; the paper has all questions before it estimates. Without answers in the history there is the
-  question alone, and Smoothie is then a vote.
+- D comes from the answers in a history and those to the question, which counts as one of the k; the
+  paper has all questions before it estimates. Without answers in the history there is only the
+  question, and Smoothie becomes a vote.
 - Every worker is called on every question, as in the paper's set-up, also in the global form.
 - A reply's extracted answer is embedded, not its whole text, and by `HashedNgrams`, not by
-  SentenceBERT. Being central is not being right: where one worker is far stronger than the others,
-  their common mistakes are central.
-- The least delta is chosen, which is the greatest theta and also orders estimates below 0. Of
-  equals the first worker of the history is taken.
+  SentenceBERT. Central is not right: if one worker is far stronger than the others, their common
+  mistakes are central.
+- The least delta is chosen, which is the greatest theta and also orders estimates below 0. Ties go
+to
+  the first worker of the history.
 """
 
 from __future__ import annotations
@@ -44,40 +45,40 @@ from batuta.lab.learners.history import History
 AnswerForm = Literal["answers", "embeddings"]
 NEIGHBOURS = 20
 MIN_WORKERS = 3
-"""Workers that a triangle of distances needs."""
+"""The fewest workers, as a triangle of distances needs three."""
 _DIFFERENT_DISTANCE = 2.0
-"""Squared distance of two different answers."""
+"""The squared distance of two different answers."""
 
 AnswerExtractor = Callable[[Question, Reply], str | None]
-"""A reply's answer; None: it states none."""
+"""Extracts a reply's answer; None if it states none."""
 DistanceFunction = Callable[[Sequence[str | None]], Floats]
-"""From a question's answers, one a worker, to their squared distances: (m, m)."""
+"""Returns the squared distances of a question's answers, one per worker: (m, m)."""
 
 
 def extract_final_answer(_: Question, reply: Reply) -> str | None:
-    """What the reply calls its answer, else its last line."""
+    """Return what the reply states as its answer, else its last line."""
     return find_final_answer(reply.text)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Smoothie:
-    """Calls every worker at once and takes one reply."""
+    """Asks every worker and takes the most central reply."""
 
     name: str
     workers: tuple[WorkerId, ...]
     distances: DistanceFunction
     neighbour_sums: Callable[[str], tuple[Floats, Floats]]
-    """From the question's text to the sums of squared distances on its neighbours, and to the
-    numbers of questions they are of: (m, m) each."""
+    """Returns the sums of squared distances over a question's neighbours, and the numbers of
+    questions behind them: (m, m) each."""
     extract: AnswerExtractor = extract_final_answer
 
     @property
     def calls(self) -> int:
-        """One of each worker."""
+        """One call of each worker."""
         return len(self.workers)
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """The most central reply; of a pool of strangers the best worker's."""
+        """Return the most central reply; if the pool has no known worker, the best worker's."""
         who = [worker.id for worker in context.pool.ranked() if worker.id in self.workers]
         if not who:
             return await run_conductor(
@@ -91,20 +92,20 @@ class Smoothie:
         }
         if not replies:
             return run
-        told = [
+        answers_m = [
             self.extract(question, replies[m]) if m in replies else None for m in range(self.calls)
         ]
         there_m = np.isin(np.arange(self.calls), list(replies))
-        delta_m = self.estimate_question_deltas(question.text, told, there_m)
+        delta_m = self.estimate_question_deltas(question.text, answers_m, there_m)
         return with_final_reply(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
 
     def estimate_question_deltas(
-        self, text: str, told: Sequence[str | None], there_m: Masks
+        self, text: str, answers_m: Sequence[str | None], there_m: Masks
     ) -> Floats:
-        """The estimates for a question, its answers, and who replied at all: (m,)."""
+        """Return the estimates for a question, given its answers and a mask of replies: (m,)."""
         sums_mm, counts_mm = self.neighbour_sums(text)
         both_mm = there_m[:, None] & there_m
-        own_mm = np.where(both_mm, self.distances(told), 0)
+        own_mm = np.where(both_mm, self.distances(answers_m), 0)
         counts_mm = counts_mm + both_mm
         known_mm = counts_mm > 0
         return estimate_deltas(
@@ -113,7 +114,7 @@ class Smoothie:
 
 
 def estimate_deltas(distances_mm: Floats) -> Floats:
-    """delta_i, the mean over pairs j < k of (D_ij + D_ik - D_jk) / 2: (m,)."""
+    """Return delta_i, the mean over pairs j < k of (D_ij + D_ik - D_jk) / 2: (m,)."""
     m = len(distances_mm)
     mine_m = distances_mm.sum(axis=1)
     others_m = distances_mm.sum() / 2 - mine_m
@@ -128,14 +129,14 @@ def fit_smoothie(
     form: AnswerForm = "answers",
     features: Features | None = None,
 ) -> Smoothie:
-    """The method.
+    """Fit the method.
 
     Args:
-        history: whose questions and answers are used, and no scores.
-        seed: not used.
-        k: neighbours, the question itself among them; None: all questions.
+        history: the questions and answers to fit to; its scores are not used.
+        seed: ignored.
+        k: the number of neighbours, the question itself included; None for all questions.
         form: how answers are compared.
-        features: of the questions, for the local form, not fitted yet.
+        features: features of the questions, not fitted yet, for the local form.
 
     Raises:
         ConfigError: there are fewer than three workers.
@@ -148,8 +149,10 @@ def fit_smoothie(
     distances = _equality_distances if form == "answers" else _embedding_distances(answers)
     local = "" if k is None else f"-local@{k}"
     name = f"smoothie{local}/{form}"
-    nearby = _neighbour_sums(history, distances, k, features)
-    return Smoothie(name=name, workers=history.workers, distances=distances, neighbour_sums=nearby)
+    sums_nearby = _neighbour_sums(history, distances, k, features)
+    return Smoothie(
+        name=name, workers=history.workers, distances=distances, neighbour_sums=sums_nearby
+    )
 
 
 def _neighbour_sums(
@@ -159,7 +162,7 @@ def _neighbour_sums(
     if not history.answers:
         nothing_mm = np.zeros((size, size))
         return lambda _: (nothing_mm, nothing_mm)
-    apart_qmm = np.stack([distances(told) for told in history.answers]).astype(np.float32)
+    apart_qmm = np.stack([distances(answers_m) for answers_m in history.answers]).astype(np.float32)
     asked_qm = history.runs_qm > 0
     both_qmm = asked_qm[:, :, None] & asked_qm[:, None, :]
     apart_qmm *= both_qmm
@@ -168,32 +171,32 @@ def _neighbour_sums(
         return lambda _: sums
     embed, known_qd = fit_embedding(history, features)
 
-    def nearby(text: str) -> tuple[Floats, Floats]:
+    def sums_nearby(text: str) -> tuple[Floats, Floats]:
         near = np.argsort(-(known_qd @ embed([text])[0]), kind="stable")[: k - 1]
         return apart_qmm[near].sum(axis=0), both_qmm[near].sum(axis=0)
 
-    return nearby
+    return sums_nearby
 
 
-def _equality_distances(told: Sequence[str | None]) -> Floats:
-    """Two answers are equal or they are not; none is equal to nothing."""
+def _equality_distances(answers_m: Sequence[str | None]) -> Floats:
+    """Return the distances of answers that are equal or not; a missing one equals no other."""
     codes: dict[str, int] = {}
     places = [
         -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))
-        for m, answer in enumerate(told)
+        for m, answer in enumerate(answers_m)
     ]
     codes_m = np.asarray(places)
     return np.where(codes_m[:, None] == codes_m, 0.0, _DIFFERENT_DISTANCE)
 
 
 def _embedding_distances(answers: Sequence[Sequence[str | None]]) -> DistanceFunction:
-    known = [answer for told in answers for answer in told if answer]
+    known = [answer for answers_m in answers for answer in answers_m if answer]
     embed = HashedNgrams(buckets=1024, dimensions=None).fit(known or [""])
 
-    def distances(told: Sequence[str | None]) -> Floats:
-        points_md = embed([normalize_answer(answer or "") for answer in told])
+    def distances(answers_m: Sequence[str | None]) -> Floats:
+        points_md = embed([normalize_answer(answer or "") for answer in answers_m])
         cosines_mm = points_md @ points_md.T
-        there_m = np.asarray([answer is not None for answer in told])
+        there_m = np.asarray([answer is not None for answer in answers_m])
         apart_mm = np.where(there_m[:, None] & there_m, 2 - 2 * cosines_mm, _DIFFERENT_DISTANCE)
         np.fill_diagonal(apart_mm, 0.0)
         return np.maximum(apart_mm, 0)
