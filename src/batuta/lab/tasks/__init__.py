@@ -1,1 +1,1 @@
-"""What is asked and how it is judged: sources, recorded answers, graders, the sandbox."""
+"""Tasks and their grading: data sets, recorded answers, and graders."""

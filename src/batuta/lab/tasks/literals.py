@@ -1,4 +1,4 @@
-"""Values that a text spells out, as JSON or as a literal of Python."""
+"""Reads values that a text has as JSON or as a Python literal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import warnings
 from typing import Any, Final
 
 UNREADABLE: Final = object()
-"""The result for a text that spells no value."""
+"""The result for a text without a value."""
 
 
 def read_json_or_literal(text: str) -> Any:
-    """Return the value that a text has as JSON, else as a literal of Python; or `UNREADABLE`."""
+    """Return the value of a text as JSON, else as a Python literal, or `UNREADABLE`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -20,7 +20,7 @@ def read_json_or_literal(text: str) -> Any:
 
 
 def read_literal(text: str) -> Any:
-    """Return the value of a literal of Python, or `UNREADABLE`."""
+    """Return the value of a Python literal, or `UNREADABLE`."""
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.literal_eval(text.strip())

@@ -1,4 +1,4 @@
-"""Numbers as people, tables and keyboards write them outside of formulas, read exactly.
+"""Reads numbers as they are written outside of formulas, exactly.
 
 `1,234`, `1 234`, `391.0` and `3.91e2` are numbers, also with a typographic minus and with
 the digits of other scripts; `007` is a code and `1,2` a list.
@@ -35,7 +35,7 @@ _NUMBER = re.compile(
 
 
 def plain_digits(text: str) -> str:
-    """Return the text with digits, minus signs, points and spaces of every script as in ASCII."""
+    """Return the text with digits, minus signs, points and spaces of all scripts as ASCII."""
     if text.isascii():
         return text
     plain = text.translate(_SIGNS)
@@ -43,7 +43,7 @@ def plain_digits(text: str) -> str:
 
 
 def read_plain_number(text: str) -> Fraction | None:
-    """Return the number that the text is; None if it is more, or something else."""
+    """Return the number that the whole text is, or None."""
     found = _NUMBER.fullmatch(plain_digits(text.strip())) if len(text) <= MAX_LENGTH else None
     if found is None or abs(int(found["ten"] or 0)) > MAX_EXPONENT:
         return None

@@ -9,9 +9,9 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 def text_key(question: str) -> str:
-    """Return what near-duplicates have in common: words and numbers in their order.
+    """Return the words and numbers of a question in their order, as near-duplicates share them.
 
-    A text without any is its own key.
+    A text without words is its own key.
     """
     plain = question if question.isascii() else unicodedata.normalize("NFKC", question)
     return " ".join(_WORDS.findall(plain.casefold())) or question.strip()

@@ -93,7 +93,7 @@ async def test_scripts():
     grade = await graded("code-stdin", ADD, tests=SUMS)
     assert (grade.score, grade.reason) == (1, "passes all 2 tests")
     grade = await graded("code-stdin", ADD.replace("+", "*"), tests=SUMS)
-    assert (grade.score, grade.reason) == (0, "test 1 of 2: another output")
+    assert (grade.score, grade.reason) == (0, "test 1 of 2: wrong output")
 
 
 async def test_running_stops_at_the_first_failure():
@@ -113,7 +113,7 @@ async def test_functions():
     assert grade.score == 1
     wrong = CLASS.replace("[:n]", "[n:]")
     grade = await graded("code-functional", wrong, entry="Solution().pick", tests=PICKS)
-    assert (grade.score, grade.reason) == (0, "test 1 of 2: another value")
+    assert (grade.score, grade.reason) == (0, "test 1 of 2: wrong value")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_checks(body, score):
 
 async def test_what_the_sandbox_lost_is_undecided():
     grade = await graded("code-stdin", ADD, Gone(), tests=SUMS)
-    assert (grade.score, grade.reason) == (None, "the sandbox went away")
+    assert (grade.score, grade.reason) == (None, "the sandbox was lost")
 
 
 async def test_the_real_sandbox_runs_all_three_kinds():

@@ -65,9 +65,9 @@ async def test_all_of_them_must_be_kept_and_what_cannot_be_told_stays_undecided(
     assert (await grader.grade("Xyzzy plugh frotz.", "")).score is None
     assert (await grader.grade("Xyzzy, plugh frotz.", "")).score == 0
     assert (await grader.grade("<think>Green", "")).score == 0
-    with pytest.raises(SourceError, match="no such instruction: length:none"):
+    with pytest.raises(SourceError, match="unknown instruction: length:none"):
         InstructionsGrader([("length:none", {})])
-    with pytest.raises(SourceError, match="none at all"):
+    with pytest.raises(SourceError, match="there are no instructions"):
         InstructionsGrader([])
 
 

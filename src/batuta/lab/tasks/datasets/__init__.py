@@ -1,4 +1,4 @@
-"""Sources of tasks: published benchmarks, generators, files of one's own."""
+"""Data sets of tasks: published benchmarks, generators, and users' own files."""
 
 from batuta.lab.tasks.datasets.catalog import DATASETS
 from batuta.lab.tasks.datasets.dataset import (

@@ -1,4 +1,4 @@
-"""Answers, options and tags as tables have them: floats that are whole, texts that are lists."""
+"""Reads answers, options and tags from the cells of tables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from batuta.lab.tasks.literals import UNREADABLE, read_json_or_literal
 from batuta.lab.tasks.plain_numbers import read_plain_number
 
 _EXACT_FLOATS = 2.0**53
-"""Floats from here on may lack digits of a whole number."""
+"""Floats from this value on may have lost digits of an integer."""
 _SURE_DIGITS = 15
-"""The number of digits that a float certainly preserves."""
+"""The number of digits that a float certainly keeps."""
 _CODE = re.compile(r"[+-]?0\d+", re.ASCII)
 _LETTERED_LINE = re.compile(r"\(?([A-Za-z])\s?[.):]\s+(\S.*)")
 _LETTER_WITHIN = re.compile(r"(?:(?<=[\s,;])|\A)\(?([A-Za-z])\s?[.):]\s*(?=\S)")
@@ -30,17 +30,19 @@ def is_missing(value: Any) -> bool:
 
 
 def answer_text(value: Any) -> str:
-    """Return an answer as text; a whole number without the decimals that a table gave it.
+    """Return an answer as text, an integer without the decimals that a table added.
 
     Raises:
-        ValueError: it is neither a text nor a number, or a float that has lost digits.
+        ValueError: it is neither text nor number, or a float that may have lost digits.
     """
     is_infinite = isinstance(value, float | Decimal) and not math.isfinite(value)
     if value is None or isinstance(value, bool) or is_infinite:
         raise ValueError("its answer is neither text nor a number")
     if isinstance(value, float) and abs(value) >= _EXACT_FLOATS:
         if len(Decimal(repr(value)).normalize().as_tuple().digits) > _SURE_DIGITS:
-            raise ValueError(f"its answer {value} is a float that has not all digits: write a text")
+            raise ValueError(
+                f"its answer {value} is a float that may have lost digits: write it as a text"
+            )
         return repr(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
@@ -50,7 +52,7 @@ def answer_text(value: Any) -> str:
 
 
 def whole_number(text: str) -> str | None:
-    """Return the digits of a whole number however it is written: `1,234`, `+5`, `391.0`."""
+    """Return the digits of an integer however it is written (`1,234`, `+5`, `391.0`), or None."""
     if _CODE.fullmatch(text):
         return text
     value = read_plain_number(text)
@@ -58,10 +60,10 @@ def whole_number(text: str) -> str | None:
 
 
 def read_tags(value: Any) -> tuple[str, ...]:
-    """Return the tags of a task: a list, or a text with commas between.
+    """Return the tags of a task, from a list or a text separated by commas.
 
     Raises:
-        TypeError: they are neither.
+        TypeError: the value is neither.
     """
     if is_missing(value):
         return ()
@@ -75,14 +77,14 @@ def read_tags(value: Any) -> tuple[str, ...]:
 
 
 def read_options(value: Any) -> dict[str, str]:
-    """Return the options by their letters, in their order.
+    """Return the options by their letters, in order.
 
     Args:
         value: a list of texts; an object of letters and texts; `{"label": […], "text": […]}`; or a
-            text with an option a line, behind letters, or between `|` or `;`.
+            text with one option per line, lettered options, or options separated by `|` or `;`.
 
     Raises:
-        TypeError, ValueError: they are none of these.
+        TypeError, ValueError: the value has another form.
     """
     if isinstance(value, str):
         value = _parse_options_text(value)
@@ -119,12 +121,12 @@ def _labelled_options(value: Mapping[Any, Any]) -> dict[str, str]:
 def _unique_options(pairs: Sequence[tuple[Any, Any]]) -> dict[str, str]:
     found = {str(label).strip().upper(): _option_text(text) for label, text in pairs}
     if len(found) < len(pairs):
-        raise ValueError("two of its options have one letter")
+        raise ValueError("two of its options have the same letter")
     return found
 
 
 def _letter_at(place: int) -> str:
-    """Return the letter of an option; behind the last letter, the number that it would have."""
+    """Return the letter of the option at that place; after the last letter, its number."""
     return chr(ord("A") + place) if place < 26 else str(place + 1)  # noqa: PLR2004 - letters
 
 
@@ -137,12 +139,12 @@ def _parse_options_text(text: str) -> Any:
         if len(parts) >= _LEAST_OPTIONS:
             return [part.strip() for part in parts]
     raise ValueError(
-        "its options are one text: write a list, or an option a line, or put | between them"
+        "its options are a single text: write a list, or one option per line, or separate them by |"
     )
 
 
 def _lettered_parts(lines: Sequence[str], text: str) -> list[str]:
-    """Return the texts behind the letters A, B, C …, on lines of their own or in one line."""
+    """Return the texts after the letters A, B, C …, each on its own line or all on one."""
     found = [_LETTERED_LINE.fullmatch(line) for line in lines]
     pairs = [(one[1], one[2]) for one in found if one is not None]
     if len(pairs) < max(len(lines), _LEAST_OPTIONS):

@@ -1,7 +1,7 @@
-"""The table of sources: licence, splits, files, place on the hub.
+"""The table of data sets: licence, splits, files, and place on the hub.
 
-SHA256SUMS, beside this file, has the sums of the local files that were read here. The hub's
-revisions are commits that public evaluation code pins; a fetch gets exactly that commit or fails.
+SHA256SUMS, beside this file, has the checksums of local files. The hub's revisions are commits that
+public evaluation code pins; a fetch gets exactly that commit or fails.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BBH_FAMILIES = (
 
 
 def _parquet_files(split: str, *folders: str) -> tuple[str, ...]:
-    """The Parquet files of a split on the hub, one in each folder."""
+    """Return the Parquet files of a split on the hub, one per folder."""
     return tuple(f"{folder}/{split}-00000-of-00001.parquet" for folder in folders)
 
 
@@ -66,11 +66,11 @@ def _is_of_2024(row: Row) -> bool:
 
 _RLPR_FILES = ("rlpr_train.parquet",)
 _RLPR_PARTS = 100
-"""The number of parts of RLPR, one of which is held out, as the set has no test split."""
+"""The number of parts of RLPR, of which one is held out, as it has no test split."""
 
 
 def _is_held_out_of_rlpr(row: Row) -> bool:
-    """Tell whether a row is held out: its question decides, wherever in the file it stands."""
+    """Tell whether a row is held out, which depends on its question alone."""
     task = short_answers.convert_rlpr(row)
     return task is not None and int(task.id.rpartition("/")[2], 16) % _RLPR_PARTS == 0
 
@@ -84,7 +84,7 @@ def _mbpp_split(name: str) -> DatasetSplit:
 
 _LIVE_FILES = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7)))
 _LIVE_RELEASES = {f"v{number}": DatasetSplit(_LIVE_FILES[:number]) for number in range(6, 0, -1)}
-"""Each release has the problems of all before it."""
+"""Each release includes the problems of all earlier ones."""
 
 MATHS = (
     Dataset(

@@ -1,13 +1,14 @@
-"""Rows of programming: HumanEval, MBPP, BigCodeBench, LiveCodeBench, LeetCode, CRUXEval.
+"""Converts rows of HumanEval, MBPP, BigCodeBench, LiveCodeBench, LeetCode and CRUXEval.
 
 The graders of code find this JSON in `Task.data`:
 
-- code-stdin: `{"tests": [{"input", "output"}]}`; the input and the output of a program;
-- code-functional: the same and `"entry"`, such as `Solution().solve`; an input has one JSON value
-  a line for each argument, an output is one JSON value; both may have `"tolerance"`, the relative
-  or absolute error allowed to numbers with decimals (no benchmark here states one);
-- code-assert: `{"preamble", "tests"}`; the source before and after the program. The tests raise
-  if one fails. With `"entry"`, the preamble's definition of that name is only a sketch.
+- code-stdin: `{"tests": [{"input", "output"}]}`, with a program's input and output;
+- code-functional: the same with `"entry"`, such as `Solution().solve`; an input has one JSON value
+per
+  argument, each on its line, and an output is one JSON value; both kinds may have `"tolerance"`,
+  the relative or absolute error allowed to numbers with decimals (no benchmark here states one);
+- code-assert: `{"preamble", "tests"}`, the source before and after the program. The tests raise an
+  error if one fails. With `"entry"`, the preamble's definition of that name is only a sketch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ assert _result.wasSuccessful() and not _result.expectedFailures, "a test case fa
 
 
 def convert_human_eval(row: Row) -> Task:
-    """A function of HumanEval to complete."""
+    """Convert a function of HumanEval to complete."""
     start = row["prompt"].rstrip()
     question = f"Complete this function.\n\n```python\n{start}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
@@ -53,7 +54,7 @@ def convert_human_eval(row: Row) -> Task:
 
 
 def convert_mbpp(row: Row) -> Task:
-    """A short program of MBPP; the question shows its tests, as the benchmark does."""
+    """Convert a short program of MBPP; the question shows its tests, as in the benchmark."""
     tests: list[str] = row["test_list"]
     shown = "\n".join(tests)
     question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{CODE_BLOCK_INSTRUCTION}"
@@ -64,14 +65,14 @@ def convert_mbpp(row: Row) -> Task:
 
 
 def _called_function(row: Row) -> str:
-    """The function that the first test calls; some have the name of one of Python's."""
+    """Return the function that the first test calls, or an empty text; builtins are skipped."""
     defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
     called: list[str] = re.findall(r"\w+", row["test_list"][0])
     return next((name for name in called if name in defined), "")
 
 
 def convert_big_code_bench(row: Row) -> Task:
-    """A task of BigCodeBench in words, with its unit tests; its tags name the libraries."""
+    """Convert a BigCodeBench task in words with its unit tests; the tags name its libraries."""
     asked = row["instruction"] if "instruction" in row else row["instruct_prompt"]
     named = row["libs"]
     libraries: list[str] = (
@@ -80,24 +81,24 @@ def convert_big_code_bench(row: Row) -> Task:
     id_ = f"bigcodebench/{row['task_id'].rpartition('/')[2]}"
     tags = tuple(f"library:{library}" for library in libraries)
     question, tests = f"{asked.strip()}\n\n{CODE_BLOCK_INSTRUCTION}", row["test"] + _RUN_UNITTEST
-    # the tests use what the sketch of the function imports
+    # the tests use what the sketch imports
     sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _import_lines(row["test"])
     entry = row.get("entry_point", "task_func")
     return _assertion_task(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
 
 
 def _import_lines(tests: str) -> str:
-    """Return the imports of the tests, on which some of the benchmark's own programs rely."""
-    with warnings.catch_warnings(action="ignore"):  # of escapes that the benchmark has misspelt
+    """Return the imports of the tests, on which some reference programs rely."""
+    with warnings.catch_warnings(action="ignore"):  # about escapes that the benchmark misspells
         body = ast.parse(tests).body
     found = (n for n in body if isinstance(n, ast.Import | ast.ImportFrom))
     return "".join(f"\n{ast.unparse(node)}" for node in found) + "\n"
 
 
 def convert_leet_code(row: Row) -> Task:
-    """A problem of LeetCodeDataset."""
+    """Convert a problem of LeetCodeDataset."""
     meta: Row = row.get("meta") or {}
-    # the train file has its statements and starter code in other fields than the test file
+    # the train file has other field names than the test file
     statement = row.get("problem_description") or meta["question_title"]
     starter = row.get("starter_code") or meta["lang_code"]
     level = row.get("difficulty") or meta["difficulty"]
@@ -111,7 +112,7 @@ def convert_leet_code(row: Row) -> Task:
 
 
 def convert_crux_eval(row: Row) -> Task:
-    """A function of CRUXEval whose output is to be foretold."""
+    """Convert a function of CRUXEval whose output is to be predicted."""
     call = f"{row['code']}\n\nf({row['input']})"
     said = "What does this call return? End with a line such as `Answer: [1, 2]`."
     question = f"```python\n{call}\n```\n\n{said}"
@@ -120,7 +121,7 @@ def convert_crux_eval(row: Row) -> Task:
 
 
 def convert_live_code_bench(row: Row) -> Task:
-    """A problem of LiveCodeBench with its public tests and any hidden ones."""
+    """Convert a problem of LiveCodeBench with its public tests and any hidden ones."""
     shown: Any = row["public_test_cases"]
     tests: list[Row] = orjson.loads(shown) if isinstance(shown, str) else shown
     tests = [*tests, *_unpack_hidden_tests(row.get("private_test_cases"))]
@@ -155,7 +156,7 @@ def _contest_question(row: Row, *, functional: bool) -> str:
 
 
 def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
-    """Tests that the benchmark packs as base64 of zlib of a pickled JSON text."""
+    """Decode hidden tests, which the benchmark stores as base64 of zlib of a pickled JSON text."""
     if not encoded:
         return []
     if encoded.lstrip().startswith("["):
@@ -171,10 +172,10 @@ def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
 
 
 def _pickled_text(pickled: bytes) -> str:
-    """The text that was pickled, read without an unpickler, which could be made to call anything.
+    """Return a pickled text without unpickling, which could execute code.
 
     Raises:
-        ValueError: something else was pickled.
+        ValueError: the pickle has something else.
     """
     values = [
         value

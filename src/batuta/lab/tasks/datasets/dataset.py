@@ -1,4 +1,4 @@
-"""A source: where a benchmark's files are, and how one of their rows becomes a task."""
+"""The description of a data set: its files, and how a row becomes a task."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _REFERS_TO_OPTIONS = re.compile(
     r"\babove\b|\b(?:both|neither) of th|\b[A-J]\)?,?\s*(?:and|or|&)\s*\(?[A-J]\b", re.IGNORECASE
 )
-"""An option that points at other options by place: "all of the above", "both A and B"."""
+"""Matches an option that refers to others by place: "all of the above", "both A and B"."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MultipleChoiceQuestion:
-    """A question with options that are not lettered yet; `repr` tells nothing of its text."""
+    """A question whose options are not lettered yet; its `repr` does not show the text."""
 
     id: TaskId
     stem: str
     options: tuple[str, ...]
     correct_index: int
-    """Index of the right option."""
+    """The index of the right option."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     private: bool = False
@@ -44,10 +44,10 @@ class MultipleChoiceQuestion:
             )
 
     def to_task(self, seed: int | None) -> Task:
-        """The task with its options in the order that `seed` gives; None: as published.
+        """Return the task with its options shuffled by `seed`, or as published if it is None.
 
-        Where an option points at others by their place, the published order stays. The order
-        depends on the seed and the id alone, and both stay in the task's data.
+        If an option refers to others by place, the published order is kept. The order depends on
+        the seed and the id alone, and both are in the task's data.
         """
         order = list(range(len(self.options)))
         if seed is not None and not any(
@@ -71,7 +71,7 @@ class MultipleChoiceQuestion:
 
 
 RowConverter = Callable[[Row], Task | MultipleChoiceQuestion | None]
-"""None: the row is no usable task and is dropped."""
+"""Converts a row; None drops a row that is not a usable task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class HubDataset:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSplit:
-    """A part of a source, and the files it is in."""
+    """A split of a data set, and its files."""
 
     hub: tuple[str, ...] = ()
     """Files in the hub's repository."""
     local: tuple[str, ...] = ()
-    """Files below BATUTA_DATA, which are looked for first."""
+    """Files in the data folder, which are looked up first."""
     keep: Callable[[Row], bool] | None = None
-    """Which rows belong to it; None: all."""
+    """Tells which rows belong to the split; None keeps all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +104,22 @@ class Dataset:
     licence: str
     convert: RowConverter
     splits: Mapping[str, DatasetSplit]
-    """The first one is what the bare name means."""
+    """The splits; a name without one means the first."""
     origin: HubDataset | str
-    """The set's place on the hub, or the address where people get their own copy."""
+    """The data set on the hub, or the address where users get their own copy."""
     redistributable: bool = False
-    """Whether the licence lets its rows stand in a public repository."""
+    """Whether the licence allows its rows in a public repository."""
 
 
 def text_digest(*texts: str) -> str:
-    """Twelve characters that depend on the texts alone, not on their white space."""
+    """Return twelve characters that depend only on the texts, not on their white space."""
     joined = "\0".join(" ".join(text.split()) for text in texts)
     return hashlib.blake2b(joined.encode(), digest_size=6).hexdigest()
 
 
 def as_json(data: Any) -> str:
-    """`data` for `Task.data`."""
+    """Return `data` as JSON for `Task.data`."""
     try:
         return orjson.dumps(data).decode()
-    except orjson.JSONEncodeError:  # whole numbers beyond 64 bits
+    except orjson.JSONEncodeError:  # integers beyond 64 bits
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))

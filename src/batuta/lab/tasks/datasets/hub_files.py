@@ -1,4 +1,4 @@
-"""Files of a source from the Hugging Face hub, at a pinned commit."""
+"""Downloads files of a data set from the Hugging Face hub at a pinned commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batuta.lab.tasks.datasets.loader import SUMS_FILE, hub_folder, parse_sums
 from batuta.lab.tasks.datasets.rows import file_sha256
 
 _HUB_TIMEOUT = 10.0
-"""Seconds that the hub has for its first answer."""
+"""Seconds until the hub must have answered first."""
 
 
 def fetch_split(
@@ -25,18 +25,18 @@ def fetch_split(
     revision: str | None = None,
     on_file: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
-    """The files of a split, downloaded below `folder`; their SHA-256 are kept beside them.
+    """Download the files of a split below `folder`, and record their SHA-256 beside them.
 
     Args:
         source: the benchmark.
-        split: its part.
+        split: the name of the split.
         folder: the data folder.
-        revision: another commit than the pinned one.
-        on_file: called with each file that has arrived.
+        revision: a commit to use instead of the pinned one.
+        on_file: called with each downloaded file.
 
     Raises:
-        SourceError: it is not on the hub, the hub refused or could not be reached, or the
-            package that downloads is not installed.
+        SourceError: the set is not on the hub, the hub refused or could not be reached, or
+            huggingface_hub is not installed.
     """
     origin = source.origin
     names = source.splits[split].hub

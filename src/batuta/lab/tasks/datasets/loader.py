@@ -1,4 +1,4 @@
-"""Loads the tasks of a name."""
+"""Loads tasks by the name of their source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batuta.lab.tasks.datasets.task_files import read_task_file
 from batuta.lab.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"
-"""The file of sums in `sha256sum`'s form, here for known files and in each fetched folder."""
+"""The name of files with checksums in the form of `sha256sum`, here and in fetched folders."""
 
 
 def load_tasks(
@@ -38,21 +38,21 @@ def load_tasks(
     seed: int | None = 0,
     size: int = 100,
 ) -> tuple[Task, ...]:
-    """The tasks of a source.
+    """Load the tasks of a source.
 
     Args:
-        name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a file of one's own.
-        folder: the data folder; None: `benchmark_folder()`.
-        files: rows are read from these instead, in the benchmark's own form.
-        seed: of the order of options and of what is generated; None: options as published.
-        size: how many tasks a generator makes.
+        name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a user's file.
+        folder: the data folder; None for `benchmark_folder()`.
+        files: files to read instead, in the benchmark's own format.
+        seed: the seed of the options' order and of generators; None keeps options as published.
+        size: the number of tasks that a generator makes.
 
     Raises:
-        SourceError: no such source, no copy of its files, or files that are not what they were.
+        SourceError: there is no such source, or its files are missing or have changed.
     """
     generated = name.startswith(f"{reasoning_gym.NAME}:")
     if files and (generated or is_task_file(name)):
-        raise SourceError(f"{name} is no benchmark, so there is no other copy of it to read")
+        raise SourceError(f"{name} is not a benchmark, so --from-file does not apply")
     if ".jsonl" in Path(name).suffixes:
         return read_task_file(Path(name), seed)
     if is_task_file(name):
@@ -65,15 +65,15 @@ def load_tasks(
 
 
 def is_task_file(name: str) -> bool:
-    """Return True if the name is that of a file with one's own questions, not of a benchmark."""
+    """Tell whether the name is the path of a user's file and not a benchmark."""
     return ".jsonl" in Path(name).suffixes or Path(name).suffix in SUITE_ENDINGS
 
 
 def find_split(name: str) -> tuple[Dataset, str]:
-    """The source and the split that `name` or `name:split` means.
+    """Find the source and the split that `name` or `name:split` means.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there is no such source or split.
     """
     wanted, _, part = name.partition(":")
     source = DATASETS.get(wanted)
@@ -87,7 +87,7 @@ def find_split(name: str) -> tuple[Dataset, str]:
 
 
 def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a split below the data folder; empty if one of them is missing."""
+    """Return the files of a split in the data folder; none if one of them is missing."""
     part = source.splits[split]
     local = tuple(folder / path for path in part.local)
     fetched = tuple(hub_folder(source, folder) / path for path in part.hub)
@@ -98,7 +98,7 @@ def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
 
 
 def hub_folder(source: Dataset, folder: Path) -> Path:
-    """Return the folder in which a source's files from the hub are kept."""
+    """Return the folder for a source's files from the hub."""
     return folder / "bench" / source.name / "hub"
 
 
@@ -112,7 +112,7 @@ def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ..
     for path in paths:
         if sums.get(path, "") not in {"", file_sha256(path)}:
             raise SourceError(
-                f"{path} is not the file it was (its SHA-256 differs): put the right one there, "
+                f"{path} has changed (its SHA-256 differs): replace it by the right file, "
                 "or read it as it is with --from-file"
             )
     return paths
@@ -144,7 +144,7 @@ def _fetched_sums(folder: Path) -> dict[Path, str]:
 
 
 def parse_sums(text: str) -> dict[str, str]:
-    """The SHA-256 of each file that a listing of `sha256sum` names."""
+    """Parse a listing of `sha256sum` into the SHA-256 of each file."""
     pairs = (line.split("  ", 1) for line in text.splitlines() if "  " in line)
     return {path: total for total, path in pairs}
 
@@ -165,7 +165,7 @@ def _convert_rows(
 def _read_item(
     source: Dataset, split: DatasetSplit, row: Row
 ) -> Task | MultipleChoiceQuestion | None:
-    """The row's task; None: it belongs to another split, or is of no use."""
+    """Convert a row; return None if it belongs to another split or is unusable."""
     return source.convert(row) if split.keep is None or split.keep(row) else None
 
 
@@ -178,7 +178,7 @@ def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> 
 
 
 def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """The tasks, with ids that differ: the second of the same text is `ID#2`."""
+    """Return the tasks with distinct ids: the second with one id becomes `ID#2`."""
     seen = Counter[TaskId]()
     distinct: list[Task] = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Rows of mathematics: MATH, MATH-500, AIME, GSM8K, OlympiadBench, TheoremQA."""
+"""Converts rows of MATH, MATH-500, AIME, GSM8K, OlympiadBench and TheoremQA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AIME_PROBLEMS = 15
 
 
 def boxed_solution(text: str) -> str:
-    """Return the content of the last box of a solution; an empty text if there is no whole box."""
+    """Return the content of a solution's last box; an empty text without a complete box."""
     found = list(_BOX.finditer(text))
     if not found:
         return ""
@@ -35,7 +35,7 @@ def boxed_solution(text: str) -> str:
 
 
 def convert_math(row: Row) -> Task | None:
-    """A problem of MATH; the few without an answer are dropped."""
+    """Convert a problem of MATH; the few without an answer are dropped."""
     answer = row["answer"] if "answer" in row else boxed_solution(row["solution"])
     if is_missing(answer):
         return None
@@ -53,7 +53,7 @@ def convert_math(row: Row) -> Task | None:
 
 
 def convert_math_500(row: Row) -> Task:
-    """A problem of MATH-500."""
+    """Convert a problem of MATH-500."""
     return Task(
         id=TaskId(f"math-500/{row.get('unique_id') or row['id']}"),
         question=_with_instruction(row["problem"], BOX_INSTRUCTION),
@@ -65,13 +65,13 @@ def convert_math_500(row: Row) -> Task:
 
 
 def aime_converter(year: int) -> RowConverter:
-    """Problems of that year's two AIME contests."""
+    """Return a converter for problems of that year's two AIME contests."""
 
     def convert(row: Row) -> Task:
-        half, number = _aime_place(row)
+        contest, number = _aime_place(row)
         answer = row["answer"] if "answer" in row else row["gold_answer"]
         return Task(
-            id=TaskId(f"aime-{year}/{half}-{number}"),
+            id=TaskId(f"aime-{year}/{contest}-{number}"),
             question=_with_instruction(
                 row["problem"], f"The answer is an integer from 0 to 999. {BOX_INSTRUCTION}"
             ),
@@ -85,7 +85,7 @@ def aime_converter(year: int) -> RowConverter:
 
 
 def _aime_place(row: Row) -> tuple[str, int]:
-    """Return which of the two contests it is, and the problem's number in it."""
+    """Return the contest, I or II, and the problem's number in it."""
     if "url" in row and (found := _AIME_URL.search(row["url"])):
         return found[1], int(found[2])
     if found := _AIME_ID.search(str(row.get("task_id") or row.get("id") or "")):
@@ -95,7 +95,7 @@ def _aime_place(row: Row) -> tuple[str, int]:
 
 
 def convert_gsm8k(row: Row) -> Task:
-    """A word problem of GSM8K."""
+    """Convert a word problem of GSM8K."""
     problem = row["problem"] if "problem" in row else row["question"]
     answer = integer_answer(answer_text(row["answer"]).rpartition("####")[2])
     question = _with_instruction(problem, f"The answer is an integer. {BOX_INSTRUCTION}")
@@ -109,10 +109,10 @@ def convert_gsm8k(row: Row) -> Task:
 
 
 def integer_answer(text: object) -> str:
-    """The integer that an answer is, as plain digits.
+    """Return an integer answer as plain digits.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the answer is not an integer.
     """
     digits = whole_number(answer_text(text))
     if digits is None:
@@ -121,7 +121,7 @@ def integer_answer(text: object) -> str:
 
 
 def convert_olympiad_bench(row: Row) -> Task:
-    """A problem of OlympiadBench with a final answer."""
+    """Convert a problem of OlympiadBench with a final answer."""
     problem = row["problem"] if "problem" in row else row["question"]
     found: Any = row["answer"] if "answer" in row else row["final_answer"]
     parts = cast("list[Any]", found) if isinstance(found, list) else [found]
@@ -143,16 +143,16 @@ _THEOREM_FORMS = {
     "bool": ("freeform", f"Answer True or False. {BOX_INSTRUCTION}"),
     "option": ("choice", "Answer with the letter of one option."),
 }
-"""The grader, and the words about the answer's form, for each kind of answer."""
+"""The grader and the instruction on the answer's form, by kind of answer."""
 
 
 def convert_theorem_qa(row: Row) -> Task | None:
-    """A question of TheoremQA; those that need a picture are dropped."""
+    """Convert a question of TheoremQA; those that need a picture are dropped."""
     if row.get("picture") or row.get("Picture"):
         return None
     question = row["question"] if "question" in row else row["Question"]
     found: Any = row["answer"] if "answer" in row else row["Answer"]
-    answer = str(found)  # a float keeps its decimals, as a measured value
+    answer = str(found)  # a float keeps its decimals, as in a measured value
     kind = row["answer_type"] if "answer_type" in row else row["Answer_type"]
     form = ("math", f"The answer is a list such as [1, 2]. {BOX_INSTRUCTION}")
     grader, said = _THEOREM_FORMS.get(kind, form)

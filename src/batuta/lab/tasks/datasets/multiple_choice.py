@@ -1,4 +1,4 @@
-"""Rows of multiple choice: MMLU, MMLU-Pro, GPQA."""
+"""Converts rows of MMLU, MMLU-Pro and GPQA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batuta.lab.tasks.datasets.rows import Row
 
 
 def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
-    """A question of MMLU."""
+    """Convert a question of MMLU."""
     options = tuple(row["choices"])
     answer = answer_text(row["answer"])
     right = int(answer) if answer.isdecimal() else LETTERS.index(answer)
@@ -21,7 +21,7 @@ def convert_mmlu(row: Row) -> MultipleChoiceQuestion:
 
 
 def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
-    """A question of MMLU-Pro, which has up to ten options."""
+    """Convert a question of MMLU-Pro, which has up to ten options."""
     options = tuple(option for option in row["options"] if option != "N/A")
     right = options.index(row["options"][LETTERS.index(row["answer"])])
     id_ = TaskId(f"mmlu-pro/{row.get('question_id') or row['query_id']}")
@@ -35,7 +35,7 @@ def convert_mmlu_pro(row: Row) -> MultipleChoiceQuestion:
 
 
 def convert_gpqa(row: Row) -> MultipleChoiceQuestion:
-    """A question of GPQA; private, as its authors ask that it is never published."""
+    """Convert a question of GPQA; it is private, as its authors ask not to publish it."""
     wrong = (row[f"Incorrect Answer {number}"].strip() for number in (1, 2, 3))
     tags = ("gpqa", row["High-level domain"])
     return MultipleChoiceQuestion(

@@ -1,4 +1,4 @@
-"""Tasks without end: Reasoning Gym's generators (arXiv 2505.24760), with its own scorers."""
+"""Generates tasks with Reasoning Gym (arXiv 2505.24760), and scores them with its own scorers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batuta.lab.tasks.datasets.dataset import as_json, text_digest
 NAME = "reasoning-gym"
 
 _NOT_SERIALIZABLE = frozenset({"composite", "arc_agi", "rearc", "graph_color"})
-"""The first needs other generators' names; the entries of the others do not survive JSON."""
+"""The first one needs other generators' names; the others' entries do not survive JSON."""
 
 _EVALUATES_ANSWERS = frozenset(
     {
@@ -36,7 +36,8 @@ _EVALUATES_ANSWERS = frozenset(
         "string_insertion",
     }
 )
-"""Their scorers evaluate the answer as Python: a model could run what it likes, or hang us."""
+"""Their scorers evaluate the answer as Python, so a model could execute code or hang the
+process."""
 
 EXCLUDED_GENERATORS = _NOT_SERIALIZABLE | _EVALUATES_ANSWERS
 
@@ -50,21 +51,21 @@ UNREPEATABLE_GENERATORS = frozenset(
         "word_ladder",
     }
 )
-"""Draw from sets of strings: the same seed gives other questions in another process. An id still
-names one text."""
+"""They draw from sets of strings, so the same seed gives other questions in another process; an id
+still names one text."""
 
 
 _STRIDE = 1_000_003
-"""Question n of the package's seed s is question 0 of its seed s + n; ours must not overlap."""
+"""The distance of our seeds: question n of the package's seed s is question 0 of its seed s + n."""
 
 
 def is_installed() -> bool:
-    """Return True if the package is installed."""
+    """Tell whether the package is installed."""
     return importlib.util.find_spec("reasoning_gym") is not None
 
 
 def generator_names() -> tuple[str, ...]:
-    """The names of the generators that can be used.
+    """Return the names of the usable generators.
 
     Raises:
         SourceError: the package is not installed.
@@ -75,18 +76,19 @@ def generator_names() -> tuple[str, ...]:
 def generate_tasks(
     family: str, size: int, seed: int = 0, config: dict[str, Any] | None = None
 ) -> tuple[Task, ...]:
-    """Fresh tasks of one generator; the same for the same seed and version of the package.
+    """Generate tasks, equal for the same seed and version of the package.
 
-    Those of an unrepeatable generator are tagged so.
+    Tasks of an unrepeatable generator have a tag that says so.
 
     Args:
-        family: the generator's name.
-        size: how many.
+        family: the name of the generator.
+        size: the number of tasks.
         seed: other seeds give other questions.
-        config: the generator's own parameters; None: its defaults.
+        config: the generator's own parameters; None for its defaults.
 
     Raises:
-        SourceError: no such generator, parameters it refuses, or the package is not installed.
+        SourceError: there is no such generator, it refuses the parameters, or the package is not
+            installed.
     """
     if family not in generator_names():
         raise SourceError(
@@ -95,14 +97,16 @@ def generate_tasks(
     try:
         with _own_globals():
             first = seed * _STRIDE
-            made = _import_gym().create_dataset(family, size=size, seed=first, **(config or {}))
-            return tuple(_make_task(family, made[index]) for index in range(size))
+            generated = _import_gym().create_dataset(
+                family, size=size, seed=first, **(config or {})
+            )
+            return tuple(_make_task(family, generated[index]) for index in range(size))
     except (AssertionError, TypeError, ValueError) as error:
         raise SourceError(f"Reasoning Gym refuses {family} with {config}: {error}") from None
 
 
 def score_answer(task: Task, answer: str) -> Grade:
-    """The generator's own score of an extracted answer to one of its tasks, in [0, 1].
+    """Return the generator's score in [0, 1] of an extracted answer to one of its tasks.
 
     Raises:
         SourceError: the package is not installed.
@@ -112,17 +116,17 @@ def score_answer(task: Task, answer: str) -> Grade:
     try:
         with _own_globals():
             value = float(scorer(answer, entry))
-    except Exception as error:  # noqa: BLE001 - a hundred scorers that foresee not every answer
+    except Exception as error:  # noqa: BLE001 - scorers fail on unforeseen answers
         return Grade(0.0, answer, f"the scorer could not read it: {type(error).__name__}")
     return Grade(min(max(value, 0.0), 1.0), answer)
 
 
 @contextmanager
 def _own_globals() -> Generator[None]:
-    """Undoes what a few generators do to their process.
+    """Restore the global state that a few generators change.
 
-    They seed the shared generator of random numbers, and one leaves twelve digits to every
-    decimal, dollars among them.
+    They seed the shared random number generator, and one sets the decimal precision to twelve
+    digits, which would affect dollars.
     """
     before = random.getstate()
     try:

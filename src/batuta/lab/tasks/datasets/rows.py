@@ -1,4 +1,4 @@
-"""Rows of a file, whatever its form: JSON lines (plain, gzip, zstd), JSON, CSV, Parquet."""
+"""Reads rows from JSON lines (plain, gzip, zstd), JSON, CSV, TSV and Parquet files."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ Row = Mapping[str, Any]
 _Text = TypeVar("_Text", str, bytes)
 
 ROW_FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
-"""The errors raised by reading a row whose fields are missing or of another kind."""
+"""Errors of reading a row whose fields are missing or of another type."""
 
 _HEAD = 4
-"""Bytes of a file that tell its encoding."""
+"""The bytes of a file that tell its encoding."""
 _LONG_NUMBER = re.compile(rb"\d{19}")
-"""Matches digits that may be a whole number beyond 64 bits, which orjson reads as a float."""
+"""Matches digits that may be an integer beyond 64 bits, which orjson reads as a float."""
 _NO_NUMBERS = (b"NaN", b"Infinity")
 _LONGEST_FIELD = 1 << 28
 
 _PIECE_BYTES = 1 << 16
 _BATCH = 64
-"""Rows of a Parquet file decoded at a time."""
+"""Rows of a Parquet file that are decoded at a time."""
 
 
 def import_arrow(module: str = "pyarrow") -> Any:
-    """PyArrow, which reads Parquet and zstd.
+    """Import PyArrow, which reads Parquet and zstd.
 
     Raises:
-        SourceError: it is not installed.
+        SourceError: PyArrow is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -55,10 +55,11 @@ def import_arrow(module: str = "pyarrow") -> Any:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of `path`, in order; the ending of its name says what form it has.
+    """Read the rows of a file, whose ending says its format.
 
     Raises:
-        SourceError: no such file, an unknown form, a damaged file, or a row that is no object.
+        SourceError: the file does not exist, is damaged or has an unknown format, or a row is not
+            an object.
     """
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
@@ -73,12 +74,12 @@ def read_rows(path: Path) -> Iterator[Row]:
     if ".jsonl" in path.suffixes[-2:]:
         return _checked_rows(path, _read_json_lines(path))
     raise SourceError(
-        f"{path} has an unknown form; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
+        f"{path} has an unknown format; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
     )
 
 
 def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
-    """The rows, each an object; a file that is damaged is named, whatever reads it."""
+    """Yield the rows, each an object; errors of any reader name the file."""
     try:
         for number, row in enumerate(rows, 1):
             if not isinstance(row, Mapping):
@@ -86,17 +87,17 @@ def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
             yield cast("Row", row)
     except (ValueError, OSError, EOFError, csv.Error, zlib.error) as error:
         raise SourceError(
-            f"{path} cannot be read, it is damaged or of another form: {error}"
+            f"{path} cannot be read; it is damaged or has another format: {error}"
         ) from None
 
 
 def parse_json(data: bytes) -> Any:
-    """Return what a text of JSON holds, in whatever Unicode encoding it is.
+    """Parse JSON in any Unicode encoding.
 
-    Whole numbers have all their digits, and NaN, which Python's writers write, is a float.
+    Integers keep all their digits, and NaN, which Python writes, is a float.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the text is not JSON.
     """
     encoding = json.detect_encoding(data)
     if encoding != "utf-8":
@@ -111,12 +112,12 @@ def parse_json(data: bytes) -> Any:
 
 
 def _read_integer(digits: str) -> int | str:
-    """Return a whole number; one that Python refuses to read stays a text."""
+    """Return an integer, or the digits as text if Python refuses to read so many."""
     return int(digits) if len(digits) <= sys.int_info.default_max_str_digits else digits
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -144,10 +145,10 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
-    """The lines, none of which is longer than a row may be.
+    """Yield the lines, which must not exceed the size of a row.
 
     Raises:
-        SourceError: one is.
+        SourceError: a line is too long.
     """
     number = 1
     while line := stream.readline(MAX_ROW_BYTES + 1):
@@ -158,7 +159,7 @@ def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
 
 
 def _detect_encoding(stream: io.BufferedReader) -> str:
-    """Return the Unicode encoding of a file, which its mark or its first zeros tell."""
+    """Return the Unicode encoding of a file, from its byte order mark or its zero bytes."""
     return json.detect_encoding(stream.peek(_HEAD)[:_HEAD])
 
 
@@ -198,7 +199,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _read_question_table(path: Path) -> Iterator[Row]:
-    """A table without a head: a question and its answer a line."""
+    """Read a table without a header, with a question and an answer per line."""
     with _open_table(path) as stream:
         names = ("question", "answer")
         for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
@@ -209,7 +210,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     limit = UnpackingLimit(path)
     for batch in import_arrow("pyarrow.parquet").ParquetFile(path).iter_batches(_BATCH):
         for column in batch.columns:
-            # A dictionary has a text once that Python gets once a row.
+            # A dictionary stores a text once, which Python gets for every row.
             plain = column.dictionary_decode() if hasattr(column, "dictionary") else column
             limit.add(plain.nbytes)
         yield from batch.to_pylist()

@@ -1,4 +1,4 @@
-"""Rows with short answers in words or numbers: RLPR, BBH, SimpleQA, MGSM; and IFEval's."""
+"""Converts rows of RLPR, BBH, SimpleQA, MGSM and IFEval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
 
 
 def convert_rlpr(row: Row) -> Task | None:
-    """A question of RLPR's training set, taken out of its chat template."""
+    """Convert a question of RLPR's training set, without its chat template."""
     said = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
     wrapped = _CHAT.search(said)
     question = (wrapped[1] if wrapped else said).strip()
@@ -38,7 +38,7 @@ def convert_rlpr(row: Row) -> Task | None:
 
 
 def convert_bbh(row: Row) -> Task:
-    """A question of BIG-Bench Hard; options are lettered in the text and keep their order."""
+    """Convert a question of BIG-Bench Hard; lettered options keep their order."""
     family = row["task"] if "task" in row else PurePath(row["file"]).parent.name
     question = row["question"] if "question" in row else row["input"]
     answer = answer_text(row["answer"] if "answer" in row else row["target"])
@@ -58,7 +58,7 @@ def convert_bbh(row: Row) -> Task:
 
 
 def convert_simple_qa(row: Row) -> Task:
-    """A question of SimpleQA; what no rule decides needs a judge."""
+    """Convert a question of SimpleQA; answers that no rule decides need a judge."""
     question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
     return Task(
         id=TaskId(f"simpleqa/{text_digest(question)}"),
@@ -70,13 +70,13 @@ def convert_simple_qa(row: Row) -> Task:
 
 
 def _find_topic(metadata: object) -> tuple[str, ...]:
-    """SimpleQA writes its metadata as a Python dictionary."""
+    """Return the topic from SimpleQA's metadata, which is a Python dictionary as text."""
     found = _TOPIC.search(str(metadata or ""))
     return (found[1],) if found else ()
 
 
 def convert_mgsm(row: Row) -> Task:
-    """A word problem of MGSM in one of its languages; the file's name ends in it."""
+    """Convert a word problem of MGSM in the language that the file's name ends in."""
     question, language = str(row["question"]).strip(), _language_of(row)
     return Task(
         id=TaskId(f"mgsm/{language}/{text_digest(question)}"),
@@ -93,7 +93,7 @@ def _language_of(row: Row) -> str:
 
 
 def convert_if_eval(row: Row) -> Task:
-    """A prompt of IFEval with its instructions, whose missing arguments are left out."""
+    """Convert a prompt of IFEval with its instructions, leaving out missing arguments."""
     ids, arguments = row["instruction_id_list"], row["kwargs"]
     said = [
         {"id": id_, "arguments": _given_arguments(given)}

@@ -1,4 +1,4 @@
-"""Tasks of one's own: a file of JSON lines."""
+"""Reads users' own tasks from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ _FIELDS = {
 
 
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
-    """Read the tasks of a file with a JSON object a line.
+    """Read the tasks of a file with a JSON object per line.
 
     A line has `question` and `answer`, and may have `id`, `options` (see `read_options`; the answer
-    is then a letter), `grader` (default: choice with options, integer for a whole number, else
-    exact), `tags`, `difficulty`, `data`. What is empty, null or no number counts as left out.
+    is then a letter), `grader` (default: choice with options, integer for an integer, else exact),
+    `tags`, `difficulty`, `data`. Empty, null and NaN fields count as missing.
 
     Raises:
-        SourceError: a line that cannot be used; the sentence names it.
+        SourceError: a line cannot be used; the message names it.
     """
     return make_tasks(read_rows(path), path, seed)
 
 
 def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task, ...]:
-    """The tasks of rows, which came from that file; see `read_task_file`.
+    """Make tasks of rows that came from that file, as `read_task_file` describes.
 
     Raises:
-        SourceError: a row that cannot be used; the sentence names it.
+        SourceError: a row cannot be used; the message names it.
     """
     tasks: dict[TaskId, Task] = {}
     for number, row in enumerate(rows, 1):
         try:
             task = _make_task(row, seed)
         except ROW_FAULTS as error:
-            raise SourceError(f"task {number} of {path} is no task: {_error_text(error)}") from None
+            raise SourceError(
+                f"task {number} of {path} cannot be used: {_error_text(error)}"
+            ) from None
         if task.id in tasks:
             raise SourceError(
-                f"task {number} of {path} has the id {task.id} of one before it: leave one out, or "
-                "give each an id of its own"
+                f"task {number} of {path} has the same id {task.id} as an earlier one: remove one, "
+                "or give each its own id"
             )
         tasks[task.id] = task
     if not tasks:
@@ -97,7 +99,7 @@ def _make_task(row: Row, seed: int | None) -> Task:
 
 
 def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
-    """Return the grader, `integer` for a whole number if none is named, and its target."""
+    """Return the grader, `integer` for an integer if none is named, and the target."""
     if grader not in {None, "integer"}:
         return cast("str", grader), answer
     digits = whole_number(answer)
@@ -105,7 +107,7 @@ def _grader_and_target(grader: str | None, answer: str) -> tuple[str, str]:
 
 
 def _check_fields(row: Row, given: Row) -> None:
-    """Raise ValueError for a field that is not known, or that a task cannot have."""
+    """Raise ValueError for an unknown field, or if neither answer nor data is given."""
     if unknown := sorted(set(map(str, row)) - _FIELDS):
         raise ValueError(f"it has the unknown field {unknown[0]!r}")
     if "answer" not in given and "data" not in given:

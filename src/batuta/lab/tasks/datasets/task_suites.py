@@ -1,4 +1,4 @@
-r"""Tasks of one's own in YAML: worked examples, a template, defaults, and the questions.
+r"""Reads users' own tasks from YAML: worked examples, a template, defaults, and the questions.
 
     template: |-
       {examples}
@@ -12,8 +12,8 @@ r"""Tasks of one's own in YAML: worked examples, a template, defaults, and the q
     tasks:
       - {question: "What is 7 + 8?", answer: 15}
 
-In the place of `tasks` may stand `file`, a file of rows beside it, and `fields`, which names the
-columns that are the question, the answer and so on.
+Instead of `tasks` there may be `file`, a file of rows beside it, and `fields`, which names the
+columns of the question, the answer and so on.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _SHOWN_TEMPLATE = "{examples}\n\n{question}"
 
 
 def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
-    """The tasks of a YAML file.
+    """Read the tasks of a YAML file.
 
     Args:
-        path: the file; see above.
-        seed: of the order of options; None: as they stand.
+        path: the file, as described above.
+        seed: the seed of the options' order; None keeps it.
 
     Raises:
-        SourceError: it cannot be read, or something in it cannot be used; the sentence names it.
+        SourceError: the file cannot be read, or a part of it cannot be used, which the message
+            names.
     """
     suite = _read_yaml(path)
     if unknown := sorted(set(suite) - _FIELDS):
@@ -93,7 +94,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
-    """The first `shots` examples, each in the template for examples, a blank line between."""
+    """Render the first `shots` examples with their template, separated by blank lines."""
     examples: Any = suite.get("examples") or []
     template: Any = suite.get("example_template", _EXAMPLE_TEMPLATE)
     if not isinstance(examples, list):
@@ -116,7 +117,7 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
 
 
 def _fill_template(template: str, texts: Mapping[str, str]) -> str:
-    """The template with its marks filled in at once, so that a text with a mark stays as it is."""
+    """Fill in all marks together, so that marks within the texts are kept."""
     return _MARK.sub(lambda found: texts.get(found[1], found[0]), template)
 
 

@@ -1,4 +1,4 @@
-"""Packed files of others, unpacked within bounds: a small file may hold a great deal of nothing."""
+"""Unpacks compressed files within limits, as a small file may unpack to a huge one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_ROW_BYTES = 128 << 20
-"""Bytes of one row, or of one entry of an archive, unpacked."""
+"""The most unpacked bytes of one row, or of one entry of an archive."""
 _LEAST_LIMIT = 1 << 30
 _MOST_TIMES = 100
-"""Bytes that one byte of a file may unpack to, beyond that least limit; texts of models take a
-tenth of their length, and a bomb a thousandth."""
+"""The most bytes that a byte of a file may unpack to, beyond that least limit; texts of models
+shrink to a tenth, and a bomb to a thousandth."""
 
 
 @final
 class UnpackingLimit:
-    """Counts what a file unpacks to."""
+    """Counts the bytes to which a file unpacks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class UnpackingLimit:
         self._unpacked = 0
 
     def add(self, amount: int) -> None:
-        """Count so many bytes more.
+        """Count further bytes.
 
         Raises:
             SourceError: the file unpacks to more than it may.
@@ -44,7 +44,7 @@ class UnpackingLimit:
 
 @final
 class UnpackedStream(io.RawIOBase):
-    """A stream that counts the bytes which it unpacks to, and stops at the limit."""
+    """A stream that counts its unpacked bytes and stops at the limit."""
 
     def __init__(self, stream: IO[bytes], limit: UnpackingLimit) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class UnpackedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """Fill the buffer as far as there is something."""
+        """Fill the buffer as far as there is data."""
         view = memoryview(buffer)
         piece = self._stream.read(len(view))
         self._limit.add(len(piece))
@@ -64,6 +64,6 @@ class UnpackedStream(io.RawIOBase):
         return len(piece)
 
     def close(self) -> None:
-        """Close the packed stream, too."""
+        """Close the compressed stream too."""
         self._stream.close()
         super().close()

@@ -1,4 +1,4 @@
-"""Judges of answers: one grade serves as reward and as score; undecided is no score, never 0."""
+"""Graders of answers: a grade serves as reward and as score; an undecided one is None, not 0."""
 
 from batuta.lab.tasks.graders.choice import ChoiceGrader
 from batuta.lab.tasks.graders.code import CodeCase, CodeGrader, CodeRunner, RunnableProgram

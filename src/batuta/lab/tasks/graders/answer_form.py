@@ -1,7 +1,7 @@
-"""The form in which two answers that mean the same are mostly equal.
+"""A canonical form of an answer, in which answers that mean the same are mostly equal.
 
-It compares answers with each other, where nothing is known of the right one: a vote, a cascade. It
-grades nothing.
+It compares answers with each other where the right one is unknown, as in a vote or a cascade. It
+does not grade.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from batuta.lab.tasks.plain_numbers import plain_digits
 
 _MAX_CHARACTERS = 2000
-"""Longer answers are programs and essays; they are compared as they stand, but for spaces."""
+"""Longer answers are programs and essays; in them only white space is normalised."""
 _MAX_ROUNDS = 10
 _NO_ANSWERS = frozenset({"", "nan", "n/a"})
 _BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
@@ -34,19 +34,19 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 def strip_edges(text: str, marks: str) -> str:
-    """Return the text without those marks around it, nor full stops behind it: `.5` stays."""
+    """Return the text without these characters at its ends and final full stops; `.5` stays."""
     return text.strip(marks).rstrip(f".{marks}")
 
 
 def canonical_answer(answer: str) -> str:
-    """The answer without its dress: case, spaces, Markdown, LaTeX, brackets; empty: it is none."""
+    """Return an answer without case, spaces, Markdown, LaTeX and brackets; empty if none."""
     text = answer[: 2 * _MAX_CHARACTERS].casefold().strip()
     if len(text) > _MAX_CHARACTERS:
         return " ".join(text.split())
-    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that a form is its own form
+    for _ in range(_MAX_ROUNDS):  # until nothing changes, so that the form of a form is itself
         previous = text
         plain = text if text.isascii() else _plain_characters(text)
-        text = _undress_text(plain)
+        text = _simplify_text(plain)
         if text == previous:
             break
     return "" if text in _NO_ANSWERS else text
@@ -56,7 +56,7 @@ def _plain_characters(text: str) -> str:
     return unicodedata.normalize("NFKC", plain_digits(text)).casefold()
 
 
-def _undress_text(text: str) -> str:
+def _simplify_text(text: str) -> str:
     if "\\" in text:
         found = _BOX.search(text)
         text = _TEXT.sub(r"\1", found[1] if found else text)
@@ -82,7 +82,7 @@ def _plain_number(found: re.Match[str]) -> str:
 
 
 def _without_brackets(text: str) -> str:
-    """The text without brackets that hold all of it."""
+    """Return the text without brackets that enclose all of it."""
     if len(text) < 2 or _BRACKETS.get(text[0]) != text[-1]:  # noqa: PLR2004 - a pair
         return text
     depth = 0

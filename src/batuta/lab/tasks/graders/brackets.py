@@ -1,4 +1,4 @@
-"""What stands inside brackets and what outside, in `latex.plain`'s spelling."""
+"""Tells text inside brackets from text outside them, as `normalize_latex` spells it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLOSING = frozenset({")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil"})
 
 
 def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
-    """The tokens that stand in no brackets, and the outermost brackets, each with its place."""
+    """Yield the tokens outside brackets and the outermost brackets, each with its position."""
     depth = 0
     for found in _TOKEN.finditer(text):
         token = found[0]
@@ -25,7 +25,7 @@ def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
 
 
 def split_outside(text: str, separators: AbstractSet[str]) -> list[str]:
-    """The parts of `text` between those separators that stand in no brackets."""
+    """Return the parts of `text` between those separators that are outside brackets."""
     cuts = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
     starts = [0, *(end for _, end in cuts)]
     ends = [*(at for at, _ in cuts), len(text)]

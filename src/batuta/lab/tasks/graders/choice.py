@@ -1,4 +1,4 @@
-"""Multiple choice: the one letter that an answer commits itself to."""
+"""Multiple choice: finds the single letter that an answer commits itself to."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from batuta.language.decorations import TICKS, without_decorations, without_emoj
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 MAX_SENTENCE = 500
-"""Characters of a sentence that are looked at."""
+"""How many characters of a sentence are read."""
 
 MAX_STATEMENTS = 100
-"""Of an answer, from its end: nobody states one more often, and each is read with what follows."""
+"""How many statements of an answer are read, from its end; each is read with what follows it."""
 
 MAX_WEAK_STATEMENTS = 8
-"""Of a line: "so it is", "I would pick"; what follows each is looked at."""
+"""How many weak statements of a line are read, such as "so it is" or "I would pick"."""
 
 MAX_LABELLED_LINE = 100
-"""Characters of a line that may be an option's letter and text, where the texts are not known."""
+"""The longest line taken as an option's letter and text where the options' texts are unknown."""
 
 UNCLEAR = ("?", "??")
-"""Read instead of letters where something is said, but no one option is chosen."""
+"""Stands for letters where something is stated, but no single option is chosen."""
 
 _MARKS = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|bf|rm)(?![a-z])\s*|\\[()\[\]]|[*`${}\x00]"
@@ -65,15 +65,15 @@ _WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|i
 
 @final
 class ChoiceGrader:
-    """Judges the letter in the box, in `<answer>`, in JSON, in the last "the answer is", or alone.
+    """Judges the letter in a box, in `<answer>`, in JSON, after the last "the answer is", or alone.
 
-    Letters of other scripts and statements in other languages are read. Two letters, a negation,
-    a letter beside another option's text, one that is taken back and one that nothing marks are
-    no answer: none is guessed. 1 or 0.
+    Letters of other scripts and statements in other languages are read. Two letters, a negated
+    letter, a letter beside another option's text, a retracted letter and an unmarked one are no
+    answer: the grader never guesses. The score is 1 or 0.
     """
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        """Learns the options' texts in the order of their letters; without them letters count."""
+        """Take the options' texts in the order of their letters; without any, letters are read."""
         self._circled = not any("\u2460" <= sign <= "\u2469" for sign in "".join(options))
         self._options = tuple(
             _normalize_option(_strip_markup(as_latin(option))) for option in options
@@ -81,7 +81,7 @@ class ChoiceGrader:
         self._letters = LETTERS[: len(options)] if options else LETTERS
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`; the target is a letter."""
+        """Return the grade of `answer`; the target is a letter."""
         chosen = self.chosen_letter(answer)
         if chosen is None:
             return Grade(0.0, None, "no single option is given as the answer")
@@ -89,7 +89,7 @@ class ChoiceGrader:
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
 
     def chosen_letter(self, text: str) -> str | None:
-        """The letter that `text` commits itself to; None if to none, or to several."""
+        """Return the letter that `text` commits itself to; None if there is none or several."""
         shown = answer_extraction.visible_text(text)
         data = structured_answer(shown)
         if data is not NO_OBJECT:
@@ -117,7 +117,7 @@ class ChoiceGrader:
     def _last_statement(
         self, stated: list[tuple[int, int, tuple[str, ...]]], text: str
     ) -> tuple[str, ...]:
-        """The letters of the last statement, or of what takes it back."""
+        """Return the letters of the last statement, or of the retraction that follows it."""
         at, end, letters = stated[-1]
         clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])
         lead = " ".join(clause[-2:])
@@ -133,7 +133,7 @@ class ChoiceGrader:
         return self._apply_correction(letters, text[end : end + MAX_SENTENCE])
 
     def _apply_correction(self, letters: tuple[str, ...], after: str) -> tuple[str, ...]:
-        """`letters`, or those that what follows puts in their place."""
+        """Return `letters`, or those that replace them in the text after the statement."""
         if taken := statements.RETRACTION.search(after):
             return tuple(set(self._letters_named(after[taken.end() :]))) or UNCLEAR
         for doubt in statements.POSSIBLE_RETRACTION.finditer(after):
@@ -144,7 +144,7 @@ class ChoiceGrader:
         return letters
 
     def _letters_named(self, text: str) -> Iterator[str]:
-        """The letters that stand alone in `text` and are not denied."""
+        """Yield the letters that stand alone in `text` and are not denied."""
         for found in _LETTER_ALONE.finditer(text):
             if found[0] in "AI" and _WORD_BEHIND.match(text, found.end()):
                 continue
@@ -154,7 +154,7 @@ class ChoiceGrader:
                 yield found[0]
 
     def _statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """Where an answer is stated, where its line ends and which letters it has."""
+        """Yield where each statement of an answer begins, where it ends, and its letters."""
         read_to = 0
         for found in _last_matches(statements.STATEMENT, text):
             said, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
@@ -177,13 +177,13 @@ class ChoiceGrader:
         yield from self._declarations(text, read_to)
 
     def _heading_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """Under a line that says no more than "Answer"."""
+        """Yield the statements that follow a line that only says "Answer"."""
         for found in statements.ANSWER_HEADING.finditer(text):
             if letters := self._letters_alone(text[found.end() : found.end() + MAX_SENTENCE]):
                 yield found.start(), found.end() + 1, letters
 
     def _declarations(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """In "B is correct"."""
+        """Yield the statements of the form "B is correct"."""
         for found in _last_matches(statements.DECLARATION, text, read_to):
             known = found[1] in self._letters and not found[2]
             if known and not _is_doubted(text, found.start()):
@@ -191,7 +191,7 @@ class ChoiceGrader:
                 yield found.start(), found.end(), self._read_letters(said)
 
     def _foreign_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """In another language than English."""
+        """Yield the statements in other languages than English."""
         for found in statements.FOREIGN_STATEMENT.finditer(text):
             said = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")[0]
             if statements.WORD_CONTINUATION.match(said, 1):
@@ -201,7 +201,7 @@ class ChoiceGrader:
                 yield found.start(), found.end() + 1, self._letters_beside(letter, said[1:])
 
     def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
-        """Find "B is right" in other languages than English; two different letters are unclear."""
+        """Return the statements of the form "B is right" in other languages; two are unclear."""
         found = [
             (said.start(), said.end(), self._declared_letters(said, text))
             for said in _last_matches(declarations.RIGHT_LETTER, text)
@@ -213,7 +213,7 @@ class ChoiceGrader:
         return [one for one in found if one[2]]
 
     def _declared_letters(self, said: re.Match[str], text: str) -> tuple[str, ...]:
-        """Return the letter that is said to be right, with its rivals; empty where that is in doubt."""
+        """Return the letter that is called right, with its rivals; empty if that is in doubt."""
         before = text[max(0, said.start() - MAX_SENTENCE) : said.start()]
         clause = declarations.CLAUSE_END.split(before)[-1]
         after = statements.first_sentence(text[said.end() : said.end() + MAX_SENTENCE])
@@ -236,7 +236,7 @@ class ChoiceGrader:
         return tuple(sorted({said[1], *rivals}))
 
     def _letters_in_last_line(self, text: str) -> tuple[str, ...]:
-        """The letters of the last line, if it holds nothing but an option or a choice of one."""
+        """Return the letters of the last line if it is only an option or the choice of one."""
         last = answer_extraction.last_line(text) or ""
         if letters := self._letters_alone(last, text):
             return letters
@@ -250,7 +250,7 @@ class ChoiceGrader:
         return ()
 
     def _read_letters(self, text: str) -> tuple[str, ...]:
-        """The letters that `text` begins with, or that of the option it repeats."""
+        """Return the letters that `text` begins with, or the letter of the option it repeats."""
         repeated = self._letter_of_option_text(text)
         if (small := _SMALL.fullmatch(text)) and small[1].upper() in self._letters:
             return tuple({small[1].upper(), *repeated})
@@ -267,7 +267,7 @@ class ChoiceGrader:
         return (letter,) if head[1] or _GOES_ON.match(rest) else ()
 
     def _letters_beside(self, letter: str, rest: str) -> tuple[str, ...]:
-        """The letter with what stands beside it: rivals, another option's text, a denial."""
+        """Return the letter with its rivals and other options' letters; unclear if it is denied."""
         if statements.DENIAL_AFTER.match(rest) or rest.lstrip(" )").startswith("?"):
             return UNCLEAR
         own = self._letter_of_option_text(rest)
@@ -282,7 +282,7 @@ class ChoiceGrader:
         return (letter,)
 
     def _rival_letters(self, letter: str, rest: str) -> Iterator[str]:
-        """Other letters that the sentence offers too."""
+        """Yield the other letters that the sentence offers as well."""
         rest = rest[: 4 * MAX_SENTENCE]
         reason = statements.REASON.search(rest)
         for found in _LETTER_ALONE.finditer(rest, 0, reason.start() if reason else len(rest)):
@@ -302,7 +302,7 @@ class ChoiceGrader:
                 yield other
 
     def _letter_of_option_text(self, text: str) -> tuple[str, ...]:
-        """The letter of the option whose text this is."""
+        """Return the letter of the option with this text; empty unless there is exactly one."""
         said = _normalize_option(text)
         if not said:
             return ()
@@ -316,7 +316,7 @@ class ChoiceGrader:
         return tuple(same) if len(same) == 1 else ()
 
     def _letters_alone(self, text: str, whole: str = "") -> tuple[str, ...]:
-        """The letters of the first line of `text`, if it holds nothing but an option."""
+        """Return the letters of the first line of `text` if it contains only an option."""
         line = text.lstrip().partition("\n")[0]
         letters, head = self._read_letters(line), _HEAD.match(line)
         rest = line[head.end() :] if head else line
@@ -333,7 +333,7 @@ class ChoiceGrader:
         return letters
 
     def _is_label(self, letter: str, rest: str, whole: str) -> bool:
-        """Whether a line is an option's letter and its text, which is not known here."""
+        """Tell whether a line is an option's letter and text, if the options' texts are unknown."""
         if self._options or len(rest) > MAX_LABELLED_LINE or not _MARK.match(rest):
             return False
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
@@ -342,7 +342,7 @@ class ChoiceGrader:
 
 
 def _last_matches(pattern: re.Pattern[str], text: str, start: int = 0) -> Iterable[re.Match[str]]:
-    """The last statements of a text, in their order: what they say is what counts."""
+    """Return the last matches in a text, in their order."""
     return deque(pattern.finditer(text, start), maxlen=MAX_STATEMENTS)
 
 
@@ -351,13 +351,13 @@ def _single_letter(letters: tuple[str, ...]) -> str | None:
 
 
 def _is_denied(text: str, end: int) -> bool:
-    """Whether what follows a letter denies it, alone or with others."""
+    """Tell whether what follows a letter denies it, alone or with others."""
     alone = statements.DENIAL_AFTER.match(text, end)
     return bool(alone or statements.LIST_DENIAL.match(text, end))
 
 
 def _offers_option(said: str) -> bool:
-    """Whether a sentence offers an option, and not only talks about it."""
+    """Tell whether a sentence offers an option, and does not only mention it."""
     return re.search(r"\b(?:answer|is|be|could|also|it)\b|\A\W*[A-Z]\b", said) is not None
 
 
@@ -367,17 +367,17 @@ def _letter_end(said: str) -> int:
 
 
 def _strip_markup(text: str) -> str:
-    """`text` without the marks of Markdown and TeX, and with its negations written out."""
+    """Return `text` without marks of Markdown and TeX, with contracted negations written out."""
     return _CONTRACTION.sub(" not", _MARKS.sub("", text))
 
 
 def _is_doubted(text: str, at: int) -> bool:
-    """Return True if the clause before a statement makes it a condition or denies it."""
+    """Tell whether the clause before a statement makes it a condition or denies it."""
     clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])[-1]
     return statements.DOUBT.search(clause) is not None
 
 
 def _normalize_option(text: str) -> str:
-    """A text that is compared: signs that belong to it, as in `-1` and `.5`, stay."""
+    """Return an option's text for comparison; signs that are part of it (`-1`, `.5`) stay."""
     spaced = _LEADING.sub("", " ".join(_strip_markup(text).split()))
     return spaced.lstrip(" \"'“(").rstrip(".,:; \"'”)").casefold()

@@ -1,4 +1,4 @@
-"""Programs: run elsewhere, on tests whose expected outputs never leave this process."""
+"""Grades programs: runs them elsewhere, on tests whose expected outputs stay in this process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from batuta.sandbox.program import (
 )
 
 LIMITS = SandboxLimits()
-"""Of each case."""
+"""The limits of each case."""
 
 WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
-"""Behind the reason of a grade that a program could have taken."""
+"""Follows the reason of a grade that a program could have forged."""
 
 _NEEDS_SAME_PROCESS = re.compile(
     r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
@@ -50,45 +50,48 @@ class RunnableProgram(Protocol):
     """A program that is ready for tests."""
 
     async def run(self, test: ProgramTest) -> ProgramResult:
-        """How the test ended."""
+        """Run the test and return how it ended."""
         ...
 
 
 class CodeRunner(Protocol):
-    """Runs programs that nobody has read: a `Sandbox`."""
+    """Runs untrusted programs, as a `Sandbox` does."""
 
     def load(
         self, program: Program, limits: SandboxLimits
     ) -> AbstractAsyncContextManager[RunnableProgram]:
-        """The program, ready for one test after another; all of it has ended after the block."""
+        """Return the program, ready for tests one by one; its processes end with the block."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCase:
-    """A test and what it must give."""
+    """A test and its expected result."""
 
     test: ProgramTest
     expected: JSON = None
-    """A script's output, or a call's value; a check needs none."""
+    """A script's output, or a call's value; None for assertions."""
     tolerance: float = 0.0
-    """The relative or absolute error allowed to numbers with decimals."""
+    """The relative or absolute error allowed for numbers with decimals."""
 
 
 @final
 class CodeGrader:
-    """Judges the last code block: 1 if it passes every case, 0 at the first that it fails.
+    """Judges the last program of an answer: 1 if it passes every case, 0 at the first failed one.
 
-    Undecided (None) if the sandbox went away.
+    The grade is undecided (None) if the sandbox is lost.
     """
 
     def __init__(self, runner: CodeRunner, cases: Iterable[CodeCase], preamble: str = "") -> None:
-        """Learns the cases.
+        """Take the cases.
 
         Args:
             runner: where the program runs.
             cases: at least one.
             preamble: source before the program.
+
+        Raises:
+            ValueError: there is no case.
         """
         self._runner = runner
         self._cases = tuple(cases)
@@ -97,14 +100,14 @@ class CodeGrader:
             raise ValueError("a program without tests cannot be judged")
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of the program in `answer`.
+        """Return the grade of the program in `answer`.
 
         Raises:
             SandboxError: no sandbox can be started.
         """
         source = extract_program(answer)
         if source is None:
-            return Grade(0.0, None, "no whole code block")
+            return Grade(0.0, None, "no complete code block")
         score, reason = await self._run_cases(Program(f"{self._preamble}\n{source}"))
         return Grade(score, source, reason)
 
@@ -113,7 +116,7 @@ class CodeGrader:
             for number, case in enumerate(self._cases, 1):
                 outcome = await ready.run(case.test)
                 if outcome.end is EndReason.LOST:
-                    return None, "the sandbox went away"
+                    return None, "the sandbox was lost"
                 if fault := case_fault(case, outcome):
                     return 0.0, f"test {number} of {len(self._cases)}: {fault}"
         weakly = any(isinstance(c.test, AssertionTest) and not c.test.separate for c in self._cases)
@@ -121,23 +124,23 @@ class CodeGrader:
 
 
 def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
-    """Why a case is not passed; empty if it is."""
+    """Return why the outcome fails the case; empty if it passes."""
     if outcome.end is not EndReason.RETURNED:
         last = outcome.stderr.strip().rpartition("\n")[2]
         return f"{outcome.end}: {last}"[:MAX_SHOWN] if last else str(outcome.end)
     if isinstance(case.test, ScriptTest) and not is_same_output(
         str(case.expected), outcome.stdout, case.tolerance
     ):
-        return "another output"
+        return "wrong output"
     if isinstance(case.test, CallTest) and not is_same_value(
         case.expected, outcome.value, case.tolerance
     ):
-        return "another value"
+        return "wrong value"
     return ""
 
 
 def is_same_output(expected: str, printed: str, tolerance: float = 0.0) -> bool:
-    """Compare two outputs line by line: as texts without margins, else as numbers.
+    """Compare two outputs line by line: as texts without outer white space, else as numbers.
 
     Args:
         expected: what is right.
@@ -164,7 +167,7 @@ def _is_same_line(wanted: str, given: str, tolerance: float) -> bool:
 
 
 def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
-    """Whether both are lists of numbers and equal: `1.0` is `1`."""
+    """Tell whether both are lists of equal numbers; `1.0` equals `1`."""
     try:
         return list(map(Decimal, wanted)) == list(map(Decimal, given))
     except InvalidOperation:
@@ -172,7 +175,7 @@ def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
 
 
 def _is_near(wanted: str, given: str, tolerance: float) -> bool:
-    """Tell whether both are numbers, one with decimals, that differ by no more than that."""
+    """Tell whether both are numbers, one with decimals, that differ by at most the tolerance."""
     if not (_WITH_DECIMALS.search(wanted) or _WITH_DECIMALS.search(given)):
         return False
     try:
@@ -183,9 +186,9 @@ def _is_near(wanted: str, given: str, tolerance: float) -> bool:
 
 
 def script_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Cases of programs that read and print: `{"tests": [{"input", "output"}]}`.
+    """Return the cases of a program that reads and prints: `{"tests": [{"input", "output"}]}`.
 
-    Also `"tolerance"`, the relative or absolute error that numbers with decimals may have.
+    With `"tolerance"`, the relative or absolute error that numbers with decimals may have.
     """
     allowed = read_tolerance(data)
     return tuple(
@@ -194,7 +197,7 @@ def script_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def call_cases(data: Any) -> tuple[CodeCase, ...]:
-    """Cases of a function: as above and `"entry"`; one JSON value a line, an argument each."""
+    """Return the cases of a function: as above with `"entry"`; each input line is an argument."""
     allowed = read_tolerance(data)
     return tuple(
         CodeCase(
@@ -207,33 +210,35 @@ def call_cases(data: Any) -> tuple[CodeCase, ...]:
 
 
 def read_tolerance(data: Any) -> float:
-    """Return the error that a task allows its numbers with decimals; 0 where it states none.
+    """Return the error that a task allows numbers with decimals; 0 if it states none.
 
     Raises:
-        ValueError: it is no number from 0 to below 1.
+        ValueError: it is not a number from 0 to below 1.
     """
     allowed = data.get("tolerance") or 0.0
     if isinstance(allowed, bool) or not isinstance(allowed, int | float) or not 0 <= allowed < 1:
-        raise ValueError(f"the tolerance {allowed!r} is no number from 0 to below 1")
+        raise ValueError(f"the tolerance {allowed!r} is not a number from 0 to below 1")
     return float(allowed)
 
 
 def check_cases(data: Any) -> tuple[CodeCase, ...]:
-    """The case of tests that raise: `{"tests"}`, source that follows the program.
+    """Return the case of tests that raise an error: `{"tests"}`, source that follows the program.
 
-    Also `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
+    With `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
     """
     code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
-    # A function that is to be inspected must be there itself, not only answer calls.
-    apart = can_run_separately(code) and "import inspect" not in preamble
-    return (CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=apart)),)
+    # A function that is to be inspected must be in the same process, not only answer calls.
+    runs_apart = can_run_separately(code) and "import inspect" not in preamble
+    return (
+        CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=runs_apart)),
+    )
 
 
 def can_run_separately(code: str) -> bool:
-    """Whether tests can run in another process than the program that they test.
+    """Tell whether tests can run in another process than the program under test.
 
-    Only their own text decides, never what a program does. They cannot where they reach into the
-    program's process: replace what it imports, look at its warnings, logs or figures, set its
-    environment; nor where they load files in a form that runs code.
+    Only the text of the tests decides, never what a program does. Tests cannot run apart if they
+    reach into the program's process: if they replace what it imports, look at its warnings, logs or
+    figures, or set its environment; nor if they load files in a format that runs code.
     """
     return _NEEDS_SAME_PROCESS.search(code) is None

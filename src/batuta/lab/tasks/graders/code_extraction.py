@@ -1,4 +1,4 @@
-"""The program in an answer: which of its code blocks, or which of them together."""
+"""Finds the program in an answer: one of its code blocks, or several joined."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from batuta.lab.tasks.graders.structured_data import PROGRAM_KEYS, structured_an
 from batuta.language import answer_extraction
 
 MAX_LENGTH = 100_000
-"""Characters of a program."""
+"""The longest program, in characters."""
 
 MAX_BLOCKS = 100
-"""Code blocks that are looked at, from the end."""
+"""How many code blocks are read, from the end."""
 
 _FENCE = re.compile(
     r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
@@ -36,13 +36,13 @@ _TAGGED_BLOCK = re.compile(
 _LATE_FENCE = re.compile(
     r"[^`~]*[^`~\s]\s+(?P<fence>`{3,})(?P<info>(?:python|py)3?)\s*", re.IGNORECASE
 )
-"""A fence behind a sentence, on its line."""
+"""A fence that follows a sentence on the same line."""
 _PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
-"""How a program begins that stands among sentences, without a block."""
+"""The beginning of a program that is written among sentences, without a block."""
 _INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
 _MOST_PARAGRAPHS = 50
 _UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
-"""Characters that look like nothing or like a space, and that Python refuses."""
+"""Characters that are invisible or look like a space, and that Python rejects."""
 _LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
 _PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "python2", "sage"})
 _PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
@@ -56,25 +56,25 @@ _ACTIVE_NODES = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, a
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """A code block."""
+    """A code block of an answer."""
 
     language: str
-    """In small letters; empty: none is named."""
+    """In lower case; empty if none is named."""
     text: str
 
     @property
     def is_python(self) -> bool:
-        """Whether it says that it is Python."""
+        """Whether its language is Python."""
         return self.language in _PYTHON
 
 
 def extract_program(answer: str) -> str | None:
-    """The program in an answer; None if there is none, or if its last block is cut.
+    """Return the program of an answer; None if there is none, or if its last block is cut.
 
-    The last block of Python, with those before it that it needs: the helpers of a program that is
-    told in pieces. A block that names no language counts where it defines something, or where none
-    names Python and it does something; all others are output, or show the use. An answer without
-    any block is the program itself, or has it between sentences.
+    It is the last block of Python, with the earlier blocks that it needs, such as helpers. A block
+    without a language counts if it defines something, or if no block names Python and it does
+    something; all other blocks are output or show the use. An answer without any block is the
+    program itself, or has it between sentences.
     """
     shown = answer_extraction.visible_text(answer, MAX_LENGTH).replace("\r\n", "\n")
     shown = _TAGGED_BLOCK.sub(_fence_tagged, _HTML_BLOCK.sub(_fence_html, shown))
@@ -92,17 +92,17 @@ def extract_program(answer: str) -> str | None:
 
 
 def _fence_html(found: re.Match[str]) -> str:
-    """A block of HTML as one of Markdown."""
+    """Return a block of HTML as a block of Markdown."""
     return f"\n```{found['language'] or ''}\n{html.unescape(found['text'])}\n```\n"
 
 
 def _fence_tagged(found: re.Match[str]) -> str:
-    """A block between tags as one of Markdown."""
+    """Return a block between tags as a block of Markdown."""
     return f"\n```python\n{found['text']}\n```\n"
 
 
 def _bare_program(shown: str) -> str:
-    """The answer itself; where it is no program, the one that stands between its sentences."""
+    """Return the answer itself, or the program between its sentences if it does not parse."""
     text = shown.strip()
     if _parse_source(text) is not None:
         return text
@@ -119,7 +119,7 @@ def _bare_program(shown: str) -> str:
 
 
 def _indented_program(lines: list[str]) -> str | None:
-    """The program in a block of Markdown that is indented and not fenced; None: there is none."""
+    """Return the program in an indented block of Markdown; None if there is none."""
     places = (n for n, line in enumerate(lines) if _INDENTED_PROGRAM_LINE.match(line))
     start = next(places, None)
     if start is None:
@@ -130,7 +130,7 @@ def _indented_program(lines: list[str]) -> str | None:
 
 
 def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
-    """The blocks that may be the program, or a part of it."""
+    """Return the blocks that may be the program or a part of it."""
     bare = [block for block in blocks if not block.language]
     if any(block.is_python for block in blocks):
         return [b for b in blocks if b.is_python or (b in bare and _Source(b.text).functions)]
@@ -141,7 +141,7 @@ def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
 
 
 def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
-    """Every code block, without the margin of its fence; None for one that is cut."""
+    """Yield every code block, without the margin of its fence; None for one that is cut."""
     lines = text.splitlines(keepends=True)
     at = 0
     while at < len(lines):
@@ -161,7 +161,7 @@ def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
 
 
 def _opening_fence(line: str) -> tuple[int, str, str] | None:
-    """The characters before a fence that opens a block, the fence and what it says; None: none."""
+    """Return the width before an opening fence, the fence and its info string; None if no fence."""
     if found := _FENCE.fullmatch(line):
         is_inline = found["fence"][0] == "`" and "`" in found["info"]
         return None if is_inline else (len(found["before"]), found["fence"], found["info"])
@@ -170,7 +170,7 @@ def _opening_fence(line: str) -> tuple[int, str, str] | None:
 
 
 def _block_language(info: str) -> str:
-    """What a fence says of its block: its first word; Python, if it names such a file."""
+    """Return the language in a fence's info string: its first word, or Python for a `.py` file."""
     if re.search(r"\.py\b", info):
         return "python"
     found = _LANGUAGE.match(info)
@@ -183,7 +183,7 @@ def _closes_fence(line: str, fence: str) -> bool:
 
 
 def _without_margin(lines: list[str], margin: int) -> str:
-    """What a list or a quotation put before each line, taken away."""
+    """Return the lines without the prefix that a list or a quotation puts before each."""
     if all(line.lstrip().startswith(">") for line in lines if line.strip()):
         quoted = [re.sub(r"^\s*> ?", "", line) for line in lines]
         if margin and any(line.strip() for line in lines):
@@ -195,10 +195,10 @@ def _without_margin(lines: list[str], margin: int) -> str:
 
 
 def _join_sources(sources: list[_Source]) -> str:
-    """The last program, with the earlier blocks that it needs.
+    """Return the last program, with the earlier blocks that it needs.
 
-    A block that only shows the use, or the output, of those before it is left out. One that is
-    needed is put before, unless it does something and defines what is defined again after it.
+    Trailing blocks that only show the use or the output of earlier ones are left out. A needed
+    block is put first, unless it does something and defines what a later block defines again.
     """
     while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
@@ -206,7 +206,7 @@ def _join_sources(sources: list[_Source]) -> str:
     parts, wanted, redefined = [last.text], last.free, set(last.functions)
     for earlier in reversed(sources[:-1]):
         if earlier.free & sources[-1].functions and not earlier.functions & redefined:
-            parts.append(earlier.text)  # it is told before the helper that it calls
+            parts.append(earlier.text)  # it precedes the helper that it calls
             wanted = wanted | earlier.free
             redefined |= earlier.functions
         elif earlier.is_changed_in_part(redefined) or (
@@ -219,12 +219,12 @@ def _join_sources(sources: list[_Source]) -> str:
 
 
 class _Source:
-    """What can be seen of a source without running it."""
+    """A source, with what can be seen of it without running it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tree = _parse_source(text)
-        """None: this is no Python."""
+        """None if the text is not Python."""
         if self.tree is None and (seen := text.translate(_UNSEEN)) != text:
             self.text, self.tree = seen, _parse_source(seen)
         nodes = list(ast.walk(self.tree)) if self.tree else []
@@ -233,7 +233,7 @@ class _Source:
         self.used = {one.id for one in names if isinstance(one.ctx, ast.Load)}
         self.functions: set[str] = set()
         self.defined: set[str] = set()
-        """The globals that it sets."""
+        """The global names that it sets."""
         for node in self.tree.body if self.tree else ():
             self._define(node)
         self.free = self.used - self.defined
@@ -249,25 +249,25 @@ class _Source:
             self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
 
     def is_code(self) -> bool:
-        """Whether it is more than values, which is what an output is, and no session."""
+        """Whether it is more than values, as an output would be, and not an interactive session."""
         body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
         return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
 
     def has_effects(self) -> bool:
-        """Whether it calls, defines, imports or repeats anything."""
+        """Tell whether it calls, defines, imports or loops."""
         return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
-        """Whether to run it does no more than define."""
+        """Tell whether running it does no more than define."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
     def is_changed_in_part(self, redefined: set[str]) -> bool:
-        """Whether some of what it does no more than define is defined again, and some is not."""
+        """Tell whether it only defines, and some but not all of its functions are defined again."""
         again = self.functions & redefined
         return bool(again) and bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
-        """Whether it is the output or the use of sources before it, rather than a part of them."""
+        """Tell whether it is the output or the use of earlier sources, not a part of them."""
         if not any(one.is_code() for one in before):
             return False
         if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
@@ -279,12 +279,12 @@ class _Source:
         return not self.functions and bool((self.used | self.defined) & known) and not reads
 
     def _only_tests(self, known: set[str]) -> bool:
-        """Whether all that it defines tests what is known."""
+        """Tell whether everything that it defines tests known functions."""
         defined = [n for n in (self.tree.body if self.tree else ()) if isinstance(n, _DEFINITIONS)]
         return bool(defined) and bool(self.used & known) and all(map(_is_test, defined))
 
     def _only_signatures(self, known: set[str]) -> bool:
-        """Whether it repeats the heads of what is known, without their bodies."""
+        """Tell whether it repeats the signatures of known functions, without their bodies."""
         body = [n for n in (self.tree.body if self.tree else ()) if not isinstance(n, _IMPORTS)]
         return bool(body) and all(
             isinstance(node, _FUNCTIONS) and node.name in known and _is_empty(node) for node in body
@@ -292,14 +292,14 @@ class _Source:
 
 
 def _is_test(node: ast.stmt) -> bool:
-    """Whether a definition is a test: a TestCase, or a function that is named as one."""
+    """Tell whether a definition is a test: a TestCase, or a function named `test_…`."""
     if isinstance(node, ast.ClassDef):
         return any(ast.unparse(base).endswith("TestCase") for base in node.bases)
     return isinstance(node, _FUNCTIONS) and node.name.startswith("test_")
 
 
 def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function's body is `...` or `pass`, with or without a docstring."""
+    """Tell whether a function's body is `...` or `pass`, with or without a docstring."""
     return all(
         isinstance(one, ast.Pass)
         or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))

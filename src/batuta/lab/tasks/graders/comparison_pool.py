@@ -1,4 +1,4 @@
-"""Processes that compare expressions: they may hang, grow or die, and nothing else does."""
+"""Processes that compare expressions; only they may hang, grow too large or die."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from batuta.lab.tasks.graders.optional_dependencies import require_extra
 from batuta.offload import ProcessDiedError, ProcessFailedError, ProcessPool, ProcessTimeoutError
 
 COMPARISON_TIMEOUT = 120.0
-"""Wall time of one comparison, beyond which it is given up; its processor time ends sooner."""
+"""Seconds after which a comparison is abandoned; its processor time is more tightly bounded."""
 
 
 class ComparisonResult(StrEnum):
-    """How a comparison ended, in words."""
+    """The result of a comparison, or why there is none."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -28,17 +28,17 @@ UNDECIDED = frozenset({ComparisonResult.TIMED_OUT, ComparisonResult.OUT_OF_MEMOR
 
 @final
 class MathsPool:
-    """Compares mathematical expressions in processes of its own; close it after use.
+    """Compares mathematical expressions in separate processes; close it after use.
 
-    Processes start with the first comparison and end after minutes without one.
+    Processes start with the first comparison and end when idle for some minutes.
     """
 
     def __init__(self, workers: int = 1, seconds: float = COMPARISON_TIMEOUT) -> None:
-        """Starts nothing yet.
+        """Take the sizes; processes start later.
 
         Args:
-            workers: processes.
-            seconds: wall time of one comparison.
+            workers: the number of processes.
+            seconds: the wall time of one comparison.
 
         Raises:
             ConfigError: the extra `graders` is not installed.
@@ -63,7 +63,7 @@ class MathsPool:
         self.close()
 
     def close(self) -> None:
-        """End the processes, those that still compare too."""
+        """End the processes, also those that are still comparing."""
         self._pool.close()
 
     @property
@@ -72,12 +72,12 @@ class MathsPool:
         return self._pool.process_ids
 
     async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
-        """Whether two answers in `latex.plain`'s spelling are the same, or why nobody knows.
+        """Compare two answers as `normalize_latex` spells them; return why if it cannot be decided.
 
         Args:
-            target: what is right.
-            answer: what was answered.
-            near: relative distance at which two numbers count as the same.
+            target: the right answer.
+            answer: the answer to compare.
+            near: the relative distance up to which two numbers count as the same.
         """
         try:
             same = await self._pool.call(

@@ -1,4 +1,4 @@
-"""What runs in a process of the pool, under limits that hold when nobody is left to end it."""
+"""Runs in a process of the pool, under limits that hold even if the main process is gone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MEMORY_LIMIT = 4 << 30
 """Bytes of address space."""
 
 CPU_SECONDS = 3
-"""What one comparison may take. The kernel ends it, on a busy machine as on an idle one, and also
-when the process that asked is gone."""
+"""The processor time of one comparison; the kernel enforces it, on a busy machine and an idle one,
+and also when the process that asked is gone."""
 
 WARM_UP_SECONDS = 60
-"""Processor time of a process's first call, in which sympy and pint are loaded."""
+"""The processor time of a process's first call, in which sympy and pint are loaded."""
 
 WARM_UP = (
     (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt{3}}{3}"),
@@ -32,12 +32,12 @@ WARM_UP = (
     (r"|t|\arctan3", r"\sqrt{t^2}\tan^{-1}3"),
     (r"3\text{m}", r"300\text{cm}"),
 )
-"""What takes the parser, sympy and pint through their paths once."""
+"""Pairs that exercise the parser, sympy and pint once."""
 
 
 @cache
 def _prepare_process() -> None:
-    """Load and warm up what is slow to load, once in a process."""
+    """Load and warm up the slow libraries, once per process."""
     sys.set_int_max_str_digits(0)
     logging.disable(logging.CRITICAL)
     for target, answer in WARM_UP:
@@ -45,16 +45,16 @@ def _prepare_process() -> None:
 
 
 def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
-    """Whether two answers in `latex.plain`'s spelling are the same.
+    """Tell whether two answers, as `normalize_latex` spells them, are the same.
 
     Args:
-        target: what is right.
-        answer: what was answered.
-        near: relative distance at which two numbers count as the same.
+        target: the right answer.
+        answer: the answer to compare.
+        near: the relative distance up to which two numbers count as the same.
 
     Raises:
         MemoryError: out of memory.
-        RecursionError: nested too deeply.
+        RecursionError: an expression is nested too deeply.
     """
     _prepare_process()
     used = resource.getrusage(resource.RUSAGE_SELF)

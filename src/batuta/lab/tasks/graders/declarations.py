@@ -1,6 +1,6 @@
-"""Patterns for statements in eight languages other than English that an option is the right one.
+"""Patterns that call an option the right one, in eight languages other than English.
 
-German, French, Spanish, Italian, Portuguese, Russian, Chinese and Japanese.
+They are German, French, Spanish, Italian, Portuguese, Russian, Chinese and Japanese.
 """
 
 from __future__ import annotations

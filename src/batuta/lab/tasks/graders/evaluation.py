@@ -1,4 +1,4 @@
-"""Operations on values of many digits, by mpmath: within bounds, beyond which nothing is worked out."""
+"""Operations on high-precision values by mpmath, within bounds beyond which nothing is computed."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false
@@ -14,10 +14,10 @@ from typing import Any
 
 DIGITS = 200
 SAME = "1e-100"
-"""The relative difference of two values that are the same."""
+"""The relative difference up to which two values are the same."""
 
 MOST_BITS, LEAST_BITS = 240, 400
-"""Binary order beyond which no value is worked out, and below which one is what rounding left of zero."""
+"""The binary magnitude beyond which no value is computed, and that below which it counts as zero."""
 
 MAX_FACTORIAL = 55
 MAX_EXPONENT = 1000
@@ -26,7 +26,7 @@ Value = Any
 
 
 class UnreadableError(Exception):
-    """The text is no expression that is known here, has more than one meaning, or no value."""
+    """The text is no known expression, is ambiguous, or has no value."""
 
 
 NO_VALUE = (UnreadableError, ArithmeticError, ValueError)
@@ -34,7 +34,7 @@ NO_VALUE = (UnreadableError, ArithmeticError, ValueError)
 
 @cache
 def mpmath_context() -> Any:
-    """A context of our own, whose precision nobody else sets."""
+    """Return a context of our own, whose precision nobody else changes."""
     mpmath: Any = importlib.import_module("mpmath")  # an extra, and slow to load
     context = mpmath.MPContext()
     context.dps = DIGITS
@@ -42,20 +42,20 @@ def mpmath_context() -> Any:
 
 
 def is_complex(value: Value) -> bool:
-    """Tell whether a value has an imaginary part that is more than rounding leaves."""
+    """Tell whether a value has an imaginary part that exceeds rounding errors."""
     return abs(getattr(value, "imag", 0)) > abs(value) * mpmath_context().mpf(SAME)
 
 
 def require_bounded(value: Value) -> Value:
-    """Return the value, or zero where rounding left less.
+    """Return the value, or zero where only a rounding error is left.
 
     Raises:
-        UnreadableError: it is too large or too small, or no number.
+        UnreadableError: it is too large or too small, or not a number.
     """
     size = mpmath_context().mag(value) if value else 0
     if size < -LEAST_BITS:
         return 0 * value
-    if not abs(size) <= MOST_BITS:  # also where it is no number
+    if not abs(size) <= MOST_BITS:  # also if it is not a number
         raise UnreadableError
     return value
 
@@ -139,4 +139,5 @@ OPERATIONS: Mapping[str, Callable[..., Value]] = {
         )
     },
 }
-"""Functions of the operations; a root takes its index last, a logarithm its base if it has one."""
+"""The functions of the operations; a root takes its index last, and a logarithm its base, if
+any."""

@@ -1,4 +1,4 @@
-"""Answers that are right in one wording only, or as one literal of Python."""
+"""Grades answers that are right in one wording only, or as one Python literal."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from batuta.language import answer_extraction
 
 _MONEY = re.compile(r"(-?)\\?\$\s?(?=[\d.])|\s?\\?\$\Z")
 _FORMULA = re.compile(r"\s*\$([^$]+)\$\s*")
-"""Matches a target between dollar signs of mathematics."""
+"""Matches a target that is enclosed in the dollar signs of a formula."""
 
 
 @final
 class ExactGrader:
-    """Judges the marked answer or the last line; white space and capitals do not count.
+    """Judges the marked answer or the last line; white space and case do not count.
 
-    Where the target is a number, the answer must be that number in any spelling; where it is a
-    Python literal, the answer must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`.
-    Marks around an answer count unless they are Markdown's; a full stop behind it does not.
-    The grade is 1 or 0.
+    If the target is a number, the answer must be that number in any spelling; if it is a Python
+    literal, the answer must have its value: `[1,2]` for `[1, 2]`, but not `'A'` for `'a'`.
+    Marks around an answer count unless they are Markdown's; a final full stop does not.
+    The score is 1 or 0.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`."""
+        """Return the grade of `answer`."""
         found = answer_extraction.answer_readings(answer)
         if not found:
             return Grade(0.0, None, "no answer")
@@ -57,21 +57,21 @@ def _is_same_answer(found: str, target: str) -> bool:
 
 
 def _is_same_number(wanted: Fraction, given: Fraction) -> bool:
-    """Tell whether two numbers are equal, or decimals that differ by less than a float can tell."""
+    """Tell whether two numbers are equal, or decimals that a float could not tell apart."""
     if wanted == given or 1 in {wanted.denominator, given.denominator}:
         return wanted == given
-    apart = abs(wanted - given)
-    return apart <= abs(wanted) * Fraction(sys.float_info.epsilon) / 2
+    distance = abs(wanted - given)
+    return distance <= abs(wanted) * Fraction(sys.float_info.epsilon) / 2
 
 
 def _without_stop(text: str) -> str:
-    """Return the text without the full stop behind it, where more than marks is left."""
+    """Return the text without its final full stop, if letters or digits are left."""
     shorter = text.strip().removesuffix(".")
     return shorter if any(map(str.isalnum, shorter)) else text
 
 
 def _is_same_literal(wanted: Any, given: Any) -> bool:
-    """Tell whether two values are equal and of one type, down to their parts; `1.0` is `1`."""
+    """Tell whether two values are equal and of the same type, down to their parts; `1.0` is `1`."""
     if isinstance(wanted, int | float) and isinstance(given, int | float):
         alike = isinstance(wanted, bool) == isinstance(given, bool)
         return alike and wanted == given and abs(wanted) != math.inf  # infinity: too large
@@ -89,6 +89,6 @@ def _is_same_literal(wanted: Any, given: Any) -> bool:
 
 
 def _normalize_text(text: str) -> str:
-    """Return the text without capitals and needless white space; a line of a grid stays a line."""
+    """Return the text without case and needless white space; the lines of a grid stay lines."""
     lines = unicodedata.normalize("NFC", text).casefold().splitlines()
     return "\n".join(" ".join(line.split()) for line in lines if line.strip())

@@ -1,7 +1,7 @@
-r"""Expressions in `latex.plain`'s spelling, read into what gives their values.
+r"""Parses expressions, as `normalize_latex` spells them, into functions that compute their values.
 
-It reads what has one meaning: what two people could read in two ways, as `1/2x`, is refused, and so
-is what it does not know; math-verify is asked then, which takes a hundred times as long.
+Only unambiguous expressions are read. An expression that could be read in two ways, as `1/2x`, or
+that is unknown is left to math-verify, which takes a hundred times as long.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -50,18 +50,18 @@ _ENDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression, whose value follows from those of its variables."""
+    """An expression, as a function of the values of its variables."""
 
     value: Node
     names: frozenset[str]
-    """The variables; an expression without any has one value."""
+    """The variables; an expression without any has a single value."""
     kinds: frozenset[str]
-    """`log` of no base, `i` and rounding functions, if they occur in it."""
+    """`log` without a base, `i` and rounding functions, if they occur in it."""
 
 
 @lru_cache(maxsize=2048)
 def parse_expression(text: str) -> Expression | None:
-    """The expression that a text is; None if it is not read here."""
+    """Return the expression that a text is; None if it is not read here."""
     try:
         parser = _Parser(_split_tokens(text))
         value = parser.sum()
@@ -102,7 +102,7 @@ def _split_tokens(text: str) -> list[str]:
 
 
 class _Parser:
-    """A parser by recursive descent."""
+    """A recursive-descent parser."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -123,7 +123,7 @@ class _Parser:
         return sign
 
     def _signed(self, part: Callable[[], Node]) -> Node:
-        """A part behind any number of signs."""
+        """Parse an operand after any number of signs."""
         negative = False
         while self.next in {"+", "-"}:
             negative ^= self._take() == "-"
@@ -150,7 +150,7 @@ class _Parser:
         return self.next in _ENDS or (self.next == "|" and self._bars > 0)
 
     def _factors(self) -> Node:
-        """Factors side by side."""
+        """Parse factors side by side."""
         result = self._power()
         while not self._is_at_end():
             is_number = self.next[0].isdigit() or self.next[0] == "."
@@ -176,7 +176,7 @@ class _Parser:
         return base
 
     def _argument(self) -> Node:
-        """What TeX takes for an argument: a group, or one token."""
+        """Parse what TeX takes as an argument: a group, or one token."""
         if self.next == "{":
             return self._group("{")
         if self.next == "-":
@@ -242,12 +242,12 @@ class _Parser:
         return self._applied(name)
 
     def _applied(self, name: str) -> Node:
-        """A function with its base, its power and its argument."""
+        """Parse a function's base, power and argument."""
         base = power = None
         if name == "log" and self.next == "_":
             self._take()
             if self.next.isdigit() and len(self.next) > 1:
-                raise UnreadableError  # TeX takes one digit for the base, people do not
+                raise UnreadableError  # TeX takes one digit as the base, people do not
             base = self._argument()
         if self._tokens[self._at : self._at + 5] == ["^", "{", "-", "1", "}"]:
             self._at += 5
@@ -265,7 +265,7 @@ class _Parser:
         return value if power is None else _apply_operation("^", value, power)
 
     def _function_argument(self) -> Node:
-        """A function's argument: what is in brackets, or the factors up to the next sign."""
+        """Parse a function's argument: a bracketed group, or the factors up to the next sign."""
         if self.next in {"(", "{", "["}:
             return self._group(self.next)
         return self._signed(self._plain_factors)

@@ -1,7 +1,7 @@
-"""Whether two answers have the same form with the same values in it.
+"""Tells whether two answers have the same form with the same values in it.
 
-A symbolic comparer is asked about values only; whether their order counts, which brackets mean the
-same and what a repetition adds is decided here.
+A symbolic comparison is used for values only; this module decides whether their order counts, which
+brackets mean the same, and whether repetitions matter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_X = re.compile(r"[fgh]\(x\)")
 
 
 def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Whether the answer is the target, values being compared by `equal`."""
+    """Tell whether the answer is the target; `equal` compares their values."""
     target, answer = _unwrap_single(_flatten_form(target)), _unwrap_single(_flatten_form(answer))
     if isinstance(target, EquationForm) or isinstance(answer, EquationForm):
         return _is_same_equation(target, answer, equal)
@@ -41,13 +41,13 @@ def is_same_form(target: Form, answer: Form, equal: ValueComparison) -> bool:
 
 
 def without_order(form: SequenceForm) -> SequenceForm:
-    """A tuple or a list of tuples as a set: neither order nor brackets count."""
+    """Return a tuple or a list of tuples as a set: neither order nor brackets count."""
     items = (without_order(item) if isinstance(item, SequenceForm) else item for item in form.items)
     return SequenceForm(tuple(items), "{", "}")
 
 
 def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
-    """Whether a value is the same as a ratio, as all of several forms, or as two numbers."""
+    """Tell whether a value equals a ratio, all of several forms, or a pair of numbers."""
     if not isinstance(answer, ValueForm) and isinstance(target, ValueForm):
         items = answer.items if isinstance(answer, SequenceForm) and answer.opening == "" else ()
         if len(items) > 1 and all(is_same_form(target, item, equal) for item in items):
@@ -66,7 +66,7 @@ def _is_same_shape(target: Form, answer: Form, equal: ValueComparison) -> bool:
 
 
 def _flatten_form(form: Form) -> Form:
-    r"""A list or set with the lists in it, as of `\pm`, taken apart, and without repetitions."""
+    r"""Return a list or set with nested lists, as from `\pm`, flattened, without repetitions."""
     if not isinstance(form, SequenceForm) or form.is_ordered:
         return form
     items: list[Form] = []
@@ -108,7 +108,7 @@ def _is_same_row(target: SequenceForm, answer: SequenceForm, equal: ValueCompari
 
 
 def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
-    """A point or a list of rows in plain brackets as the column or the matrix that is compared."""
+    """Return a point or a list of rows in plain brackets as the matrix to compare with `other`."""
     if other.opening != "&" or form.opening not in {"(", "["}:
         return form
     if form.opening == "(":
@@ -122,7 +122,7 @@ def _as_matrix(form: SequenceForm, other: SequenceForm) -> SequenceForm:
 
 
 def _has_same_brackets(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Whether the brackets mean the same; a list may have left out those of a point."""
+    """Tell whether the brackets mean the same; a list may omit those of a point."""
     pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
     return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
 
@@ -140,7 +140,7 @@ def _match_unordered(
 
 
 def _unwrap_single(form: Form) -> Form:
-    """A list or set of one is its element."""
+    """Return the element of a list or set of one."""
     while isinstance(form, SequenceForm) and not form.is_ordered and len(form.items) == 1:
         if form.items[0] == EMPTY:
             return form
@@ -149,6 +149,6 @@ def _unwrap_single(form: Form) -> Form:
 
 
 def _split_thousands(form: Form) -> Form:
-    """Two numbers that were taken for one with thousands: `45,135`."""
+    """Return two numbers that were read as one with thousands, such as `45,135`, as a list."""
     parts = form.text.split(",") if isinstance(form, ValueForm) else []
     return SequenceForm(tuple(map(ValueForm, parts))) if len(parts) > 1 else form

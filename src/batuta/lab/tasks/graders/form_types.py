@@ -1,4 +1,4 @@
-"""The kinds of answers: values, rows of them, equations."""
+"""The forms that answers have: values, sequences and equations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True)
 class SequenceForm:
-    r"""Several forms; those without brackets and those in braces have no order."""
+    r"""Several forms; those without brackets or in braces have no order."""
 
     items: tuple[Form, ...]
     opening: str = ""
-    """`(`, `[`, `{`, `:` for a ratio, `&` for the rows of a matrix, nothing for a list."""
+    """`(`, `[` or `{`; `:` for a ratio, `&` for the rows of a matrix, empty for a list."""
     closing: str = ""
 
     @property
@@ -40,9 +40,9 @@ class EquationForm:
 
 Form = ValueForm | SequenceForm | EquationForm
 ValueComparison = Callable[[ValueForm, ValueForm], bool]
-"""Whether a target's value and an answer's are the same."""
+"""Tells whether a target's value and an answer's are the same."""
 
 EMPTY = SequenceForm((), "{", "}")
 INFINITY = r"\infty"
 PAIR = 2
-"""Items of a pair: the ends of an interval, the sides of an equation."""
+"""The number of items of a pair: the ends of an interval, the sides of an equation."""

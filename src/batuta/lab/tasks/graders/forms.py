@@ -1,7 +1,7 @@
-r"""What kind of thing an answer is: a value, a point, a set, an interval, an equation, a matrix.
+r"""Parses an answer's form: a value, a point, a set, an interval, an equation or a matrix.
 
-Which brackets stand around values and what is a solution set is read here; `form_comparison` tells
-whether two forms are the same. Texts are in `latex.plain`'s spelling.
+This module reads brackets and solution sets; `form_comparison` tells whether two forms are the
+same. Texts are spelled as by `normalize_latex`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FLIPPED_SIGN = {">": "<", r"\ge": r"\le"}
 
 
 def parse_form(text: str) -> Form:
-    """The form that `text` has."""
+    """Return the form of `text`."""
     text = strip_outer_braces(
         _INTRODUCTION.sub("", text.strip(), count=1) if "\\" in text else text.strip()
     )
@@ -79,7 +79,7 @@ def parse_form(text: str) -> Form:
     return ValueForm(text)
 
 
-# -- the readers: each knows one form, and answers None for the others ------------------------
+# -- the readers: each knows one form, and returns None for the others -------------------------
 
 
 def _parse_special(text: str) -> Form | None:
@@ -94,7 +94,7 @@ def _parse_special(text: str) -> Form | None:
 
 
 def _parse_other_notation(text: str) -> Form | None:
-    """What is written in another way: `{x : x<5}`, `[2,5[`, a congruence."""
+    """Parse other notations: `{x : x<5}`, `[2,5[`, a congruence."""
     if found := _SET_OF.fullmatch(text):
         return _parse_inequality(found[1])
     if found := _CONGRUENT.fullmatch(text):
@@ -106,7 +106,7 @@ def _parse_other_notation(text: str) -> Form | None:
 
 
 def _parse_both_bounds(text: str) -> Form | None:
-    """Two inequalities that hold together, as one interval."""
+    """Return two inequalities that hold together as one interval."""
     parts = _BOTH.split(text)
     forms = [_parse_inequality(part.strip()) for part in parts] if len(parts) == PAIR else []
     rows = [form for form in forms if isinstance(form, SequenceForm) and len(form.items) == PAIR]
@@ -119,7 +119,7 @@ def _parse_both_bounds(text: str) -> Form | None:
 
 
 def _reals_without(form: Form) -> Form | None:
-    """The reals without some numbers, or without an interval, as intervals."""
+    """Return the reals without some numbers, or without an interval, as intervals."""
     if isinstance(form, SequenceForm) and len(form.items) == PAIR and form.opening in {"(", "["}:
         return _cut_from_reals(form)
     items = form.items if isinstance(form, SequenceForm) and not form.is_ordered else (form,)
@@ -137,7 +137,7 @@ def _reals_without(form: Form) -> Form | None:
 
 
 def _cut_from_reals(form: SequenceForm) -> Form:
-    """What an interval leaves out of the reals."""
+    """Return what an interval leaves of the reals."""
     low, high = form.items
     below = SequenceForm((ValueForm("-" + INFINITY), low), "(", ")" if form.opening == "[" else "]")
     above = SequenceForm((high, ValueForm(INFINITY)), "(" if form.closing == "]" else "[", ")")
@@ -146,7 +146,7 @@ def _cut_from_reals(form: SequenceForm) -> Form:
 
 
 def _parse_distance(text: str) -> Form | None:
-    r"""The size of a variable against a positive number: `|x|>1`, `|x|\le 2`."""
+    r"""Parse a bound on the absolute value of a variable: `|x|>1`, `|x|\le 2`."""
     found = _DISTANCE.fullmatch(text)
     value = parse_number(found[3]) if found else None
     if found is None or value is None or value <= 0:
@@ -189,7 +189,7 @@ def _parse_ratio(text: str) -> Form | None:
 
 
 def _parse_inequality(text: str) -> Form | None:
-    r"""An inequality in one variable as an interval: `x>3`, `2\le x<5`."""
+    r"""Parse an inequality in one variable as an interval: `x>3`, `2\le x<5`."""
     signs = [token for _, token in outer_tokens(text) if token in _COMPARISON_SIGNS]
     sides = split_outside(text, _COMPARISON_SIGNS)
     if all(sign in _FLIPPED_SIGN for sign in signs):
@@ -210,7 +210,7 @@ def _parse_inequality(text: str) -> Form | None:
 
 
 def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
-    r"""An inequality whose variable is left out: `\ge 5`."""
+    r"""Parse an inequality whose variable is left out: `\ge 5`."""
     if sign == r"\ne":
         return _reals_without(parse_form(right)) if right else None
     if left:
@@ -219,7 +219,7 @@ def _parse_bare_inequality(sign: str, left: str, right: str) -> Form | None:
 
 
 def _make_interval(left: str, sign: str, other: str, right: str) -> Form | None:
-    """What lies between two ends, by the signs behind the first and before the second."""
+    """Return the interval between two ends from the signs after the first and before the second."""
     if {sign, other} - {"<", r"\le"}:
         return None
     opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"
@@ -249,7 +249,7 @@ def _parse_equation(text: str) -> Form | None:
 
 
 def _name_of_all(first: str, *others: str) -> str:
-    """The name without its index where several are the same: `x` of `x_1=x_2=5`."""
+    """Return the name without its index if several values are the same: `x` of `x_1=x_2=5`."""
     names = [_INDEXED_NAME.fullmatch(name) for name in (first, *others)]
     bases = {found[1] if found else "" for found in names}
     return bases.pop() if others and len(bases) == 1 and all(names) else first
@@ -288,7 +288,7 @@ def _parse_matrix(text: str) -> Form | None:
 
 
 def _parse_plus_minus(text: str) -> Form | None:
-    r"""`a \pm b` as a list of two, wherever the sign stands."""
+    r"""Return `a \pm b` as a list of two values, wherever the sign is."""
     if not _SIGN.search(text):
         return None
     plus = _SIGN.sub(lambda found: "+" if found[0].startswith(r"\pm") else "-", text)

@@ -1,7 +1,7 @@
-"""Short answers in words, numbers or formulas: what is not the same in plain spelling is undecided.
+"""Grades short answers in words, numbers or formulas; a different wording is left undecided.
 
-A judge decides then, if there is one. Wrong is only what differs as a number, as a yes or no, or as an
-expression: other words may mean the same.
+A judge, if there is one, decides those. An answer is wrong only if it differs as a number, as a yes
+or no, or as an expression, since other words may mean the same.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from batuta.language import answer_extraction
 from batuta.language.decorations import without_decorations
 
 TOLERANCE = 0.01
-"""Relative, of a target that is written with decimals: it was measured or rounded."""
+"""The relative tolerance for a target with decimals, as it was measured or rounded."""
 
 FAR = 10
-"""How many times its tolerance a quantity is off that is wrong and not just rounded otherwise."""
+"""A quantity is wrong, and not just rounded differently, if it is this many tolerances off."""
 
 ROUNDING_TOLERANCE = 5e-5
-"""Relative, of an exact expression that is answered as a decimal."""
+"""The relative tolerance for a decimal where the target is an exact expression."""
 
 OTHER_WORDS = "other words, which may mean the same"
 
@@ -49,13 +49,13 @@ _MATHS = re.compile(r"\\(?!text)[a-zA-Z]|[\^=+\d]")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _CODE = re.compile(r"\d+(?:[-–:]\d+)+|\d+[/.]\d+[/.]\d+")
-"""Numbers with signs between that are not of arithmetic: a range, a date, a time of day."""
+"""Numbers separated by signs that are not arithmetic: a range, a date, a time of day."""
 _CURRENCIES = tuple(
     re.compile(names, re.IGNORECASE)
     for names in (r"\$|USD|dollar|\bcents?\b", "€|EUR|euro", "£|GBP|pounds?", "¥|yen", "₹|rupee")
 )
 _UNKNOWNS = frozenset("nxyz")
-"""Names that are no unit."""
+"""Names that are not units."""
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
 )
@@ -87,7 +87,7 @@ _TURNS = re.compile(
     r"\b(?:not|no|never|nor|or|but|either|neither|maybe|possibly|perhaps|probably|if|unless|except|wrong|incorrect"
     r"|false|unlikely|opposite|former|other|unclear)\b|\?"
 )
-"""Words with which a sentence need not say what it ends with."""
+"""Words that keep a sentence from stating what it ends with."""
 
 
 _HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b|\?")
@@ -101,16 +101,16 @@ _ITEM = re.compile(r" ?(?:[,;] ?(?:and\b ?)?|\band\b ?)")
 
 @final
 class FreeFormGrader:
-    """Judges the marked answer or the last line: as words, yes or no, a number, a formula.
+    """Judges the marked answer or the last line as words, yes or no, a number, or a formula.
 
-    1 for right, 0 for wrong, undecided (None) where other words might mean the same.
+    The score is 1 if right, 0 if wrong, undecided (None) if other words might mean the same.
     """
 
     def __init__(self, pool: MathsPool) -> None:
         self._pool = pool
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`."""
+        """Return the grade of `answer`."""
         shown, target = answer_extraction.visible_text(answer), _TARGET_LABEL.sub("", target)
         if (same := is_same_object(shown, target)) is not None:
             return Grade(float(same), shown.strip(), "right" if same else f"expected {target}")
@@ -133,7 +133,7 @@ class FreeFormGrader:
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
     async def _grade_as_maths(self, found: str, wanted: str, given: str) -> Grade:
-        """The grade of an expression; wrong only where both are numbers, or in one unknown."""
+        """Return the grade of an expression; wrong only if both are numbers or have one unknown."""
         if "%" in given and "%" not in wanted and parse_number(wanted) is not None:
             return Grade(None, found, OTHER_WORDS)
         near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
@@ -188,7 +188,7 @@ def compare_short_answers(found: str, target: str) -> bool | None:
 
 
 def normal_words(text: str) -> str:
-    """Letters and digits in one form, without article, accents and marks."""
+    """Return the letters and digits in one form, without article, accents and marks."""
     text = _COMMAND.sub(r"\1", without_invisible(text)).translate(_LETTERS)
     text = re.sub(r"[\\_{}](?=\w)|_(?=\{)|[{}$]", "", text).replace("\\", " ")
     text = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’](?=s\b)", "", text)).casefold()
@@ -203,20 +203,20 @@ def normal_words(text: str) -> str:
 
 
 def _differs_in_case(found: str, target: str) -> bool:
-    """Return True for two formulas or quantities that differ in capitals alone: CO is not Co."""
+    """Tell whether two formulas or quantities differ only in case: CO is not Co."""
     one, other = found.strip(" ."), target.strip()
     counts = all(map(_FORMULA.fullmatch, (one, other))) or any(map(str.isdigit, other))
     return counts and one != other and one.casefold() == other.casefold()
 
 
 def _shares_currency(found: str, target: str) -> bool:
-    """Return True if two texts name a currency in common, or one of them names none."""
+    """Tell whether two texts name a common currency, or one of them names none."""
     one, other = ({sign for sign in _CURRENCIES if sign.search(text)} for text in (found, target))
     return not one or not other or bool(one & other)
 
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
-    """Compare an answer to the wanted yes or no; None where it says both, or hedges."""
+    """Compare an answer with the wanted yes or no; None if it says both or hedges."""
     said = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
     if said is None:
         return None
@@ -226,7 +226,7 @@ def _compare_truth(found: str, *, is_true: bool) -> bool | None:
 
 
 def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
-    """A number, also in words or with a word for its scale, and the unit of measure behind it."""
+    """Return a number, in digits or words, and the unit after it; None if the text is neither."""
     plain = _CURRENCIES[0].sub("", text).strip(" .") if "$" in text else text.strip(" .")
     if (words := parse_number_words(plain)) is not None:
         return words, ""
@@ -241,7 +241,7 @@ def _parse_quantity(text: str) -> tuple[Fraction, str] | None:
 
 
 def _is_same_quantity(found: str, target: str) -> bool | None:
-    """Compare two numbers with units, by rounding where the target has decimals or a unit."""
+    """Compare two numbers with units, with rounding if the target has decimals or a unit."""
     measures = [parse_measure(normalize_latex(text)) for text in (target, found)]
     if any(one and one[2] > 1 for one in measures):
         return len({one and one[:2] for one in measures}) == 1 or None
@@ -264,7 +264,7 @@ def _is_same_quantity(found: str, target: str) -> bool | None:
     rounded = not is_terminating(converted) and round(converted, places) == one  # such as 0.33
     if apart <= allowed or (rounded and apart <= 2 * allowed):
         return True
-    # Quantities of one kind that are far apart differ; what is near may have been rounded otherwise.
+    # Quantities of one kind that are far apart differ; closer ones may only be rounded differently.
     return False if unit and other and apart > FAR * allowed else None
 
 
@@ -284,7 +284,7 @@ def _parse_day(text: str) -> date | None:
 
 
 def _is_same_list(found: str, target: str) -> bool:
-    """Return True if two lists without brackets have the same items, in any order."""
+    """Tell whether two lists without brackets have the same items, in any order."""
     if target[:1] in "([{":
         return False
     wanted, given = (
@@ -294,7 +294,7 @@ def _is_same_list(found: str, target: str) -> bool:
 
 
 def _ends_in(found: str, target: str) -> bool:
-    """Return True for a plain sentence that ends in the target: "The capital is Paris"."""
+    """Tell whether a plain sentence ends in the target: "The capital is Paris"."""
     said = _CONCLUDING.sub("", answer_extraction.without_emphasis(found.strip()), count=1)
     said, wanted = normal_words(said), normal_words(target)
     said = f"the {said}"
@@ -305,13 +305,13 @@ def _ends_in(found: str, target: str) -> bool:
 
 
 def _is_maths(text: str) -> bool:
-    """Return True if a text may be a formula: no range, no date, no quantity in two units."""
+    """Tell whether a text may be a formula, not a range, a date or a quantity in two units."""
     plain = _CODE.fullmatch(text) is None and several_units(text) is None
     return plain and _MATHS.search(text) is not None
 
 
 def _is_numeric(form: forms.Form) -> bool:
-    """Return True if a form is made of numbers alone."""
+    """Tell whether a form is made of numbers alone."""
     if isinstance(form, forms.SequenceForm):
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.EquationForm):
@@ -321,7 +321,7 @@ def _is_numeric(form: forms.Form) -> bool:
 
 
 def _is_other_expression(found: str, target: str) -> bool:
-    """Return True for two expressions in one unknown, which algebra can tell apart."""
+    """Tell whether two expressions have one common unknown, so that algebra can tell them apart."""
     wanted, given = parse_expression(target), parse_expression(found)
     if wanted is None or given is None or _PROSE.search(found + target):
         return False

@@ -1,12 +1,12 @@
-"""Answers that must keep to instructions of form: the 25 kinds of IFEval, each a rule.
+"""Grades whether answers follow instructions of format: the 25 kinds of IFEval, each a rule.
 
 Zhou et al., "Instruction-Following Evaluation for Large Language Models" (arXiv 2311.07911),
-section 2 and table 1, the strict reading: the answer counts as it stands.
+section 2 and table 1, strict accuracy: the answer is checked as it is.
 
 Deviations
 - Sentences end at `.`, `!` or `?` before a space or the end; no model splits them.
-- The language is told by its script, and among languages that share one by their commonest words;
-  if these do not tell an answer's language, or the required one is not known here, the grade is
+- The language is detected from its script, and among languages that share one from their most
+  common words; if these do not decide, or the required language is unknown, the grade is
   undecided.
 """
 
@@ -25,11 +25,11 @@ from batuta.lab.tasks.graders.scripts import KNOWN_LANGUAGES, find_language
 from batuta.language import answer_extraction
 
 MAX_LENGTH = 100_000
-"""Characters of an answer that is read."""
+"""How many characters of an answer are read."""
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[str, Arguments], bool | None]
-"""Whether an answer keeps to an instruction; None: that cannot be decided."""
+"""Tells whether an answer follows an instruction; None if that cannot be decided."""
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++(?=\s|$)")
@@ -46,40 +46,46 @@ _STATED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 @final
 class InstructionsGrader:
-    """1 for an answer that keeps to every instruction, 0 where one is broken."""
+    """Scores 1 if an answer follows every instruction, and 0 if it breaks one."""
 
     def __init__(self, instructions: Sequence[tuple[str, Arguments]]) -> None:
-        """Learns the instructions: each one's id, such as `length_constraints:number_words`.
+        """Take the instructions, each with its id, such as `length_constraints:number_words`.
 
         Raises:
-            SourceError: there is none, or one is of no known kind or relation.
+            SourceError: there is none, or one is of an unknown kind or has an unknown relation.
         """
         unknown = [name for name, _ in instructions if name not in RULES]
         if unknown or not instructions:
-            wrong = unknown[0] if unknown else "none at all"
-            raise SourceError(f"there is no such instruction: {wrong}")
-        for name, said in instructions:
-            _check_relations(name, said)
+            problem = (
+                f"unknown instruction: {unknown[0]}" if unknown else "there are no instructions"
+            )
+            raise SourceError(problem)
+        for name, arguments in instructions:
+            _check_relations(name, arguments)
         self._instructions = tuple(instructions)
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`; the instructions are the target."""
+        """Return the grade of `answer`; the instructions are the target."""
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         if not shown:
             return Grade(0.0, None, "no answer")
-        kept = [(name, RULES[name](shown, said)) for name, said in self._instructions]
+        kept = [(name, RULES[name](shown, arguments)) for name, arguments in self._instructions]
         broken = [name for name, keeps in kept if keeps is False]
         unclear = [name for name, keeps in kept if keeps is None]
         if broken:
             return Grade(0.0, shown[:MAX_SHOWN], f"breaks {', '.join(broken)}")
         if unclear:
-            return Grade(None, shown[:MAX_SHOWN], f"cannot be told: {', '.join(unclear)}")
-        return Grade(1.0, shown[:MAX_SHOWN], "keeps to every instruction")
+            return Grade(None, shown[:MAX_SHOWN], f"undecided: {', '.join(unclear)}")
+        return Grade(1.0, shown[:MAX_SHOWN], "follows every instruction")
 
 
-def _check_relations(name: str, said: Arguments) -> None:
-    """Raise SourceError where an instruction compares in a way that is not known."""
-    for argument, value in said.items():
+def _check_relations(name: str, arguments: Arguments) -> None:
+    """Check that the instruction's comparisons are known.
+
+    Raises:
+        SourceError: one is not.
+    """
+    for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)
             raise SourceError(f"{name} has the unknown relation {value!r}; there are: {known}")
@@ -93,26 +99,26 @@ def _count_word(text: str, word: str) -> int:
     return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
 
 
-def _has_keywords(text: str, said: Arguments) -> bool:
-    return all(re.search(re.escape(word), text, re.IGNORECASE) for word in said["keywords"])
+def _has_keywords(text: str, arguments: Arguments) -> bool:
+    return all(re.search(re.escape(word), text, re.IGNORECASE) for word in arguments["keywords"])
 
 
-def _has_keyword_often(text: str, said: Arguments) -> bool:
-    count = len(re.findall(re.escape(said["keyword"]), text, re.IGNORECASE))
-    return _compare_count(count, int(said["frequency"]), said["relation"])
+def _has_keyword_often(text: str, arguments: Arguments) -> bool:
+    count = len(re.findall(re.escape(arguments["keyword"]), text, re.IGNORECASE))
+    return _compare_count(count, int(arguments["frequency"]), arguments["relation"])
 
 
-def _lacks_words(text: str, said: Arguments) -> bool:
-    return not any(_count_word(text, word) for word in said["forbidden_words"])
+def _lacks_words(text: str, arguments: Arguments) -> bool:
+    return not any(_count_word(text, word) for word in arguments["forbidden_words"])
 
 
-def _has_letter_often(text: str, said: Arguments) -> bool:
-    count = text.casefold().count(str(said["letter"]).casefold())
-    return _compare_count(count, int(said["let_frequency"]), said["let_relation"])
+def _has_letter_often(text: str, arguments: Arguments) -> bool:
+    count = text.casefold().count(str(arguments["letter"]).casefold())
+    return _compare_count(count, int(arguments["let_frequency"]), arguments["let_relation"])
 
 
-def _is_in_language(text: str, said: Arguments) -> bool | None:
-    wanted, found = str(said["language"]), find_language(text)
+def _is_in_language(text: str, arguments: Arguments) -> bool | None:
+    wanted, found = str(arguments["language"]), find_language(text)
     if found is None or wanted not in KNOWN_LANGUAGES:
         return None
     if wanted not in found:
@@ -124,55 +130,57 @@ def _is_in_language(text: str, said: Arguments) -> bool | None:
     return None if rivals - {wanted} else True
 
 
-def _has_sentences(text: str, said: Arguments) -> bool:
+def _has_sentences(text: str, arguments: Arguments) -> bool:
     parts = [part for part in _SENTENCE_END.split(text) if part.strip()]
-    return _compare_count(len(parts), int(said["num_sentences"]), said["relation"])
+    return _compare_count(len(parts), int(arguments["num_sentences"]), arguments["relation"])
 
 
-def _has_divided_paragraphs(text: str, said: Arguments) -> bool:
+def _has_divided_paragraphs(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
     inner = [part for place, part in enumerate(parts) if part or 0 < place < len(parts) - 1]
-    return all(inner) and len(inner) == int(said["num_paragraphs"])
+    return all(inner) and len(inner) == int(arguments["num_paragraphs"])
 
 
-def _has_words(text: str, said: Arguments) -> bool:
-    return _compare_count(len(_WORD.findall(text)), int(said["num_words"]), said["relation"])
+def _has_words(text: str, arguments: Arguments) -> bool:
+    return _compare_count(
+        len(_WORD.findall(text)), int(arguments["num_words"]), arguments["relation"]
+    )
 
 
-def _has_first_word(text: str, said: Arguments) -> bool:
+def _has_first_word(text: str, arguments: Arguments) -> bool:
     parts = [part.strip() for part in text.split("\n\n") if part.strip()]
-    place = int(said["nth_paragraph"])
-    if len(parts) != int(said["num_paragraphs"]) or not 1 <= place <= len(parts):
+    place = int(arguments["nth_paragraph"])
+    if len(parts) != int(arguments["num_paragraphs"]) or not 1 <= place <= len(parts):
         return False
     first = parts[place - 1].split()[0].strip("\"'([{*_").rstrip(".,?!:;\"')]}*_")
-    return first.casefold() == str(said["first_word"]).casefold()
+    return first.casefold() == str(arguments["first_word"]).casefold()
 
 
-def _has_placeholders(text: str, said: Arguments) -> bool:
-    return len(_PLACEHOLDER.findall(text)) >= int(said["num_placeholders"])
+def _has_placeholders(text: str, arguments: Arguments) -> bool:
+    return len(_PLACEHOLDER.findall(text)) >= int(arguments["num_placeholders"])
 
 
-def _has_postscript(text: str, said: Arguments) -> bool:
-    marker = re.escape(str(said["postscript_marker"]).rstrip("."))
+def _has_postscript(text: str, arguments: Arguments) -> bool:
+    marker = re.escape(str(arguments["postscript_marker"]).rstrip("."))
     loose = marker.replace(r"\.", r"\.\s?")
     return re.search(rf"^\s*{loose}", text, re.IGNORECASE | re.MULTILINE) is not None
 
 
-def _has_bullets(text: str, said: Arguments) -> bool:
-    return len(_BULLET.findall(text)) == int(said["num_bullets"])
+def _has_bullets(text: str, arguments: Arguments) -> bool:
+    return len(_BULLET.findall(text)) == int(arguments["num_bullets"])
 
 
 def _is_stated_answer(text: str, _: Arguments) -> bool:
     return any(one in text for one in _STATED)
 
 
-def _has_highlights(text: str, said: Arguments) -> bool:
-    return len(_HIGHLIGHT.findall(text)) >= int(said["num_highlights"])
+def _has_highlights(text: str, arguments: Arguments) -> bool:
+    return len(_HIGHLIGHT.findall(text)) >= int(arguments["num_highlights"])
 
 
-def _has_sections(text: str, said: Arguments) -> bool:
-    splitter = re.escape(str(said["section_spliter"]).strip())  # IFEval's own spelling
-    return len(re.findall(rf"\s?{splitter}\s?\d+\s?", text)) >= int(said["num_sections"])
+def _has_sections(text: str, arguments: Arguments) -> bool:
+    splitter = re.escape(str(arguments["section_spliter"]).strip())  # IFEval's own spelling
+    return len(re.findall(rf"\s?{splitter}\s?\d+\s?", text)) >= int(arguments["num_sections"])
 
 
 def _is_json(text: str, _: Arguments) -> bool:
@@ -195,17 +203,17 @@ def _is_two_answers(text: str, _: Arguments) -> bool:
     return len(inner) == 2 and all(inner) and inner[0] != inner[1]  # noqa: PLR2004 - two answers
 
 
-def _repeats_prompt(text: str, said: Arguments) -> bool:
-    return text.casefold().startswith(str(said["prompt_to_repeat"]).strip().casefold())
+def _repeats_prompt(text: str, arguments: Arguments) -> bool:
+    return text.casefold().startswith(str(arguments["prompt_to_repeat"]).strip().casefold())
 
 
-def _ends_with(text: str, said: Arguments) -> bool:
-    return text.strip("\"' \n").casefold().endswith(str(said["end_phrase"]).strip().casefold())
+def _ends_with(text: str, arguments: Arguments) -> bool:
+    return text.strip("\"' \n").casefold().endswith(str(arguments["end_phrase"]).strip().casefold())
 
 
-def _has_capital_words(text: str, said: Arguments) -> bool:
+def _has_capital_words(text: str, arguments: Arguments) -> bool:
     count = sum(word.isupper() for word in re.findall(r"[\w'-]+", text))
-    return _compare_count(count, int(said["capital_frequency"]), said["capital_relation"])
+    return _compare_count(count, int(arguments["capital_frequency"]), arguments["capital_relation"])
 
 
 def _is_quoted(text: str, _: Arguments) -> bool:

@@ -1,4 +1,4 @@
-"""Answers that are one integer, as of AIME and GSM8K: compared as integers, nothing else."""
+"""Grades answers that are one integer, as of AIME and GSM8K."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CALCULATOR = re.compile(r"<<[^<>]*>>")
 class IntegerGrader:
     """Judges the last box, `<answer>`, `####` line, "the answer is", or the last line; 1 or 0.
 
-    A sentence counts if it gives one integer, alone or behind its last equals sign.
+    A sentence counts if it has one integer, alone or after its last equals sign.
     """
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`."""
+        """Return the grade of `answer`."""
         found = answer_extraction.final_answer(answer)
         given = None if found is None else parse_integer(found)
         if given is None:
@@ -39,7 +39,7 @@ class IntegerGrader:
 
 
 def parse_integer(text: str) -> int | None:
-    """The integer that `text` gives: `1,000`, `x = 18`, `$18 per day`; None if not one."""
+    """Return the integer that `text` gives, as `1,000`, `x = 18`, `$18 a day`; None if not one."""
     if len(text) > MAX_SHOWN:
         return None
     if (plain := read_plain_number(text.strip(_MARKS))) is not None:
@@ -55,7 +55,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def _integer_in_sentence(text: str) -> int | None:
-    """The only integer of a sentence: of its first clause, or of what follows its last `=`."""
+    """Return the only integer of a sentence's first clause, or of what follows its last `=`."""
     text = answer_extraction.without_emphasis(plain_digits(text)).replace("*", "")
     text = _CALCULATOR.sub("", text)
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text

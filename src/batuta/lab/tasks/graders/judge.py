@@ -1,4 +1,4 @@
-"""A model as judge: for answers that no rule can grade. What it costs is part of its grade."""
+"""A model as judge, for answers that no rule can grade; its grade includes what it cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUBRIC = (
 )
 
 MAX_LENGTH = 20_000
-"""Characters of an answer that the judge is shown: its end."""
+"""How many characters of an answer the judge reads, from its end."""
 
 _INSTRUCTION = (
     "You grade an answer to a question by a rubric. The question stands between the overall_task "
@@ -47,7 +47,7 @@ _GRADE = re.compile(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeGrade(Grade):
-    """A grade that was paid for."""
+    """A grade with the tokens and dollars that it took."""
 
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
@@ -57,7 +57,7 @@ class JudgeGrade(Grade):
 class JudgeGrader:
     """Asks a model for the grade of an answer to one question.
 
-    Undecided (None) if the model is unsure, fails, or writes no grade.
+    The grade is undecided (None) if the model is unsure, fails, or writes no grade.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class JudgeGrader:
         self._sampling = sampling
 
     async def grade(self, answer: str, target: str) -> JudgeGrade:
-        """The model's grade of `answer`, with the tokens and dollars it took."""
+        """Return the model's grade of `answer`, with the tokens and dollars that it took."""
         shown = answer_extraction.visible_text(answer, MAX_LENGTH)
         if not shown.strip():
             return JudgeGrade(score=0.0, extracted=None, reason="no answer")
@@ -103,20 +103,20 @@ class JudgeGrader:
 
 @final
 class JudgeFallbackGrader:
-    """Asks a judge where a grader is undecided."""
+    """Asks a judge if a grader is undecided."""
 
     def __init__(self, grader: Grader, judge: JudgeGrader) -> None:
         self._grader = grader
         self._judge = judge
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grader's grade, or the judge's if there is none."""
+        """Return the grader's grade, or the judge's if that is undecided."""
         grade = await self._grader.grade(answer, target)
         return grade if grade.score is not None else await self._judge.grade(answer, target)
 
 
 def _parse_score(text: str) -> float | None:
-    """The grade in the last line that has one; None if unsure, out of range or missing."""
+    """Return the grade in the last line with one; None if unsure, out of range or missing."""
     found: list[str] = _GRADE.findall(text)
     if not found or found[-1].casefold() == "unsure":
         return None

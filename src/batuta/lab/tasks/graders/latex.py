@@ -1,4 +1,4 @@
-r"""One spelling for what reads the same: `\dfrac12`, `{1 \over 2}` and `½` are `\frac{1}{2}`."""
+r"""Normalises LaTeX: `\dfrac12`, `{1 \over 2}` and `½` become `\frac{1}{2}`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 
 
 def _nfkc_text(sign: str) -> str:
-    """A sign in plain characters: `²` as `2`, `½` as `1` over `2`."""
+    """Return a sign in plain characters: `²` as `2`, `½` as `1⁄2`."""
     return unicodedata.normalize("NFKC", sign)
 
 
@@ -48,7 +48,7 @@ _RULES = tuple(
             r"\1\\text{ dollars}",
         ),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
-        (r" {2,}", " "),  # what follows takes the square of their number
+        (r" {2,}", " "),  # a later rule would take time quadratic in their number
         (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
         (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"\+\s*/\s*-", r"\\pm "),
@@ -129,7 +129,7 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 
 def normalize_latex(text: str) -> str:
-    """`text` in one spelling, with no space that means nothing."""
+    """Return `text` in one spelling, without spaces that mean nothing."""
     text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
     text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
@@ -140,27 +140,27 @@ def normalize_latex(text: str) -> str:
 
 
 def _with_ascii_digits(text: str) -> str:
-    """`text` with the digits of every script as those of ASCII."""
+    """Return `text` with the digits of every script as those of ASCII."""
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
 def strip_outer_braces(text: str) -> str:
-    """`text` without braces around the whole of it."""
+    """Return `text` without braces around all of it."""
     while text.startswith("{") and closing_brace(text, 0) == len(text) - 1:
         text = text[1:-1].strip()
     return text
 
 
 def _rewrite_infix(found: re.Match[str]) -> str:
-    r"""`{1 \over 2}` as `\frac{1}{2}`, and `{5 \choose 2}` as `\binom{5}{2}`."""
+    r"""Rewrite `{1 \over 2}` as `\frac{1}{2}`, and `{5 \choose 2}` as `\binom{5}{2}`."""
     command = "frac" if found[2] == "over" else "binom"
     return f"\\{command}{{{found[1].strip()}}}{{{found[3].strip()}}}"
 
 
 def _add_braces(text: str) -> str:
-    r"""`\frac12` as `\frac{1}{2}`, and `\sqrt2` as `\sqrt{2}`."""
+    r"""Rewrite `\frac12` as `\frac{1}{2}`, and `\sqrt2` as `\sqrt{2}`."""
     done, at = "", 0
     while found := _COMMAND.search(text, at):
         done += text[at : found.start()] + found[0].strip()
@@ -172,7 +172,7 @@ def _add_braces(text: str) -> str:
 
 
 def _read_argument(text: str, at: int) -> tuple[str, int]:
-    """What TeX takes for a command's next argument, and where it ends."""
+    """Return what TeX takes for a command's next argument, and where it ends."""
     while text[at : at + 1] == " ":
         at += 1
     if text[at : at + 1] == "{":
@@ -183,7 +183,7 @@ def _read_argument(text: str, at: int) -> tuple[str, int]:
 
 
 def _rewrite_roots(text: str) -> str:
-    r"""`sqrt(…)` as `\sqrt{…}`."""
+    r"""Rewrite `sqrt(…)` as `\sqrt{…}`."""
     while found := _ROOT.search(text):
         end = _closing_bracket(text, found.end() - 1)
         if end is None:
@@ -194,7 +194,7 @@ def _rewrite_roots(text: str) -> str:
 
 
 def _closing_bracket(text: str, at: int) -> int | None:
-    """Where the round bracket that opens at `at` is closed."""
+    """Return where the round bracket that opens at `at` is closed; None if it is not."""
     depth = 0
     for index in range(at, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
@@ -204,7 +204,7 @@ def _closing_bracket(text: str, at: int) -> int | None:
 
 
 def _kept_space(found: re.Match[str]) -> str:
-    """A space is kept between two digits, which it keeps apart, and between two letters."""
+    """Keep a space that separates two digits or two letters."""
     before, after = found.groups()
     apart = (before.isdigit() and after.isdigit()) or (before.isalpha() and after.isalpha())
     return " " if apart else ""

@@ -1,4 +1,4 @@
-"""Option letters of other scripts and shapes, as the Latin letters that they stand for."""
+"""Replaces option letters of other scripts and shapes by the Latin letters that they stand for."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SERIES = (
     ("甲乙丙丁", "一-鿿"),
     ("ΑΒΓΔΕ", "\u0370-\u03ff"),
 )
-"""Letters in the order of options, and the script that no neighbour may belong to: as part of a
-word they are no option."""
+"""Letters in the order of options, and the script of which no neighbour may be: as part of a word
+they are not options."""
 
 _RULES = tuple(
     (
@@ -54,19 +54,18 @@ _SHAPES = str.maketrans(
 
 
 def without_invisible(text: str) -> str:
-    """`text` without characters that nobody sees: zero-width spaces, direction marks."""
+    """Return `text` without invisible characters: zero-width spaces, direction marks."""
     return _INVISIBLE.sub("", text)
 
 
 def as_latin(text: str, *, circled: bool = True) -> str:
-    """`text` with option letters of other scripts, circled and bold ones as plain Latin letters.
+    """Return `text` with letters of other scripts, circled and squared ones as plain Latin letters.
 
-    The Cyrillic letter that looks like B is one only in Latin text: elsewhere it may as well be the
-    third option, and
-    nothing is guessed. What is struck out is left out.
+    The Cyrillic letter that looks like B is read as B only in Latin text: elsewhere it may be the
+    third option, and it is left as it is. Struck-out text is left out.
 
     Args:
-        text: what was answered.
+        text: the answer.
         circled: whether ② means B.
     """
     text = _STRUCK_OUT.sub(" ", without_invisible(text))

@@ -1,26 +1,26 @@
-"""What no answer looks like that a person would read: too long, too deep, all digits."""
+"""Limits that no answer for a human reader exceeds: length, nesting and digits."""
 
 from __future__ import annotations
 
 import re
 
 MAX_SHOWN = 400
-"""Characters of an answer, or of what is wrong with it, that a grade keeps."""
+"""How many characters of an answer, or of a reason, a grade keeps."""
 
 MAX_LENGTH = 4096
-"""Characters of an answer that is looked at."""
+"""How many characters an answer may have."""
 
 MAX_DIGITS = 256
-"""Digits in a row."""
+"""How many digits may be in a row."""
 
 MAX_DEPTH = 40
-"""Brackets in brackets."""
+"""How deeply brackets may be nested."""
 
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
 def limit_violation(text: str) -> str:
-    """Why `text` is no answer that anyone would read; empty if it is."""
+    """Return which limit `text` exceeds; empty if none."""
     if len(text) > MAX_LENGTH:
         return f"longer than {MAX_LENGTH} characters"
     if _DIGITS.search(text):

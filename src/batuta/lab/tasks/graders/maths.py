@@ -1,4 +1,4 @@
-r"""Mathematical answers: the last box, compared as text, as numbers, in form, and symbolically."""
+r"""Grades mathematical answers: compares them as text, as numbers, in form, and symbolically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_ORDER = re.compile(
     r"|regardless of (?:the )?order|the order is (?:irrelevant|not important|unimportant))\b",
     re.IGNORECASE,
 )
-"""What a question says where `(1,2)` may be answered as `(2,1)`."""
+"""Matches questions that say `(1,2)` may be answered as `(2,1)`."""
 
 
 _LABELLED_VALUE = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
@@ -41,24 +41,24 @@ class _NeedsAlgebraError(Exception):
 class MathsGrader:
     r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
 
-    1 for the target in any form, 0 for anything else, undecided (None) where comparing the two
-    took too long or too much memory. Without a box, only what is announced as the answer, or what a
-    last sentence concludes, and not hedged or taken back, is read; with the last box cut, the answer
-    is wrong.
+    The score is 1 for the target in any form, 0 for anything else, and undecided (None) if the
+    comparison took too long or too much memory. Without a box, only what is announced as the
+    answer, or what the last sentence concludes, is read, unless it is hedged or retracted; if the
+    last box is cut, the answer is wrong.
     """
 
     def __init__(self, pool: MathsPool, question: str = "") -> None:
-        """Learns from the question whether the order of a tuple or a list in brackets counts.
+        """Read from the question whether the order of a tuple or a list in brackets counts.
 
         Args:
             pool: compares what needs algebra.
-            question: as it was asked; where it says "in any order", order does not count.
+            question: if it says "in any order", order does not count.
         """
         self._pool = pool
         self._any_order = ANY_ORDER.search(question) is not None
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`; what needs algebra is compared in another process."""
+        """Return the grade of `answer`; comparisons that need algebra run in another process."""
         found = find_maths_answer(answer)
         if found is None:
             return Grade(0.0, None, "no box, or the last one is cut")
@@ -83,7 +83,7 @@ class MathsGrader:
 
 
 def find_maths_answer(text: str) -> str | None:
-    """What `text` gives as its answer; None if it does not say."""
+    """Return what `text` gives as its answer; None if it is unclear."""
     shown = without_decorations(answer_extraction.visible_text(text))
     data = structured_answer(shown)
     if data is not NO_OBJECT:
@@ -101,12 +101,12 @@ def find_maths_answer(text: str) -> str | None:
 
 
 def compare_without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
-    """Whether the answer is the target, where text, numbers and form tell; None where not.
+    """Tell whether the answer is the target by text, numbers and form; None if that needs algebra.
 
     Args:
-        target: what is right.
-        answer: what was answered.
-        near: relative distance at which two numbers count as the same.
+        target: the right answer.
+        answer: the answer to compare.
+        near: the relative distance up to which two numbers count as the same.
     """
     if target == answer:
         return True
@@ -136,7 +136,7 @@ def _compare_by_value(near: float, wanted: str, given: str) -> bool:
 
 
 def _is_reordered(target: str, answer: str) -> bool:
-    """Whether the answer has the target's items, whichever brackets and order they have."""
+    """Tell whether the answer has the target's items, whatever their brackets and order."""
     wanted, given = forms.parse_form(target), forms.parse_form(answer)
     if not isinstance(wanted, forms.SequenceForm) or not isinstance(given, forms.SequenceForm):
         return False
@@ -149,7 +149,7 @@ def _is_reordered(target: str, answer: str) -> bool:
 
 
 def _is_same_with_parenthetical(target: str, answer: str, aside: str) -> bool:
-    """Whether an answer and the same in brackets are the target; two different ones are not."""
+    """Tell whether an answer and its other form in brackets are the target and equal."""
     forms_of_it = [normalize_latex(part) for part in (answer, aside) if part]
     if not compare_without_algebra(target, forms_of_it[0]) and not compare_without_algebra(
         target, forms_of_it[-1]

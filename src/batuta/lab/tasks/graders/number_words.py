@@ -1,4 +1,4 @@
-"""Numbers in English words."""
+"""Reads numbers in English words."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LONGEST = 100
 
 
 def parse_number_words(text: str) -> Fraction | None:
-    """The number that English words say, as `two and a half`; None if they say none."""
+    """Return the number that English words say, as `two and a half`; None if they say none."""
     if len(text) > _LONGEST:
         return None
     words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")
@@ -63,7 +63,7 @@ def parse_number_words(text: str) -> Fraction | None:
 
 
 def _with_part(words: list[str]) -> Fraction | None:
-    """`three quarters`, `half`, `two and a half`."""
+    """Read `three quarters`, `half`, or `two and a half`."""
     last = "half" if words[-1] == "halves" else words[-1].removesuffix("s")
     before = words[:-1]
     whole = 0
@@ -94,7 +94,7 @@ def _parse_whole_number(words: list[str]) -> int | None:
 
 
 def _add_word(word: str, last: str, current: int) -> int | None:
-    """What stands after one more word; None where it does not fit."""
+    """Return the value after one more word; None if the word does not fit."""
     if word in _SMALL:
         behind_tens = last in _TENS and word in _DIGITS
         return current + _SMALL[word] if behind_tens or last in _OPEN else None

@@ -1,4 +1,4 @@
-"""Numbers as they are written, read exactly."""
+"""Reads written numbers exactly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 ROUNDING_DISTANCE = Fraction(1, 10**6)
-"""Relative distance of a rounded number: six right digits."""
+"""The relative distance of a rounded number: six right digits."""
 
 MAX_EXPONENT = 400
 
@@ -22,18 +22,18 @@ _NUMBER = re.compile(
 )
 
 _COMMA = re.compile(r"-?0,\d+")
-"""With a decimal comma: no list begins with a zero that tells nothing."""
+"""Matches a decimal comma: neither thousands nor a list begins with a lone zero."""
 
 
 _LONGEST = 1000
-"""Characters of a text that is read as a number; Python refuses integers of 4,300 digits."""
+"""The longest text read as a number; Python rejects integers of 4,300 digits."""
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""The number that `text` writes out, in the spelling of `latex.plain`; None if it is none.
+    r"""Return the number that `text` is, as `normalize_latex` spells it; None if it is not one.
 
-    Integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers of
-    integers, and `3\times10^8`.
+    It reads integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers
+    of integers, and `3\times10^8`.
     """
     if len(text) > _LONGEST:
         return None
@@ -50,7 +50,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def leading_number(text: str) -> tuple[Fraction, str] | None:
-    """The number that `text` begins with, and what follows it."""
+    """Return the number that `text` begins with, and the text after it; None if there is none."""
     found = _NUMBER.match(text)
     value = parse_number(found[0]) if found else None
     return None if found is None or value is None else (value, text[found.end() :].strip())
@@ -78,7 +78,7 @@ def _parse_decimal(digits: str) -> Fraction:
 
 
 def _mixed_number(whole: str | None, part: Fraction) -> Fraction | None:
-    """The sum of a mixed number; None where the part would be no proper fraction."""
+    """Return the sum of a mixed number; None if the part is not a proper fraction."""
     if whole is None:
         return part
     return Fraction(whole) + part if 0 <= part < 1 else None
@@ -90,25 +90,25 @@ def _bounded_power(base: Fraction, exponent: str) -> Fraction | None:
 
 
 def _repeating_decimal(head: str, cycle: str) -> Fraction:
-    """The number 0.1666… for `0.1` and `6`."""
+    """Return the number 0.1666… for `0.1` and `6`."""
     after = len(head.partition(".")[2])
     start = Fraction(head) if head.strip(".") else Fraction(0)
     return start + Fraction(int(cycle), 10**after * (10 ** len(cycle) - 1))
 
 
 def is_same_number(target: Fraction, answer: Fraction) -> bool:
-    """Whether the answer is the target; to six digits, if only one of them ends as a decimal."""
+    """Tell whether the answer is the target; to six digits, if only one is a finite decimal."""
     if target == answer:
         return True
     if is_terminating(target) == is_terminating(answer):
         return False
     decimal = target if is_terminating(target) else answer
-    apart = abs(target - answer)
-    return apart <= ROUNDING_DISTANCE * abs(target) and apart < last_place(decimal)
+    distance = abs(target - answer)
+    return distance <= ROUNDING_DISTANCE * abs(target) and distance < last_place(decimal)
 
 
 def last_place(value: Fraction) -> Fraction:
-    """Return what the last digit counts of a number with finitely many decimals: 1/100 of 0.25."""
+    """Return the value of one unit in the last digit of a finite decimal: 1/100 for 0.25."""
     places, rest = 0, value
     while rest.denominator != 1:
         places, rest = places + 1, rest * 10
@@ -119,7 +119,7 @@ def last_place(value: Fraction) -> Fraction:
 
 
 def is_terminating(value: Fraction) -> bool:
-    """Whether `value` has finitely many decimals."""
+    """Tell whether `value` has finitely many decimals."""
     rest = value.denominator
     for prime in (2, 5):
         while rest % prime == 0:

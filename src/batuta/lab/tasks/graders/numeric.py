@@ -1,7 +1,7 @@
 """Compares expressions by their values, a hundred times faster than simplifying their difference.
 
-Values are worked out to so many digits, and kept so near one, that two which agree in half of the
-digits are the same, and two which do not are different.
+Values are computed to so many digits, and kept so close to one, that two expressions are the same
+if their values agree in half of the digits, and different otherwise.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -19,7 +19,7 @@ from batuta.lab.tasks.graders.evaluation import NO_VALUE, SAME, Value, is_comple
 from batuta.lab.tasks.graders.expression import Expression, parse_expression
 
 ROUNDED = 1e-6
-"""The relative difference of a decimal and what it rounds: six right digits."""
+"""The relative difference between a decimal and the number that it rounds: six right digits."""
 
 SETTLED = 1e-12
 """The relative error of a bound."""
@@ -27,16 +27,16 @@ RANGES = (
     *((1, 2), (2, 3), (0, 1), (-1, 0), (-3, 3), (-2, -1)),
     *((3, 12), (-12, -3), (500, 5000), (-99, -12)),
 )
-"""Where the values of variables are, point by point."""
+"""The ranges of the variables' values, point by point."""
 MIN_POINTS = 3
-"""Points at which two expressions with variables have to agree."""
+"""The number of points at which two expressions with variables have to agree."""
 
 _OTHER_KIND = re.compile(
     r"[<>?€£]|\\(?:le|ge|ne|infty)(?![a-zA-Z])|dots|\d \d"
     r"|\\text\{[^{}]{0,200}[a-zA-Z]{2}[^{}]{0,200}[( }]"
     r"|(?<![\\a-zA-Z])[a-zA-Z]{3,}+[^\\]*?(?<![\\a-zA-Z])[a-zA-Z]{3,}"
 )
-"""Signs that no expression has: those that compare, two numbers side by side, words."""
+"""Signs that no expression has: comparisons, two numbers side by side, words."""
 _INFINITE = frozenset({r"\infty", r"-\infty"})
 _DECIMAL = re.compile(r"(?<!\d)\d*+\.(\d+)")
 
@@ -45,9 +45,9 @@ def compare_values(target: str, answer: str, near: float = 0.0) -> bool | None:
     """Compare two expressions or two equations by their values; None if it is unclear.
 
     Args:
-        target: what is right, in `latex.plain`'s spelling.
-        answer: what was answered, in the same.
-        near: relative distance at which two numbers without variables count as the same.
+        target: the right answer, as `normalize_latex` spells it.
+        answer: the answer to compare, in the same spelling.
+        near: the relative distance up to which two numbers without variables count as the same.
     """
     if "=" in target and "=" in answer:
         return _is_same_equation(target, answer)
@@ -63,7 +63,7 @@ def compare_values(target: str, answer: str, near: float = 0.0) -> bool | None:
 
 
 def _rounded_texts(target: str, answer: str) -> tuple[str, ...]:
-    """The text that alone has decimals, and that text with one more in the last digit of each."""
+    """Return the only text with decimals, and variants with one more in a last digit."""
     if ("." in target) == ("." in answer):
         return ()
     text = target if "." in target else answer
@@ -89,12 +89,12 @@ def _is_same_at_points(
             if imaginary == 1:
                 return None
             continue
-        apart, size = abs(one - other), max(abs(one), abs(other))
-        if apart > mpmath_context().mpf(SAME) * size:
-            if not names and near and apart <= near * size:
+        distance, size = abs(one - other), max(abs(one), abs(other))
+        if distance > mpmath_context().mpf(SAME) * size:
+            if not names and near and distance <= near * size:
                 return True
-            rounded = decimals and apart <= ROUNDED * (1 + SETTLED) * size
-            return _is_rounded(apart, decimals, names, place) if rounded else False
+            rounded = decimals and distance <= ROUNDED * (1 + SETTLED) * size
+            return _is_rounded(distance, decimals, names, place) if rounded else False
         agreed += 1
     if agreed < (MIN_POINTS if names else 1) or (names and kinds & {"floor", "ceil"}):
         return None
@@ -102,16 +102,16 @@ def _is_same_at_points(
 
 
 def _is_rounded(
-    apart: Value, texts: tuple[str, ...], names: frozenset[str], place: int
+    distance: Value, texts: tuple[str, ...], names: frozenset[str], place: int
 ) -> bool | None:
-    """Return True if a difference is less than the last digits of the decimals make."""
+    """Tell whether a difference is smaller than the last digits of the decimals account for."""
     read = [parse_expression(text) for text in texts]
     try:
         values = [_value_at(each, names, place) for each in read if each is not None]
     except NO_VALUE:
         return None
     allowed = sum(abs(value - values[0]) for value in values[1:])
-    return bool(apart < allowed * (1 - SETTLED))
+    return bool(distance < allowed * (1 - SETTLED))
 
 
 def _is_same_equation(target: str, answer: str) -> bool | None:
@@ -137,7 +137,7 @@ def _is_same_equation(target: str, answer: str) -> bool | None:
 
 
 def _value_at(expression: Expression, names: frozenset[str], place: int) -> Value:
-    """The value at a point that follows from the names: the same question has the same answer."""
+    """Return the value at a point that depends only on the names and the place."""
     low, high = RANGES[place]
     context = mpmath_context()
     share = {name: context.mpf(crc32(f"{name}{place}".encode()) + 1) / 2**32 for name in names}

@@ -9,10 +9,10 @@ from batuta.errors import ConfigError
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Nothing, if those modules are installed.
+    """Check that those modules are installed.
 
     Raises:
-        ConfigError: one is missing; the sentence says how to install it.
+        ConfigError: one is missing; the message says how to install it.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

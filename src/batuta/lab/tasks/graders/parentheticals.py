@@ -1,4 +1,4 @@
-"""What stands in brackets behind an answer: the same in another form, or a remark."""
+"""Splits off what is in brackets after an answer: the same answer in another form, or a remark."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LONGEST = 300
 
 
 def split_parenthetical(text: str) -> tuple[str, str] | None:
-    r"""An answer and the other form of it in brackets behind, empty where these hold a remark.
+    r"""Return an answer and its other form in brackets after it, empty if these hold a remark.
 
     Args:
-        text: in `latex.plain`'s spelling.
+        text: as `normalize_latex` spells it.
 
     Returns:
-        None where nothing stands in brackets, or where it may be a factor or change the answer.
+        None if nothing is in brackets, or if it may be a factor or change the answer.
     """
     if len(text) > _LONGEST or not text.endswith((")", ")}")):
         return None
@@ -42,7 +42,7 @@ def split_parenthetical(text: str) -> tuple[str, str] | None:
 
 
 def _opening_bracket(text: str) -> int | None:
-    """Where the round bracket opens that ends the text."""
+    """Return where the round bracket opens that closes at the end of the text; None if nowhere."""
     if not text.endswith(")"):
         return None
     depth = 0

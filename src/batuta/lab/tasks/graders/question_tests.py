@@ -1,7 +1,7 @@
-"""Tests that a question itself shows: its `assert` lines and its examples behind `>>>`.
+"""Finds the tests that a question itself shows: its `assert` lines and its `>>>` examples.
 
-They are public, so an answer may be tried on them before it is given. What they leave open they
-leave open: a program that passes them may still be wrong.
+They are public, so an answer may be tried on them before it is given. A program that passes them
+may still be wrong.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from batuta.errors import SandboxError
 from batuta.lab.tasks.graders.code import CodeGrader, CodeRunner, check_cases
 
 _EXAMPLE = re.compile(
-    r"^[ \t]*(>>> .+(?:\n[ \t]*\.\.\. .*)*)\n"  # what is called
-    r"((?:(?![ \t]*(?:>>>|```|\"{3}|'{3}|$)).+(?:\n|\Z))+)",  # what it gives
+    r"^[ \t]*(>>> .+(?:\n[ \t]*\.\.\. .*)*)\n"  # the call
+    r"((?:(?![ \t]*(?:>>>|```|\"{3}|'{3}|$)).+(?:\n|\Z))+)",  # its result
     re.MULTILINE,
 )
 _IMPORT_LINE = re.compile(r"^(?:from\s+[\w.]+\s+)?import\s+.+$")
@@ -28,14 +28,14 @@ class QuestionTests:
     """The tests of a question."""
 
     code: str
-    """Source that raises if one of them fails."""
+    """Source that raises an error if one of them fails."""
     imports: str
-    """Import lines that the question shows beside."""
+    """Import lines that the question also shows."""
 
 
 @lru_cache(maxsize=512)
 def find_question_tests(question: str) -> QuestionTests | None:
-    """The tests that the question shows; None: it shows none that can be run."""
+    """Return the tests that the question shows; None if it shows none that can be run."""
     lines = [line.strip() for line in question.splitlines()]
     found = dict.fromkeys((*filter(_is_assertion, lines), *_example_assertions(question)))
     if not found:
@@ -47,16 +47,16 @@ def find_question_tests(question: str) -> QuestionTests | None:
 
 
 def _is_assertion(line: str) -> bool:
-    """Whether the line is a whole assertion about what some call gives."""
+    """Tell whether the line is a complete assertion about the result of a call."""
     if not line.startswith("assert ") or (tree := _parse_line(line)) is None:
         return False
     return any(isinstance(node, ast.Call) for node in ast.walk(tree))
 
 
 def _example_assertions(question: str) -> Iterator[str]:
-    """Each example whose result is written as a plain value, as an assertion.
+    """Yield each example whose result is a literal, as an assertion.
 
-    `doctest` refuses a whole text where one margin does not fit, which prompts seldom mind.
+    `doctest` rejects a whole text if one example is indented inconsistently, as in many prompts.
     """
     for found in _EXAMPLE.finditer(question):
         source = "\n".join(line.strip()[4:] for line in found[1].splitlines()).strip()
@@ -66,7 +66,7 @@ def _example_assertions(question: str) -> Iterator[str]:
             ast.literal_eval(want)
         except (SyntaxError, ValueError):
             continue
-        if not called.startswith("print("):  # it gives nothing, whatever it shows
+        if not called.startswith("print("):  # it returns None, whatever it prints
             yield f"assert ({called}) == ({want})"
 
 
@@ -85,7 +85,7 @@ class QuestionTestRunner:
     """A sandbox."""
 
     async def __call__(self, question: str, answer: str) -> bool | None:
-        """Whether the program in the answer passes; None: there is nothing to be said."""
+        """Tell whether the program in the answer passes; None if that is unknown."""
         tests = find_question_tests(question)
         if tests is None:
             return None

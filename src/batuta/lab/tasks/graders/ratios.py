@@ -12,13 +12,13 @@ PAIR = 2
 
 
 def ratio_quotient(ratio: SequenceForm) -> Fraction | None:
-    """The quotient of a ratio of two numbers."""
+    """Return the quotient of a ratio of two numbers; None if it is not one."""
     terms = _ratio_terms(ratio)
     return terms[0] / terms[1] if len(terms) == PAIR and terms[1] else None
 
 
 def _ratio_terms(ratio: SequenceForm) -> list[Fraction]:
-    """The numbers of a ratio; none where one is no number."""
+    """Return the numbers of a ratio; empty if a term is not a number."""
     read_as = [
         parse_number(item.text) if isinstance(item, ValueForm) else None for item in ratio.items
     ]
@@ -27,13 +27,13 @@ def _ratio_terms(ratio: SequenceForm) -> list[Fraction]:
 
 
 def may_be_time(ratio: SequenceForm) -> bool:
-    """Whether a ratio may be a time of day: its last term has two digits, below 60."""
+    """Tell whether a ratio may be a time of day: its last term has two digits and is below 60."""
     last = ratio.items[-1]
     return isinstance(last, ValueForm) and re.fullmatch(r"[0-5]\d", last.text) is not None
 
 
 def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
-    """Whether one ratio is the other, scaled."""
+    """Tell whether one ratio is a multiple of the other."""
     wanted, given = _ratio_terms(target), _ratio_terms(answer)
     if not wanted or not given or 0 in wanted or (may_be_time(target) and may_be_time(answer)):
         return False

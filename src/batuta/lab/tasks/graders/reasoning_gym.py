@@ -1,4 +1,4 @@
-"""Tasks that a generator made, scored by the generator itself."""
+"""Grades generated tasks by their own generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReasoningGymGrader:
         self._task = task
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`.
+        """Return the grade of `answer`.
 
         Raises:
             SourceError: the generator's package is not installed.

@@ -1,4 +1,4 @@
-"""A task names its grader; here the name becomes one."""
+"""Maps the name of a task's grader to the grader."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 
 @final
 class GraderRegistry:
-    """Graders by name, and what they share: processes for maths, a sandbox, a judge."""
+    """Graders by name, with what they share: comparison processes, a sandbox and a judge."""
 
     def __init__(
         self, *, sandbox: CodeRunner | None = None, judge: Client | None = None, workers: int = 1
     ) -> None:
-        """Starts nothing yet.
+        """Take what graders need; nothing is started yet.
 
         Args:
-            sandbox: runs programs; None: code cannot be graded.
-            judge: a model that grades what no rule decides; None: it stays undecided.
-            workers: processes that compare mathematics.
+            sandbox: runs programs; with None, code cannot be graded.
+            judge: a model that grades what no rule decides; with None, it stays undecided.
+            workers: the number of processes that compare mathematics.
         """
         self._sandbox = sandbox
         self._judge = judge
@@ -76,14 +76,14 @@ class GraderRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a task's `grader` may be."""
+        """The names that a task's `grader` may have."""
         return tuple(self._makers)
 
     def grader_for(self, task: Task) -> Grader:
-        """The grader that the task names, with what the task's data hold.
+        """Return the grader that the task names, with the task's data.
 
         Raises:
-            ConfigError: no such grader, or it needs an extra, a sandbox or a judge that is missing.
+            ConfigError: it is unknown, or needs an extra, a sandbox or a judge that is missing.
             SourceError: the task's data are not what its grader needs.
         """
         make = self._makers.get(task.grader)
@@ -98,7 +98,7 @@ class GraderRegistry:
             ) from None
 
     async def grade(self, task: Task, answer: str) -> Grade:
-        """The grade of an answer by the grader that the task names; `grade_answer` bounds it.
+        """Return the grade of an answer by the task's grader; `grade_answer` catches its errors.
 
         Raises:
             ConfigError, SourceError: as `grader_for`.
@@ -118,7 +118,7 @@ class GraderRegistry:
         if self._sandbox is None:
             raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
         data = _task_data(task)
-        # tests that raise come with a preamble of their own
+        # assertion tests come with a preamble of their own
         preamble = "" if cases is check_cases else data.get("preamble", "")
         return CodeGrader(self._sandbox, cases(data), preamble)
 
@@ -129,8 +129,8 @@ class GraderRegistry:
 
 
 def _instructions_grader(task: Task) -> InstructionsGrader:
-    said = _task_data(task)["instructions"]
-    return InstructionsGrader([(one["id"], one["arguments"]) for one in said])
+    instructions = _task_data(task)["instructions"]
+    return InstructionsGrader([(one["id"], one["arguments"]) for one in instructions])
 
 
 def _task_data(task: Task) -> dict[str, Any]:

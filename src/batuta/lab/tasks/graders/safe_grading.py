@@ -1,4 +1,4 @@
-"""The one place where an answer meets its grader: what goes wrong there ends nothing else."""
+"""Calls a grader safely: its errors become undecided grades."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from batuta.lab.tasks.graders.limits import MAX_SHOWN
 async def grade_answer(
     grade: Callable[[Task, str], Awaitable[Grade]], task: Task, answer: str
 ) -> Grade:
-    """The grade, or none with the reason, if the grader raises or gives what is no grade.
+    """Return the grade; an undecided one with the reason if the grader fails or returns no grade.
 
-    Cancellation passes through. So does an exit that the interpreter was asked for by a signal; one
-    that a library asks for does not.
+    Cancellation passes through, and so does an exit that a signal requested; an exit that a library
+    requests does not.
 
     Raises:
         ConfigError: the grader needs an extra, a sandbox or a judge that is missing; that is not
-            the answer's fault, and the next answer would meet it as well.
+            the answer's fault, and the next answer would fail as well.
     """
     try:
         found = await grade(task, answer)
@@ -30,11 +30,11 @@ async def grade_answer(
         return Grade(None, None, f"not graded: {describe_error(error)}"[:MAX_SHOWN])
     if found.score is None or (math.isfinite(found.score) and 0 <= found.score <= 1):
         return found
-    return Grade(None, found.extracted, f"not graded: a grade of {found.score} is none in [0, 1]")
+    return Grade(None, found.extracted, f"not graded: the score {found.score} is not in [0, 1]")
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in words, even one whose words cannot be had."""
+    """Return an exception as text, even if its own conversion to text fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - its own __str__ raises

@@ -1,4 +1,4 @@
-"""Answers that are JSON of a given form."""
+"""Grades answers that are JSON with a given schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batuta.language import answer_extraction
 from batuta.schemas import JsonValidator, SchemaTimeoutError, strip_code_fence
 
 MAX_LENGTH = 100_000
-"""Characters of an answer that is read."""
+"""How many characters of an answer are read."""
 
 
 @final
@@ -20,22 +20,22 @@ class JsonSchemaGrader:
     """Judges whether the answer, alone or in one code block, is JSON that fits a schema; 1 or 0."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Learns the schema; nothing that it refers to is fetched.
+        """Take the schema; nothing that it refers to is fetched.
 
         Raises:
-            SourceError: it is no JSON schema, too large to be checked, or takes too long.
+            SourceError: it is not a JSON schema, is too large to be checked, or takes too long.
         """
         try:
             self._validator = JsonValidator(schema)
             self._validator.check_now()
         except (ValueError, SchemaTimeoutError) as error:
-            raise SourceError(f"this is no JSON schema that can be used: {error}") from None
+            raise SourceError(f"the JSON schema cannot be used: {error}") from None
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`; the schema is the target.
+        """Return the grade of `answer`; the schema is the target.
 
         Raises:
-            SourceError: whether it fits cannot be told in the time there is.
+            SourceError: checking the answer takes too long.
         """
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
         text = strip_code_fence(shown)

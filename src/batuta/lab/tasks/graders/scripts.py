@@ -1,4 +1,4 @@
-"""Which language a text is in, told by its script and its commonest words."""
+"""Detects the language of a text from its script and its most common words."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _WORDS_OF_SCRIPTS = {
 }
 _SIMPLIFIED, _TRADITIONAL = "这们国说为时会对过来个没关发学后", "這們國說為時會對過來個沒關發學後"
 _KANA_EXPECTED = 15
-"""The number of Han characters from which on a text without kana is not Japanese."""
+"""The number of Han characters from which a text without kana is not Japanese."""
 _LEAST_LETTERS = 8
 _LEAST_SHARE = 0.5
 _LEAST_WORDS = 2
 
 
 def find_language(text: str) -> frozenset[str] | None:
-    """The ISO 639-1 codes of the languages that the text may be in; None: unknown."""
+    """Return the ISO 639-1 codes of the languages that the text may be in; None if unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
     if total < _LEAST_LETTERS:
@@ -79,7 +79,7 @@ def _script_of(letter: str) -> str:
 
 
 def _han_languages(text: str, count: int) -> frozenset[str]:
-    """Chinese in simplified or traditional characters; Japanese, too, where the text is short."""
+    """Return Chinese, simplified or traditional; also Japanese if the text is short."""
     simple, old = (sum(map(text.count, signs)) for signs in (_SIMPLIFIED, _TRADITIONAL))
     regions = {"zh-cn": not (old and not simple), "zh-tw": not (simple and not old)}
     found = {"zh", *(code for code, fits in regions.items() if fits)}
@@ -87,7 +87,7 @@ def _han_languages(text: str, count: int) -> frozenset[str]:
 
 
 def _told_apart(text: str, codes: tuple[str, ...]) -> frozenset[str]:
-    """Return the language whose commonest words occur most; all of them, if none stands out."""
+    """Return the language whose common words are most frequent; all of them if none stands out."""
     if len(codes) == 1:
         return frozenset(codes)
     words = Counter(word.strip(".,;:!?،؛؟।()«»\"'") for word in text.casefold().split())
@@ -97,7 +97,7 @@ def _told_apart(text: str, codes: tuple[str, ...]) -> frozenset[str]:
 
 
 def _latin_language(text: str) -> frozenset[str] | None:
-    """The language of which most of the commonest words occur, if that is one."""
+    """Return the language whose common words are most frequent; None if none stands out."""
     return _most_frequent(Counter(re.findall(r"\w+", text.casefold())), _COMMON_WORDS)
 
 
@@ -110,4 +110,4 @@ def _most_frequent(words: Counter[str], tables: dict[str, str]) -> frozenset[str
 
 
 KNOWN_LANGUAGES = frozenset(_COMMON_WORDS).union(*_SCRIPT_LANGUAGES.values())
-"""ISO 639-1 codes of the languages that can be told."""
+"""ISO 639-1 codes of the languages that can be detected."""

@@ -1,4 +1,4 @@
-"""A value that prose announces as the answer, where nothing hedges it or takes it back."""
+"""Finds a value that prose announces as the answer, unless it is hedged or retracted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from batuta.lab.tasks.graders import statements
 
 MAX_VALUE = 200
-"""Characters of a value."""
+"""The longest value, in characters."""
 
 _STATEMENT = re.compile(
     r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?\s*"
@@ -54,14 +54,14 @@ _BOUND = re.compile(
     r"|around|approximately|roughly|either|possibly|perhaps|maybe|first|next|remaining)\b",
     re.IGNORECASE,
 )
-"""What makes a value a bound or a guess, or says that it is one of several."""
+"""Words that make a value a bound or a guess, or one of several."""
 
 
 def concluded_value(text: str) -> str | None:
-    """The value that a text concludes with: "… Therefore the number of ways is 12.", its last words.
+    """Return the value that ends a text, as in "… Therefore the number of ways is 12".
 
-    Without a word that concludes, only where the text is nothing but that sentence. None where
-    the sentence has another value, hedges, denies or asks.
+    Without a concluding word, the sentence must be the whole text. None if the sentence has another
+    value, hedges, denies or asks.
     """
     sentences = [said for said in _SENTENCE.split(text.strip()) if said.strip()]
     if not sentences or len(sentences[-1]) > MAX_VALUE:
@@ -79,7 +79,7 @@ def concluded_value(text: str) -> str | None:
 
 
 def stated_value(text: str) -> str | None:
-    """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""
+    """Return what the last "the answer is" or "Answer:" of `text` announces; None if unclear."""
     announced = list(_STATEMENT.finditer(text))
     if not announced or _is_doubted(text, announced[-1]):
         return None
@@ -101,7 +101,7 @@ def _is_doubted(text: str, found: re.Match[str]) -> bool:
 
 
 def _split_value(tail: str) -> tuple[str, str]:
-    """What is announced, and what follows it."""
+    """Return what is announced, and what follows it."""
     if enclosed := _MATH_OR_BOLD.match(tail):
         inner = next(filter(None, enclosed.groups()))
         return inner, tail[enclosed.end() :]
@@ -110,7 +110,7 @@ def _split_value(tail: str) -> tuple[str, str]:
 
 
 def _with_rest(value: str, rest: str) -> str | None:
-    """The value, with the unit behind it; None where what follows may change it."""
+    """Return the value with the unit after it; None if what follows may change the value."""
     if unit := _UNIT.match(rest):
         spoken = unit[1].strip()
         return None if statements.HEDGE.search(spoken) else f"{value} \\text{{ {spoken}}}"

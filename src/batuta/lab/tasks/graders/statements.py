@@ -1,4 +1,4 @@
-"""Phrases that state an answer, hedge it, deny it or take it back, in English and beyond."""
+"""Phrases that state, hedge, deny or retract an answer, in English and other languages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NOT_BUT = (
     r"(?:\b(?:nicht|no|pas|non|não|не|nie|niet)\b|不是|不)\s*(?:\b(?:die|der|la|el|es|è|é|option|opción)\b\s*)*"
     rf"\(?{LETTER}\)?[\s,，]*(?:\b(?:sondern|sino|mais|ma|bensì|mas|а|ale|maar)\b|而是|是)"
 )
-"""What stands between a foreign "the answer is" and its letter in "not A but B"."""
+"""The text between a foreign "the answer is" and its letter in "not A but B"."""
 FOREIGN_STATEMENT = re.compile(
     unicodedata.normalize(
         "NFKC",
@@ -70,7 +70,7 @@ WORD_CONTINUATION = re.compile(
     "(?!です|だ|で|になる|とな|と|を|が|は|か|また|项|項|是|正|或|和|与"
     "|입|이|번|예|가|로|을|를|또|와|및)"
 )
-"""A word of a script without spaces that goes on behind a letter: 答えはB型."""
+"""A word of a script without spaces that continues after a letter: 答えはB型."""
 
 _DENIAL = (
     r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled"
@@ -85,7 +85,7 @@ DENIAL_AFTER = re.compile(
 LIST_DENIAL = re.compile(
     rf"(?:\W+(?:and\s+|or\s+)?[A-Z]\b)+\W*(?:is|are|were|would be)\s+(?:all\s+|both\s+)?{_DENIAL}"
 )
-"""What follows one letter of several that are denied together: "A, C and D are not"."""
+"""The text after one letter of several that are denied together: "A, C and D are not"."""
 DENIAL_BEFORE = re.compile(
     r"(?:\b(?:not|rather than|instead of|unlike|nor|than|excluding|except|without|ruling out)"
     r"|(?<!\w)(?:不是|而非|而不是|не|nicht|no|pas|non|não))\s*[(\"']?\s*(?:the\s+|option\s+)*\Z",
@@ -137,11 +137,11 @@ POSSIBLE_RETRACTION = re.compile(
 
 
 def first_sentence(text: str) -> str:
-    """`text` to the end of its sentence or line."""
+    """Return `text` up to the end of its sentence or line."""
     return SENTENCE_END.split(text, maxsplit=1)[0]
 
 
 def is_question(text: str) -> bool:
-    """Whether the sentence that `text` begins with ends in a question mark."""
+    """Tell whether the first sentence of `text` ends in a question mark."""
     ended = SENTENCE_END.search(text)
     return ended is not None and ended[0] == "?"

@@ -1,4 +1,4 @@
-"""Answers that are data: the value under "answer" in a JSON object, however it is wrapped."""
+"""Reads answers that are data: the value under "answer" in a JSON object, however it is wrapped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from batuta.lab.tasks.literals import read_json_or_literal
 from batuta.sandbox.program import JSON
 
 MAX_LENGTH = 20_000
-"""Characters of a text that is read as data."""
+"""How many characters of a text are read as data."""
 
 NO_OBJECT: Final = object()
-"""The text is no object."""
+"""The result for a text that is not an object."""
 
 _CODE_BLOCK = re.compile(
     r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
@@ -35,15 +35,15 @@ _MAX_DEPTH = 4
 
 
 def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
-    """The answer in a JSON object that is all of `text`, its last code block or its last line.
+    """Return the answer in a JSON object: all of `text`, its last code block or last line.
 
     Args:
-        text: what was answered.
-        keys: under which keys an answer may stand.
+        text: the answer.
+        keys: matches the keys that an answer may have.
 
     Returns:
-        A text, a number, a truth value or a list of such; None if the object does not say which
-        of its values is the answer; `NO_OBJECT` if there is no object.
+        A text, a number, a truth value or a list of such; None if it is unclear which value of the
+        object is the answer; `NO_OBJECT` if there is no object.
     """
     shown = text.strip()
     blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
@@ -55,7 +55,7 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
 
 
 def is_same_object(text: str, target: str) -> bool | None:
-    """Whether two objects, each in JSON's or Python's spelling, are equal; None if one is none."""
+    """Tell whether two objects, as JSON or Python, are equal; None if one is no object."""
     wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
     if wanted is NO_OBJECT or given is NO_OBJECT:
         return None
@@ -66,8 +66,8 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
     """Tell whether two values are the same; `1.0` is `1`, but neither is `true`.
 
     Args:
-        expected: what is right.
-        value: what is compared with it.
+        expected: the right value.
+        value: the value to compare.
         tolerance: the relative or absolute error that a number with decimals may have.
     """
     if isinstance(expected, list) and isinstance(value, list):
@@ -88,18 +88,18 @@ def is_same_value(expected: JSON, value: JSON, tolerance: float = 0.0) -> bool:
 
 
 def is_within(expected: float, value: float, tolerance: float) -> bool:
-    """Tell whether two numbers are equal, or one is a float and they are no further apart."""
+    """Tell whether two numbers are equal, or one is a float and they are within the tolerance."""
     if expected == value or not (isinstance(expected, float) or isinstance(value, float)):
         return expected == value
     try:
         finite = math.isfinite(expected) and math.isfinite(value)
         return finite and abs(expected - value) <= tolerance * max(1.0, abs(expected))
-    except OverflowError:  # a whole number that is larger than any float
+    except OverflowError:  # an integer larger than any float
         return False
 
 
 def as_text(value: Any) -> str | None:
-    """A value as it would be written; None for what is no text, number or list of them."""
+    """Return a value as text; None if it is not a text, a number or a list of them."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, str | int | float):
@@ -111,7 +111,7 @@ def as_text(value: Any) -> str | None:
 
 
 def _last_object(text: str) -> str:
-    """The object that ends the text, from the first brace of its line on."""
+    """Return the object at the end of the text, from the last line that begins with a brace."""
     if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
         return ""
     start = text.rfind("\n{", 0, len(text))
@@ -126,7 +126,7 @@ def _parse_object(text: str) -> Any:
 
 
 def _answer_in(value: Any, keys: re.Pattern[str], depth: int) -> Any:
-    """What stands under the key that names the answer; of a list of one, its element."""
+    """Return the value under the answer's key; the element of a list of one."""
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Asks math-verify whether two expressions are the same. Runs in a process that may be killed."""
+"""Asks math-verify whether two expressions are the same; runs in a process that may be killed."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false
@@ -22,13 +22,13 @@ from sympy.core.relational import Relational
 from batuta.lab.tasks.graders.numbers import ROUNDING_DISTANCE
 
 MAX_DIGITS = 10_000
-"""Of an integer that is worked out to be compared."""
+"""How many digits an integer may have that is computed for a comparison."""
 
 CLEAR_DIFFERENCE = 1e-5
-"""Relative difference that no rounding makes."""
+"""A relative difference larger than any rounding."""
 
 POINTS = 3
-"""Points at which the sides of two relations are compared."""
+"""The number of points at which the sides of two relations are compared."""
 
 EXACT_DIGITS = 15
 WORKING_DIGITS = 400
@@ -49,12 +49,12 @@ _EXTRACTION_CONFIG = LatexExtractionConfig(
 
 
 def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
-    """Whether the two LaTeX expressions are the same; False if one cannot be read.
+    """Tell whether two LaTeX expressions are the same; False if one cannot be read.
 
     Args:
-        target: what is right.
-        answer: what was answered.
-        near: relative distance at which two numbers count as the same.
+        target: the right answer.
+        answer: the answer to compare.
+        near: the relative distance up to which two numbers count as the same.
     """
     expected, given = _parse_latex(target), _parse_latex(answer)
     if expected is None or given is None or not _is_comparable_in_size(expected, given):
@@ -75,7 +75,7 @@ def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse_latex(text: str) -> Any:
-    """Text as a sympy expression; None if it cannot be read."""
+    """Return the text as a sympy expression; None if it cannot be read."""
     text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
     found = parse(
         f"${text}$",
@@ -97,18 +97,18 @@ def _has_decimal_power(expression: Any) -> bool:
 
 
 def _with_exact_power(power: Any) -> Any:
-    """A root written as `x^{0.5}`: exactly a root."""
+    """Return a power such as `x^{0.5}` with an exact exponent."""
     base, exponent = power.args
     return base ** sympy.Rational(str(exponent))
 
 
 def _is_comparable_in_size(expected: Any, given: Any) -> bool:
-    """Whether working out the answer is no more than working out the target could be."""
+    """Tell whether computing the answer takes no more than computing the target could."""
     return _count_digits(given) <= MAX_DIGITS or _count_digits(given) == _count_digits(expected)
 
 
 def _count_digits(expression: Any) -> float:
-    """About how many digits the largest number in it has; infinite where that is out of reach."""
+    """Return roughly how many digits the expression's largest number has; infinite if too many."""
     if not isinstance(expression, sympy.Basic):
         return 0.0
     parts = [_count_digits(part) for part in expression.args]
@@ -129,8 +129,8 @@ def _power_of_ten(digits: float) -> float:
 def _relative_distance(expected: Any, given: Any) -> Any:
     """Return the relative distance of two expressions at one point; None if it is unknown.
 
-    It spares a wrong answer the attempt to simplify a difference that is not zero, and finds the
-    one that math-verify takes for rounding. It may be smaller than a float can be.
+    It avoids simplifying the non-zero difference of a wrong answer, and finds a difference that
+    math-verify takes for rounding. The distance may be smaller than any float.
     """
     try:
         point = _point_for(expected, given)
@@ -146,16 +146,16 @@ def _relative_distance(expected: Any, given: Any) -> Any:
 
 
 def _point_for(*expressions: Any, place: int = 0) -> dict[Any, Any]:
-    """Return a value for each variable that follows from its name."""
+    """Return a value for each variable that depends only on its name and the place."""
     names = set().union(*(one.free_symbols for one in expressions))
     return {symbol: _value_of(f"{symbol.name}{place or ''}") for symbol in names}
 
 
 def _number_at(expression: Any, point: dict[Any, Any]) -> Any:
-    """Return its value there, right to its last digit; zero where only rounding is left.
+    """Return the value at a point, correct to its last digit; zero where only rounding is left.
 
     Raises:
-        AttributeError, TypeError, ValueError: it has none.
+        AttributeError, TypeError, ValueError: it has no value there.
     """
     try:
         found = expression.evalf(EXACT_DIGITS, subs=point, strict=True, maxn=WORKING_DIGITS)
@@ -192,7 +192,7 @@ def _items_in(expression: Any) -> list[Any]:
 
 
 def _has_near_sides(expected: Any, given: Any) -> bool:
-    """Tell whether one relation is a multiple of the other at all points, but for a small part."""
+    """Tell whether one relation is, but for a small part, a multiple of the other at all points."""
     one, other = expected.lhs - expected.rhs, given.lhs - given.rhs
     try:
         points = [_point_for(one, other, place=place) for place in range(POINTS)]
@@ -205,7 +205,7 @@ def _has_near_sides(expected: Any, given: Any) -> bool:
 
 
 def _value_of(name: str) -> Any:
-    """An exact number between 1 and 2, so that no digit is lost to rounding."""
+    """Return an exact number between 1 and 2, so that no digit is lost to rounding."""
     return 1 + sympy.Rational(crc32(name.encode()), 2**32)
 
 

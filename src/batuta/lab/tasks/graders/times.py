@@ -34,13 +34,13 @@ _HALF_DAY = 12
 
 
 def several_units(text: str) -> tuple[str, Fraction] | None:
-    """What a quantity in two or more units measures, and how many of its smallest: `2 h 30 min`."""
+    """Return the kind and the size, in the smallest unit, of a quantity such as `2 h 30 min`."""
     found = parse_measure(text)
     return found[:2] if found and found[2] > 1 else None
 
 
 def parse_measure(text: str) -> tuple[str, Fraction, int] | None:
-    """Kind, size in the smallest unit and number of parts of a quantity in everyday units."""
+    """Return the kind, the size in the smallest unit, and the number of parts of a quantity."""
     if len(text) > _LONGEST:
         return None
     if colon := _COLON.fullmatch(text):
@@ -67,7 +67,7 @@ def _part_amount(part: re.Match[str]) -> Fraction:
 
 
 def is_same_time(target: str, answer: str) -> bool | None:
-    """Whether two times of day are the same; None where the target is none, by `am` or `pm`."""
+    """Tell whether two times of day are the same; None unless the target is a definite time."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None
@@ -82,7 +82,7 @@ def is_same_time(target: str, answer: str) -> bool | None:
 
 
 def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
-    """Whether `4:45 PM` is 16:45; None where the target may as well be in the morning."""
+    """Tell whether `4:45 PM` is 16:45; None if the target may also be in the morning."""
     given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
     hour = int(wanted[1])
     if given is None or not given[3] or 0 < hour <= _HALF_DAY:

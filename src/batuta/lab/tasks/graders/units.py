@@ -1,4 +1,4 @@
-"""Units of measure: found behind a number, converted by pint."""
+"""Units of measure: found after a number, and converted by pint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 MAX_VALUE = 200
-"""Characters of a value that may have a unit."""
+"""The longest value that may have a unit, in characters."""
 
 _BEHIND = re.compile(
     r"(?P<value>.*?)(?P<unit>\^\\circ ?[CFK]?|%|°[CF]?"
@@ -25,7 +25,7 @@ _WORD_LIST = """
     degree degrees rad radians cent cents dollar dollars euros people students ways times
 """
 _WORDS = frozenset(_WORD_LIST.split())
-"""Units that may stand behind a number as plain words; other letters are variables."""
+"""Units that may follow a number as plain words; other letters are variables."""
 
 _SPELLING = (
     (re.compile(r"\\text\{([^{}]*)\}"), r" \1"),
@@ -50,7 +50,7 @@ _ANGLE_OF = re.compile(r"\\(?:a?sin|a?cos|a?tan|cot|sec|csc)(?![a-zA-Z])")
 _ANGLES = ("degree", "radian", "turn", "arcminute", "arcsecond")
 _SAFE = re.compile(r"[a-zA-ZµμΩ%Å][a-zA-ZµμΩ%Å/*^ ()\d.-]{0,60}")
 _COSTLY = re.compile(r"\d{3,}|\d\s*\^|\^\s*[-\d]{3,}|\^\s*\(|\*\s*\*")
-"""Powers of numbers, which pint would work out."""
+"""Powers of numbers, which pint would compute."""
 
 
 class OtherKindError(Exception):
@@ -58,7 +58,7 @@ class OtherKindError(Exception):
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """A value in `latex.plain`'s spelling and the unit behind it; no unit is an empty one."""
+    """Return a value, as `normalize_latex` spells it, and the unit after it, or an empty text."""
     found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
@@ -70,7 +70,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def is_same_unit_name(unit: str, other: str) -> bool:
-    """Whether two units that cannot be converted are called the same, in more words or fewer."""
+    """Tell whether two units that cannot be converted have the same name, or a part of it."""
     one, another = _unit_words(unit), _unit_words(other)
     return bool(one & another) and (one <= another or another <= one)
 
@@ -81,22 +81,22 @@ def _unit_words(unit: str) -> set[str]:
 
 
 def pint_spelling(unit: str) -> str:
-    """A unit as pint spells it."""
+    """Return a unit as pint spells it."""
     for pattern, replacement in _SPELLING:
         unit = pattern.sub(replacement, unit)
     return unit.strip()
 
 
 def is_known_unit(unit: str) -> bool:
-    """Whether it is a unit of measure, not a name for things that are counted."""
+    """Tell whether it is a unit of measure, and not a name for things that are counted."""
     return _parse_unit(unit) is not None if unit else False
 
 
 def convert_value(value: Fraction | int, source: str, target: str) -> Fraction | None:
-    """Return `value` in another unit, exactly but for angles; None if a unit is unknown.
+    """Return `value` in another unit, exactly except for angles; None if a unit is unknown.
 
     Raises:
-        OtherKindError: they measure different things.
+        OtherKindError: the units measure different things.
     """
     here, there = _parse_unit(source), _parse_unit(target)
     if here is None or there is None:
@@ -112,7 +112,7 @@ def convert_value(value: Fraction | int, source: str, target: str) -> Fraction |
 
 
 def _dimensionless_kind(unit: Any) -> str:
-    """What a unit without dimension counts: pint would turn bits into degrees."""
+    """Return what a dimensionless unit counts, as pint would convert bits into degrees."""
     if not unit.dimensionless:
         return ""
     name = str(unit)
@@ -123,13 +123,13 @@ def _dimensionless_kind(unit: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_unit(unit: str) -> Any:
-    """Pint's unit; None if it knows none of that name, or only a bare number."""
+    """Return pint's unit; None if it knows none of that name, or only a bare number."""
     name = pint_spelling(unit)
     if not _SAFE.fullmatch(name) or _COSTLY.search(name):
         return None
     try:
         return _pint_registry().parse_units(name)
-    except Exception:  # noqa: BLE001 - pint evaluates what it reads: anything may come out
+    except Exception:  # noqa: BLE001 - pint evaluates what it reads, so any error may occur
         return None
 
 

@@ -1,4 +1,4 @@
-"""Whether two values are the same: as texts, words and numbers first, and only then as symbols."""
+"""Tells whether two values are the same: first as texts, words and numbers, then as symbols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batuta.lab.tasks.graders.numeric import compare_values
 from batuta.lab.tasks.graders.times import parse_measure
 
 SymbolicComparison = Callable[[str, str], bool]
-"""Whether two LaTeX expressions, the target's and the answer's, are the same."""
+"""Tells whether two LaTeX expressions, the target's and the answer's, are the same."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
 _CONSTANT = re.compile(r"\+(?:[cKk]|[cC]_1)\Z")
@@ -24,13 +24,14 @@ _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 _SHORT_NUMBERS = frozenset({"one", "two", "six", "ten"})
 MIN_ROUNDED_FROM_EXACT, MIN_ROUNDED_FROM_DECIMAL = 3, 6
-"""Characters of a decimal that may be rounded from an exact number, and from a decimal."""
+"""The shortest decimal that may round an exact number, in characters, and a longer one, in
+digits."""
 _WHOLE = re.compile(r"-?\d[\d,]*")
 _BASED_DIGITS = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 
 def is_same_value(target: ValueForm, answer: ValueForm, symbolic: SymbolicComparison) -> bool:
-    """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
+    """Tell whether the values are the same; `symbolic` is called only if nothing else decides."""
     if _CONSTANT.search(answer.text) and target.text.endswith("+C"):
         answer = ValueForm(_CONSTANT.sub("+C", answer.text))
     if target == answer:
@@ -48,7 +49,7 @@ def is_same_value(target: ValueForm, answer: ValueForm, symbolic: SymbolicCompar
 
 
 def _is_same_spelling(target: str, answer: str) -> bool | None:
-    """Whether words, digits of a base or quantities are the same; None: these are expressions."""
+    """Tell whether words, based digits or quantities are the same; None for expressions."""
     if (measured := _is_same_measure(target, answer)) is not None:
         return measured
     if _WORD.fullmatch(target) or _WORD.fullmatch(answer):
@@ -63,7 +64,7 @@ def _is_same_spelling(target: str, answer: str) -> bool | None:
 
 
 def _is_same_measure(target: str, answer: str) -> bool | None:
-    """Whether quantities of which one is in several units, or money, are the same."""
+    """Tell whether quantities in several units, or money, are the same; None for others."""
     wanted, given = parse_measure(target), parse_measure(answer)
     kinds = {found[0] for found in (wanted, given) if found}
     if not kinds or (kinds != {"money"} and max(m[2] for m in (wanted, given) if m) == 1):
@@ -74,7 +75,7 @@ def _is_same_measure(target: str, answer: str) -> bool | None:
 
 
 def _is_same_spoken(target: str, answer: str) -> bool:
-    """Whether one is the number that the other says in words."""
+    """Tell whether one is the number that the other says in words."""
     one, other = _parse_number_or_words(target), _parse_number_or_words(answer)
     return one is not None and one == other
 
@@ -91,7 +92,7 @@ def _is_angle(unit: str) -> bool:
 def _is_same_angle(
     target: tuple[str, str], answer: tuple[str, str], symbolic: SymbolicComparison
 ) -> bool:
-    """An angle in degrees and one in degrees, in radians, or without a unit.
+    """Tell whether two angles are the same, each in degrees, in radians or without a unit.
 
     A bare number is in degrees, a bare multiple of pi in radians.
     """
@@ -113,7 +114,7 @@ def _letters_only(text: str) -> str:
 
 
 def _is_same_based(target: str, answer: str) -> bool:
-    """Digits with a base below them; an answer may leave the target's base out, not change it."""
+    """Compare digits with a base as their index; an answer may omit the target's base."""
     wanted, given = _BASED_DIGITS.fullmatch(target), _BASED_DIGITS.fullmatch(answer)
     if wanted is None:
         return False
@@ -121,7 +122,7 @@ def _is_same_based(target: str, answer: str) -> bool:
 
 
 def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
-    """Whether the target, a decimal, is the answer, rounded: an exact one, or six digits of it."""
+    """Tell whether a decimal target rounds the answer: an exact number, or a longer decimal."""
     decimal = _DECIMAL.fullmatch(target)
     if decimal is None or len(decimal[0].strip("-0.")) < MIN_ROUNDED_FROM_EXACT:
         return False
@@ -158,7 +159,7 @@ def _is_same_written(target: str, answer: str, wanted: Fraction, given: Fraction
 
 
 def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
-    """Per cent: its sign may be left out, but not put behind a number below one."""
+    """Compare percentages: the sign may be omitted, but not added to a number below one."""
     wanted, given = parse_number(target), parse_number(answer)
     if wanted is None or given is None or (unit == other):
         return target == answer or (None not in (wanted, given) and wanted == given)
@@ -170,7 +171,7 @@ def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
 def _is_same_quantity(
     wanted: str, unit: str, given: str, other: str, *, symbolic: SymbolicComparison
 ) -> bool:
-    """Values of two units: one converted into the other, or both of the same name."""
+    """Compare values of two units by conversion, or by name if they cannot be converted."""
     try:
         amount = units.convert_value(1, other, unit)
     except units.OtherKindError:

@@ -1,4 +1,4 @@
-"""Recorded pools: what real models once answered, replayed."""
+"""Recorded pools: answers that real models once gave, replayed."""
 
 from batuta.lab.tasks.recorded.catalog import (
     RECORDED_NAMES,

@@ -1,4 +1,4 @@
-"""Readers of records that have answers: Reasoning Gym, MMLU-Pro, MedAgentsBench, RouteLLM."""
+"""Reads records with answers: Reasoning Gym, MMLU-Pro, MedAgentsBench, RouteLLM."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MMLU_PRO_SEVEN_MODELS = (
     "deepseek-v2-chat",
     "jamba-1.5-large",
 )
-"""A pool of seven families without the model that is far above the others."""
+"""A pool of seven model families without the model that is far ahead of the others."""
 
 _REASONING_GYM_THRESHOLD = 0.99
-"""The score from which the record counts an answer as right; its scorers give partial credit."""
+"""The score from which the record counts an answer as right, as its scorers give partial credit."""
 
 
 def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
-    """`easy` (three samples of most models) or `hard`; the questions that all models answered."""
+    """Read `easy` (three samples of most models) or `hard`; all models answered its questions."""
     table = ParquetTable(folder / "outcomes.parquet")
     questions = table.names("query_id")
-    mine = [name.startswith(f"{part}/") for name in questions.values]
-    rows = np.asarray([*mine, False])[questions.codes]
+    is_of_part = [name.startswith(f"{part}/") for name in questions.values]
+    rows = np.asarray([*is_of_part, False])[questions.codes]
     samples = table.numbers("sample").astype(np.int64)[rows]
     cube = OutcomeCube(questions.select(rows), table.names("model").select(rows), samples)
     answers = table.names("answer")
@@ -56,7 +56,7 @@ def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
-    """`seven` models, or `all` 32; the questions that all of them were asked in the same words."""
+    """Read `seven` models or `all` 32, on questions that all were asked in the same words."""
     table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
     cube = OutcomeCube(table.names("query_id"), table.names("model"))
     answers = table.names("answer")
@@ -85,16 +85,16 @@ def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
-    """`test` or `hard` with ten models, `methods`: 40 pairs of model and method on `hard`.
+    """Read `test` or `hard` with ten models, or `methods`: 40 pairs of model and method on `hard`.
 
-    A question that an arm was not asked earns it nothing, as in the published figures.
+    A question that a model was not asked earns it nothing, as in the published figures.
     """
     keep = [("split", "==", "test" if part == "test" else "test_hard")]
     if part != "methods":
         keep.append(("method", "==", "zero_shot"))
     table = ParquetTable(folder / "outcomes.parquet", keep)
-    arms = table.names("model", "method") if part == "methods" else table.names("model")
-    cube = OutcomeCube(table.names("query_id"), arms)
+    systems = table.names("model", "method") if part == "methods" else table.names("model")
+    cube = OutcomeCube(table.names("query_id"), systems)
     answers = table.names("answer")
     facts = _read_questions(folder)
     spent = RecordedUsage(
@@ -126,7 +126,7 @@ def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
-    """`mmlu` or `convert_gsm8k`, two models; only GSM8K has the answers' texts."""
+    """Read `mmlu` or `gsm8k` with two models; only GSM8K has the answers' texts."""
     table = ParquetTable(folder / "outcomes.parquet")
     tasks = table.names("task")
     rows = np.asarray([name.startswith(part) for name in tasks.values])[tasks.codes]
@@ -151,12 +151,12 @@ def _make_task(id_: str, question: str, target: object, tags: tuple[str, ...] | 
 
 
 def _read_questions(folder: Path) -> dict[str, Row]:
-    """Return the rows of the questions, by their ids."""
+    """Return the rows of the questions by id."""
     return {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
 
 
 def _answer_codes(answers: TextColumn) -> NDArray[np.float64]:
-    """The answers' numbers; an empty answer is none, and so is what a table wrote for one."""
+    """Return the answers' codes; empty answers and the table's "nan" count as none."""
     blank = [value.strip().casefold() in {"", "nan"} for value in (*answers.values, "")]
     return np.where(np.asarray(blank)[answers.codes], -1, answers.codes).astype(np.float64)
 

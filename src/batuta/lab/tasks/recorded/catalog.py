@@ -20,13 +20,13 @@ class RecordedSet:
     """A set of recorded answers."""
 
     folder: str
-    """Below `recorded` in the data folder."""
+    """Its folder below `recorded` in the data folder."""
     parts: tuple[str, ...]
     licence: str
     read: Callable[[Path, str], RecordedOutcomes]
     """Reads a part of the record from its folder."""
     texts: Callable[[Path, str], Iterable[ReplyRow]] | None = None
-    """None: no replies' texts were recorded."""
+    """Reads the replies' texts; None if they were not recorded."""
 
 
 RECORDED_SETS: Mapping[str, RecordedSet] = {
@@ -96,17 +96,17 @@ def load_recorded(
     with_texts: bool = True,
     models: Sequence[str] = (),
 ) -> RecordedOutcomes:
-    """A recorded set.
+    """Load a recorded set.
 
     Args:
-        name: such as `reasoning_gym/hard`, or the path of a file of outcomes; of that, the
-            questions that every worker answered.
-        folder: the data folder; None: BATUTA_DATA, or the user's data folder.
-        with_texts: whether the replies' texts are read, where there are any; they are large.
-        models: which are kept; empty: all.
+        name: such as `reasoning_gym/hard`, or the path of a file of outcomes, of which only the
+            questions that every worker answered are used.
+        folder: the data folder; None for BATUTA_DATA, or the user's data folder.
+        with_texts: whether to read the replies' texts, which are large, if there are any.
+        models: the models to keep; empty for all.
 
     Raises:
-        SourceError: no such set or model, or its files are missing or not in their form.
+        SourceError: there is no such set or model, or its files are missing or malformed.
     """
     if is_outcomes_file(name):
         own = read_own_record(Path(name), with_texts=with_texts)

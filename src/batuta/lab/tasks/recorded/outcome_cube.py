@@ -1,4 +1,4 @@
-"""Turns the rows of a table into arrays over questions, models and samples."""
+"""Arranges the rows of a table as arrays over questions, models and samples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from batuta.lab.tasks.recorded.outcomes import Integers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """A column of texts: each one once, and a number for each row."""
+    """A column of texts: each distinct text once, and a code for each row."""
 
     values: tuple[str, ...]
-    """Sorted."""
+    """The distinct texts, sorted."""
     codes: NDArray[np.int32]
-    """Places in `values`; -1: missing."""
+    """Indices into `values`; -1 if missing."""
 
     def texts(self) -> list[str]:
-        """The text of each row; empty where it is missing."""
+        """Return the text of each row; empty if it is missing."""
         return [self.values[code] if code >= 0 else "" for code in self.codes]
 
     def select(self, rows: NDArray[np.bool_]) -> TextColumn:
-        """Return those rows, and the texts that occur in them."""
+        """Return the column of those rows, with only the texts that occur in them."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
         values = tuple(self.values[int(code)] for code in present.tolist())
         return TextColumn(values, codes.astype(np.int32))
@@ -38,34 +38,34 @@ class ParquetTable:
     """Columns of a Parquet file."""
 
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
-        """Reads it.
+        """Read the file.
 
         Args:
             path: the file.
-            keep: conditions such as `("split", "==", "test")` that all rows meet.
+            keep: conditions such as `("split", "==", "test")` for the rows to keep.
         """
         self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """A column of numbers; NaN: missing."""
+        """Return a column of numbers; NaN where missing."""
         values = self._table.column(column).to_numpy(zero_copy_only=False)
         return np.asarray(values, np.float64)
 
     def names(self, *columns: str) -> TextColumn:
-        """A column of texts; several are joined by a space."""
+        """Return a column of texts; several columns are joined by a space."""
         texts = [self._table.column(column).cast("string") for column in columns]
         joined = import_arrow("pyarrow.compute").binary_join_element_wise(*texts, " ")
         coded = joined.combine_chunks().dictionary_encode()
         values: list[str] = coded.dictionary.to_pylist()
         order = sorted(range(len(values)), key=values.__getitem__)
-        rank = np.full(len(values) + 1, -1, np.int32)  # the last place is that of -1
+        rank = np.full(len(values) + 1, -1, np.int32)  # the last place is for the code -1
         rank[order] = np.arange(len(values), dtype=np.int32)
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         return TextColumn(tuple(values[place] for place in order), rank[codes])
 
 
 class OutcomeCube:
-    """The place of each row of a table; of rows for the same place the first one counts."""
+    """The place of each row of a table in the arrays; among rows of one place the first counts."""
 
     def __init__(
         self, questions: TextColumn, models: TextColumn, samples: Integers | None = None
@@ -80,13 +80,13 @@ class OutcomeCube:
         self._all = flat
 
     def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
-        """The values in their places."""
+        """Return the values in their places."""
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)
         return cube
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The mean of all values for each place; NaN where there is none."""
+        """Return the mean of all values of each place; NaN where there is none."""
         size = int(np.prod(self._shape))
         total = np.bincount(self._all, values, size)
         count = np.bincount(self._all, minlength=size)

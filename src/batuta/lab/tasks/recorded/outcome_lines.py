@@ -1,12 +1,12 @@
-"""The file of outcomes: what each worker answered and earned on each question, a JSON line each.
+"""The file of outcomes: each worker's answers and scores on each question, one JSON line each.
 
     {"question": "2+2?", "workers": {"oboe": {"score": 1}}}
 
-is the shortest line. A question may also have `id`, `family` and `target` (the right answer); a
-worker its runs one by one: `scores` (null: ungraded), with as many `answers` (what was extracted;
-null: nothing) and `replies` (the whole texts), or `runs`, the number of runs that `score` is the
-mean of. `usd`, `input_tokens`, `output_tokens` and `seconds` are a number for every run, or a list
-with one a run. What is left out is unknown, which is not zero.
+is the shortest line. A question may also have `id`, `family` and `target` (the right answer). A
+worker may have its single runs: `scores` (null if ungraded), with as many `answers` (extracted
+ones, null if none) and `replies` (whole texts); or `runs`, the number of runs of which `score` is
+the mean. `usd`, `input_tokens`, `output_tokens` and `seconds` are a number for all runs, or a list
+with one for each. A missing field is unknown, which is not zero.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class WorkerOutcome:
     """A worker's runs on a question."""
 
     scores: tuple[float, ...]
-    """Scores of the runs, in [0, 1], or their mean alone; NaN if ungraded."""
+    """Scores of the runs in [0, 1], or their mean alone; NaN if ungraded."""
     runs: int
-    """How many there were; more than there are scores, where only their mean is known."""
+    """The number of runs, which exceeds that of scores if only their mean is known."""
     answers: tuple[str | None, ...] = ()
-    """Answers of the runs, read from the reply where they are not told; empty if none is known."""
+    """Answers of the runs, extracted from the replies if not given; empty if none is known."""
     replies: tuple[str | None, ...] = ()
     """Replies of the runs; empty if none is known."""
     usd: tuple[float, ...] = ()
-    """Dollars of each score, as are the next three; NaN if unknown; empty if all are."""
+    """Dollars of each score, like the next three fields; NaN if unknown; empty if all are."""
     input_tokens: tuple[float, ...] = ()
     output_tokens: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -52,7 +52,7 @@ class WorkerOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeLine:
-    """A question and what each worker earned on it."""
+    """A question, and each worker's outcome on it."""
 
     question: str
     workers: Mapping[str, WorkerOutcome]
@@ -63,7 +63,7 @@ class OutcomeLine:
 
 @dataclass(slots=True, kw_only=True)
 class OutcomeCollector:
-    """Runs as they come, worker after worker, put together by question."""
+    """Collects runs in any order and groups them by question."""
 
     facts: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     runs: dict[str, dict[str, list[dict[str, Any]]]] = field(
@@ -71,18 +71,18 @@ class OutcomeCollector:
     )
 
     differing: int = 0
-    """Runs whose question has another text than an earlier one with its id."""
+    """Runs whose question has another text than an earlier one with the same id."""
     left_out: list[str] = field(default_factory=list[str])
     """Runs whose score is NaN or infinite, which is not a grade."""
 
     def add_run(self, question: Mapping[str, str], worker: str, run: Mapping[str, Any]) -> None:
-        """One run of a worker.
+        """Add a run of a worker.
 
         Args:
-            question: `id`, `question`, and perhaps `family` and `target`; of those with one id
-                the first counts.
-            worker: its name.
-            run: `score`, and perhaps `answer`, `reply`, `usd`, tokens, `seconds`.
+            question: `id`, `question`, and optionally `family` and `target`; the first with an id
+                counts.
+            worker: the name of the worker.
+            run: `score`, and optionally `answer`, `reply`, `usd`, tokens, `seconds`.
         """
         key = question.get("id") or question["question"]
         score = run.get("score")
@@ -96,7 +96,7 @@ class OutcomeCollector:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each question, in the order of their first runs."""
+        """Return a row for each question, in the order of their first runs."""
         return [
             {**{k: v for k, v in facts.items() if v}, "workers": self._workers(key)}
             for key, facts in self.facts.items()
@@ -111,7 +111,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The runs' fields as lists; a field that no run has is left out."""
+    """Return the runs' fields as lists, without fields that no run has."""
     found: dict[str, Any] = {"scores": [run.get("score") for run in runs]}
     for one, many in (("answer", "answers"), ("reply", "replies"), *((n, n) for n in _NUMBERS)):
         if any(run.get(one) is not None for run in runs):
@@ -120,10 +120,10 @@ def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """A file that `read_outcome_lines` reads.
+    """Write a file that `read_outcome_lines` reads.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     try:
@@ -133,10 +133,10 @@ def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
-    """The lines of a file of the form above; plain, .gz or .zst.
+    """Read the lines of a file in this format, plain, .gz or .zst.
 
     Raises:
-        SourceError: it cannot be read, has no question, or a line is not of that form.
+        SourceError: the file cannot be read, has no question, or a line has another form.
     """
     lines: list[OutcomeLine] = []
     for number, row in enumerate(read_rows(path), start=1):
@@ -144,17 +144,17 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
             lines.append(parse_outcome_line(row))
         except ROW_FAULTS as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise SourceError(f"{path}: question {number} is no outcome: {reason}") from None
+            raise SourceError(f"{path}: question {number} cannot be used: {reason}") from None
     if not any(line.workers for line in lines):
         raise SourceError(f"{path} has no outcomes: write one question a line, such as {EXAMPLE}")
     return tuple(lines)
 
 
 def parse_outcome_line(row: Row) -> OutcomeLine:
-    """The line of that JSON object.
+    """Parse the line of a JSON object.
 
     Raises:
-        KeyError: it has no question, no workers, or one of them has no score.
+        KeyError: it has no question or workers, or one of them has no score.
         TypeError: a field has another form.
         ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
@@ -171,10 +171,10 @@ def parse_outcome_line(row: Row) -> OutcomeLine:
 
 
 def parse_worker_outcome(data: Row) -> WorkerOutcome:
-    """The runs of one worker.
+    """Parse the runs of one worker.
 
     Raises:
-        KeyError: it has no score.
+        KeyError: there is no score.
         TypeError: a field has another form.
         ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
@@ -192,7 +192,7 @@ def parse_worker_outcome(data: Row) -> WorkerOutcome:
 
 
 def stated_answer(reply: str) -> str | None:
-    """Return the answer that the reply marks, or its last line, in a form that can be compared."""
+    """Return the answer that the reply marks, or its last line, in a comparable form."""
     found = final_answer(reply)
     return (
         None if found is None else strip_edges(" ".join(found.split()), _EDGES).casefold() or None
@@ -219,7 +219,7 @@ def _read_texts(data: Row, name: str, runs: int) -> tuple[str | None, ...]:
 
 
 def _per_run(value: Any, name: str, runs: int) -> tuple[float, ...]:
-    """A number for each run; the same for all where there is only one."""
+    """Return a number for each run; a single number holds for all."""
     if value is None:
         return ()
     given = cast("list[Any]", value) if isinstance(value, list) else [value] * runs
@@ -245,4 +245,4 @@ def _read_score(value: Any) -> float:
 
 
 Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
-"""Reads another program's files into the collector; the text names the worker where they do not."""
+"""Reads another program's files into the collector; the text names the worker if they do not."""

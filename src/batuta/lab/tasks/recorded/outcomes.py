@@ -21,45 +21,45 @@ Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
 
 SampleIndex = tuple[int, int, int]
-"""Question, model, sample."""
+"""The indices of question, model and sample."""
 ReplyRow = tuple[str, str, int, str]
-"""A task's id, a model, a sample, the text of the reply."""
+"""A task's id, a model, a sample, and the text of the reply."""
 
 GRADER = "recorded"
-"""The grader's name of a recorded task: `Recorded.grade` knows the score of what was recorded."""
+"""The grader of recorded tasks: `RecordedOutcomes.grade` looks up the recorded score."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReplyTexts:
-    """Replies, one after another in a single run of UTF-8 bytes."""
+    """Replies in a single run of UTF-8 bytes."""
 
     blob: bytes
     starts_qms: Integers
     ends_qms: Integers
-    """The end of each one; equal to its start if there is none."""
+    """The end of each reply; equal to its start if there is none."""
 
     def at(self, place: tuple[int, int, int]) -> str | None:
-        """The reply at question, model, sample."""
+        """Return the reply at question, model and sample, or None."""
         start, end = int(self.starts_qms[place]), int(self.ends_qms[place])
         return self.blob[start:end].decode() if end > start else None
 
     def select(self, index: Any) -> ReplyTexts:
-        """The replies that `index` selects from the arrays."""
+        """Return the replies that `index` selects from the arrays."""
         return ReplyTexts(self.blob, self.starts_qms[index], self.ends_qms[index])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class RecordedUsage:
-    """Tokens, dollars and seconds of the recorded calls, where the record has them."""
+    """Tokens, dollars and seconds of the recorded calls, as far as they are known."""
 
     input_qms: Integers
-    """Prompt tokens; -1: unknown."""
+    """Prompt tokens; -1 if unknown."""
     output_qms: Integers
-    """Completion tokens; -1: unknown."""
+    """Completion tokens; -1 if unknown."""
     usd_qms: Floats
-    """Dollars; NaN: unknown."""
+    """Dollars; NaN if unknown."""
     seconds_qms: Floats
-    """NaN: unknown."""
+    """Seconds; NaN if unknown."""
 
     def select(self, index: Any) -> RecordedUsage:
         """Return the usage of the calls that `index` selects from the arrays."""
@@ -73,7 +73,7 @@ class RecordedUsage:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class RecordedOutcomes:
-    """Questions, models, and how well each answered each."""
+    """Questions, models, and the score of each answer."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -81,20 +81,20 @@ class RecordedOutcomes:
     """The task family of each question."""
     models: tuple[str, ...]
     scores_qms: NDArray[np.float32]
-    """Scores in [0, 1]; NaN where no answer was recorded."""
+    """Scores in [0, 1]; NaN if no answer was recorded."""
     solved_from: float | None = None
-    """A score from which an answer counts as right; None: the score is the credit."""
+    """The score from which an answer counts as right; None if the score is the credit."""
     answers_qms: NDArray[np.int32] | None = None
-    """Extracted answers, as places in `answers`; -1: none. None: the set has none."""
+    """Extracted answers as indices into `answers`, -1 for none; None if the set has no answers."""
     answers: tuple[str, ...] = ()
     texts: ReplyTexts | None = None
     usage: RecordedUsage | None = None
     version: str = ""
-    """A digest of the contents of a file of one's own; empty for a set that does not change."""
+    """A digest of a user's file; empty for a set that does not change."""
     incomplete: int = 0
-    """Questions that were left out, for not every model answered them."""
+    """Questions that were left out because not every model answered them."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
-    """The questions that have a text; more than one where a set repeats itself."""
+    """The questions with a text; more than one if the set repeats itself."""
 
     def __post_init__(self) -> None:
         shape = (len(self.tasks), len(self.models))
@@ -112,7 +112,7 @@ class RecordedOutcomes:
 
     @property
     def credit_qms(self) -> NDArray[np.float32]:
-        """The credit of each answer, in [0, 1]; NaN where no answer was recorded."""
+        """The credit of each answer, in [0, 1]; NaN if no answer was recorded."""
         if self.solved_from is None:
             return self.scores_qms
         solved = (self.scores_qms >= self.solved_from).astype(np.float32)
@@ -121,7 +121,7 @@ class RecordedOutcomes:
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
         """Return the credit of one sample of each model, or the mean of all.
 
-        No answer earns nothing.
+        A missing answer earns 0.
         """
         if sample is not None:
             return np.nan_to_num(self.credit_qms[:, :, sample])
@@ -132,10 +132,10 @@ class RecordedOutcomes:
     def select(
         self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
     ) -> RecordedOutcomes:
-        """Only those questions and those models, in the order given.
+        """Return the record of those questions and models, in the given order.
 
         Raises:
-            SourceError: a model that is not in the record.
+            SourceError: a model is not in the record.
         """
         rows = np.arange(len(self.tasks)) if questions is None else np.asarray(questions, int)
         names = self.models if models is None else tuple(models)
@@ -156,7 +156,7 @@ class RecordedOutcomes:
         )
 
     def answered_share(self) -> float:
-        """Return the share of the runs that earned something whose answer is known.
+        """Return the share of runs with credit whose answer is known; 1 if there are none.
 
         1 where none did.
 
@@ -168,12 +168,12 @@ class RecordedOutcomes:
         return float((self.answers_qms[right] >= 0).mean()) if right.any() else 1.0
 
     def drop_incomplete(self) -> RecordedOutcomes:
-        """Only the questions of which every model has a first sample."""
+        """Return the record of the questions of which every model has a first sample."""
         missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
         return self.select(np.flatnonzero(missing == 0))
 
     def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
-        """The same with the replies' texts; those of other questions and models are dropped."""
+        """Return the record with the texts of replies to its own questions and models."""
         q_of = {task.id: place for place, task in enumerate(self.tasks)}
         m_of = {model: place for place, model in enumerate(self.models)}
         depth = self.scores_qms.shape[2]
@@ -193,11 +193,12 @@ class RecordedOutcomes:
         prices: Mapping[str, Price] | None = None,
         calibration: Integers | Sequence[int] | None = None,
     ) -> Pool:
-        """The models as workers.
+        """Return the models as workers.
 
         Args:
-            prices: by model; a model without one is unpriced.
-            calibration: questions on which each worker's strength is measured; None: unknown.
+            prices: the prices by model; others are unknown.
+            calibration: the questions by which each worker's strength is measured; None leaves
+                it unknown.
         """
         measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
         return Pool(
@@ -214,22 +215,23 @@ class RecordedOutcomes:
         )
 
     def recorded_samples(self, q: int, m: int) -> list[int]:
-        """The samples of that question and model."""
+        """Return the samples of that question and model."""
         scores: list[float] = self.scores_qms[q, m].tolist()
         return [s for s, score in enumerate(scores) if not math.isnan(score)]
 
     def answer(self, place: tuple[int, int, int]) -> str | None:
-        """The extracted answer at question, model, sample; None: none was recorded."""
+        """Return the extracted answer at question, model and sample, or None."""
         if self.answers_qms is None:
             return None
         code = int(self.answers_qms[place])
         return self.answers[code] if code >= 0 else None
 
     def reply(self, place: tuple[int, int, int]) -> str:
-        """The text of the reply at question, model, sample; if there is none, what is known of it.
+        """Return the reply at question, model and sample, or a description if its text is missing.
 
-        Different places of a question have different texts unless they say and earned the same:
-        after a conversation with tools the last words do not tell what was done.
+        Replies to one question differ unless their text and credit are the same: after a
+            conversation
+        with tools, equal last words may have different credits.
         """
         text = self.plain_reply(place)
         credit = self.credit_at(place)
@@ -239,7 +241,7 @@ class RecordedOutcomes:
         return f"[{self._place_name(place)}]\n{text}"
 
     def plain_reply(self, place: tuple[int, int, int]) -> str:
-        """The same, as it was recorded: others may have said so and earned something else."""
+        """Return the reply as recorded; other ones may say the same with another credit."""
         text = self.texts.at(place) if self.texts else None
         if text and text.strip():
             return text
@@ -252,7 +254,7 @@ class RecordedOutcomes:
         return f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
 
     def grade(self, task: Task, answer: str) -> Grade:
-        """The recorded score of a reply that this record gave; undecided for any other text."""
+        """Return the recorded grade of a reply of this record; any other text is undecided."""
         said = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
             place = _reply_positions(self, q).get(hash(said))
@@ -261,14 +263,14 @@ class RecordedOutcomes:
         return Grade(None, None, "this text is no recorded answer to this question")
 
     def credit_at(self, place: tuple[int, int, int]) -> float:
-        """Return the credit of the answer that was recorded there."""
+        """Return the credit of the answer recorded there."""
         score = float(self.scores_qms[place])
         return score if self.solved_from is None else float(score >= self.solved_from)
 
 
 @lru_cache(maxsize=2**14)
 def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]:
-    """Return where each text that answers the question is, by its hash; of equal ones the first."""
+    """Return the place of each distinct reply to the question, by hash; of equal ones the first."""
     found: dict[int, SampleIndex] = {}
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
@@ -278,9 +280,9 @@ def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]
 
 @lru_cache(maxsize=2**14)
 def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
-    """Return the credit of each text that answers the question, by its hash.
+    """Return the credit of each distinct reply to the question, by its hash.
 
-    Of equal ones the first's.
+    Among equal replies the first one counts.
     """
     found: dict[int, float] = {}
     for m in range(len(record.models)):

@@ -1,4 +1,4 @@
-"""Recorded answers of one's own: a file of outcomes as a record that can be replayed."""
+"""Reads a user's file of outcomes as a record that can be replayed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SUFFIX = ".jsonl"
 
 
 def is_outcomes_file(name: str) -> bool:
-    """Return True if a recorded set's name is the path of a file of one's own."""
+    """Tell whether a recorded set's name is the path of a user's file."""
     return SUFFIX in Path(name).suffixes[-2:]
 
 
 def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
-    """The record in that file; an answer that is not told is read from the reply, if there is one.
+    """Read the record in that file; missing answers are extracted from the replies.
 
     Raises:
-        SourceError: it cannot be read, or is not of the form of `outcome_lines`.
+        SourceError: the file cannot be read, or has not the format of `outcome_lines`.
     """
     lines = read_outcome_lines(path)
     models = tuple(dict.fromkeys(name for line in lines for name in line.workers))
@@ -89,7 +89,7 @@ def _code_answers(
 def _place_numbers(
     lines: tuple[OutcomeLine, ...], models: tuple[str, ...], shape: tuple[int, int, int], name: str
 ) -> NDArray[np.float64]:
-    """Return that field of every run; NaN where it is unknown."""
+    """Return that field of every run; NaN if it is unknown."""
     found = np.full(shape, np.nan)
     for q, line in enumerate(lines):
         for worker, outcome in line.workers.items():
@@ -130,10 +130,10 @@ def _reply_rows(lines: tuple[OutcomeLine, ...], ids: list[str]) -> list[ReplyRow
 
 
 def complete_record(record: RecordedOutcomes) -> RecordedOutcomes:
-    """Only the questions that every model answered, and how many others there were.
+    """Keep the questions that every model answered, and count the others.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there is no such question.
     """
     kept = record.drop_incomplete()
     if not kept.tasks:

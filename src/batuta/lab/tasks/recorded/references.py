@@ -1,4 +1,4 @@
-"""The reference lines of a record: best single model, plurality vote, oracle."""
+"""Reference scores of a record: best single model, plurality vote, oracle."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScores:
-    """Shares of the questions, in [0, 1]."""
+    """Shares of right answers, in [0, 1]."""
 
     questions: int
     models: int
     best_model: str
     best: float
     vote: float | None
-    """None: the record has no answers that could be counted."""
+    """None if the record has no answers to count."""
     majority: float
-    """Questions that more than half of the models answer correctly."""
+    """The share of questions that more than half of the models answer correctly."""
     oracle: float
 
 
 def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:
-    """The lines of one sample a model, or of the mean over samples."""
+    """Compute the scores of one sample per model, or of the mean over samples."""
     credit_qm = record.credit_qm(sample)
     by_model = credit_qm.mean(axis=0)
     best = int(by_model.argmax())
@@ -46,7 +46,7 @@ def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> Refere
 
 
 def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
-    """Places of the models, the one with the most credit first."""
+    """Return the indices of the models, the one with the most credit first."""
     by_model = record.credit_qm(None).mean(axis=0)
     return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
 
@@ -56,8 +56,8 @@ def plurality_credit(
 ) -> NDArray[np.float32]:
     """Return the credit of the answer that most models give to each question.
 
-    Answers are compared as they were recorded. Ties go to the answer of the model that stands
-    first in `rank`; by default the models are ranked by this record itself.
+    Answers are compared as they were recorded. Ties go to the answer of the model that is first in
+    `rank`; by default the models are ranked by this record itself.
     """
     order = list(rank_models(record) if rank is None else rank)
     if record.answers_qms is None:

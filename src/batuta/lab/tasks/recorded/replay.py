@@ -1,4 +1,4 @@
-"""Workers that give back what a model once answered."""
+"""Workers that replay what a model once answered."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes
 from batuta.usage import usage_cost
 
 SIMULATED_PREFIX = "simulated/"
-"""Before the model's name in a reply to something that the record cannot know."""
+"""The prefix of the model's name in a reply that the record does not have."""
 
 
 @final
 class ReplayPool:
-    """A record as clients; deal a fresh hand for each run."""
+    """A record as clients; each run needs new ones."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class ReplayPool:
         prices: Mapping[str, Price] | None = None,
         simulate: bool = False,
     ) -> None:
-        """Learns the questions.
+        """Index the questions.
 
         Args:
-            record: what was answered.
-            prices: of tokens, by model, where the record has tokens and no dollars.
-            simulate: a call that the record cannot know (a check, a repair, a question in other
-                words) gets one of the model's recorded answers to the question it is about, and
-                the reply's model is marked; if False, such a call is an error.
+            record: the recorded answers.
+            prices: the prices of tokens by model, if the record has tokens but no dollars.
+            simulate: answer a call that the record cannot know (a check, a repair, a question in
+                other words) with one of the model's recorded answers to that question, and
+                mark the reply's model; otherwise such a call is an error.
         """
         self.record = record
         self.prices = prices or {}
@@ -62,12 +62,12 @@ class ReplayPool:
         return f"Deck({self.record!r})"
 
     def clients(self) -> dict[WorkerId, RecordedModelClient]:
-        """A client for each model, none of whose answers was given yet."""
+        """Return a client for each model, with all answers still to give."""
         models = enumerate(self.record.models)
         return {WorkerId(model): RecordedModelClient(self, place) for place, model in models}
 
     def locate_question(self, request: Request) -> tuple[int | None, bool]:
-        """The question's place, if it can be known, and whether the request is just it."""
+        """Return the question's index, if found, and whether the request is just the question."""
         users = [m.text.strip() for m in request.messages if m.role is Role.USER]
         text = users[-1] if users else ""
         if len(request.messages) == 1 and text in self.record.positions:
@@ -76,7 +76,7 @@ class ReplayPool:
         return (None if found is None else self.record.positions[found][0]), False
 
     def _find_question(self, prompt: str) -> str | None:
-        """The longest recorded question that the prompt has as whole lines."""
+        """Return the longest recorded question that the prompt contains as whole lines."""
         found: list[str] = []
         start = 0
         for line in prompt.split("\n"):
@@ -88,11 +88,11 @@ class ReplayPool:
 
 @final
 class RecordedModelClient:
-    """A model of a record.
+    """A client that replays a model of a record.
 
-    Of a question it has as many answers as were recorded. Within its hand, requests with
-    different seeds never get the same one, and equal seeds always do: the seed names the
-    sample, modulo their number, or the next one that was not given yet.
+    It has as many answers to a question as were recorded. Requests with different seeds never get
+    the same sample, and equal seeds always do: the seed, modulo the number of samples, selects it,
+    or the next one that was not given yet.
     """
 
     def __init__(self, pool: ReplayPool, model: int) -> None:
@@ -106,12 +106,12 @@ class RecordedModelClient:
         return f"RecordedClient({self._record.models[self._model]!r} of {self._record.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """A recorded answer, with the tokens and dollars that the record has.
+        """Return a recorded answer with its tokens and dollars.
 
-        Tokens that it has not are estimated and marked so; a call without dollars is unpriced.
+        Missing tokens are estimated and marked as such; a call without dollars is unpriced.
 
         Raises:
-            NotRecordedError: the request is no recorded question, or all its answers were given.
+            NotRecordedError: the question is not in the record, or all its answers were given.
         """
         await anyio.lowlevel.checkpoint()
         question, bare = self._pool.locate_question(request)
@@ -134,15 +134,15 @@ class RecordedModelClient:
         key: object = object() if seed is None else seed
         if key not in given:
             turn = (seed or 0) % max(len(recorded), 1)
-            turned = recorded[turn:] + recorded[:turn]
-            fresh = next((sample for sample in turned if sample not in given.values()), None)
-            if fresh is None:
+            rotated = recorded[turn:] + recorded[:turn]
+            unused = next((sample for sample in rotated if sample not in given.values()), None)
+            if unused is None:
                 raise NotRecordedError(
                     f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
                     f"{self._record.tasks[question].id} and all were given: ask for fewer "
                     "samples, or use a new client for each run"
                 )
-            given[key] = fresh
+            given[key] = unused
         return given[key]
 
     def _build_reply(self, place: tuple[int, int, int], request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""Readers of records with scores and few texts: LiveCodeBench, RouterDC, LLMRouter, MathArena."""
+"""Reads records with scores and few texts: LiveCodeBench, RouterDC, LLMRouter, MathArena."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from batuta.lab.tasks.recorded.outcome_cube import OutcomeCube, ParquetTable, Te
 from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage
 
 _SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen_v6"}
-"""Names of the parts that are not named as in the file."""
+"""The names in the file of parts that are named differently here."""
 
 _PERCENT = 100
 
 
 def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
-    """`v6`, `v5`, `2024`, `repair`, `testgen` or `execution`: the mean of one to ten samples.
+    """Read `v6`, `v5`, `2024`, `repair`, `testgen` or `execution`: means of one to ten samples.
 
-    Statements are known of 880 problems, whole programs of o1-mini and o1-preview in `v5`.
+    The record has the statements of 880 problems, and programs of o1-mini and o1-preview in `v5`.
     """
     table = ParquetTable(
         folder / "outcomes.parquet", [("scenario", "==", _SCENARIOS.get(part, part))]
@@ -43,10 +43,10 @@ def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
-    """`train` or `test`: the files of that part together, each one a family.
+    """Read `train` or `test`: all files of that part, each as a family.
 
-    A score is the mean of ten samples or, in the files of options and of MATH, the probability
-    of the right answer where it was right; RouterDC's own evaluation counts any score above 0.
+    A score is the mean of ten samples or, in the files of multiple choice and MATH, the probability
+    of the right answer if it was right; RouterDC's own evaluation counts any score above 0.
     """
     table = ParquetTable(folder / "outcomes.parquet")
     return _read_split(
@@ -58,17 +58,17 @@ def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
 
 
 def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
-    """`train` or `test`; a family is a cluster of questions where the record has one."""
+    """Read `train` or `test`; a family is a cluster of questions if the record has one."""
     table = ParquetTable(folder / "outcomes.parquet")
     names = table.names("split").values
     return _read_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
 
 
 def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
-    """`aime25`, the models that were asked all 30 problems, up to four samples each.
+    """Read `aime25`: the models that were asked all 30 problems, with up to four samples each.
 
-    The record tells how many of a model's samples solved a problem, not which: their order here
-    is drawn once, from their names. Tokens and dollars of a call are the model's means.
+    The record says how many of a model's samples solved a problem, but not which: their order is
+    drawn once with a fixed seed. Tokens and dollars of a call are the model's means.
     """
     table = ParquetTable(folder / "outcomes.parquet")
     questions, models = table.names("query_id"), table.names("model")
@@ -145,7 +145,7 @@ def _cluster_name(fact: Row) -> str:
 
 
 def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
-    """Return for each key the value in its first row; an empty text where there is none."""
+    """Return the value in each key's first row, or an empty text."""
     _, first = np.unique(keys.codes, return_index=True)
     codes = values.codes[first]
     return {

@@ -1,8 +1,8 @@
-"""The division of a record's questions into training, calibration and test.
+"""Divides a record's questions into training, calibration and test.
 
-A question's part depends on the seed and its text alone, so that it stays the same when a record
-is filtered. Questions that differ only in case, spaces and punctuation are in one part: the first
-of their texts, in alphabetical order, decides which.
+A question's part depends on the seed and its text alone, so it stays the same when a record is
+filtered. Questions that differ only in case, spaces and punctuation are in one part, which depends
+on the alphabetically first of their texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEFT_OUT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuestionSplit:
-    """Places of questions, each in one part."""
+    """The indices of the questions in each part."""
 
     train: Integers
     calibration: Integers
@@ -36,19 +36,19 @@ class QuestionSplit:
 def random_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Questions at random; the shares are met on average."""
+    """Divide the questions at random; the shares are met on average."""
     bounds = (shares[0], shares[0] + shares[1])
-    lots = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
-    return _to_question_split(np.searchsorted(bounds, lots, side="right"))
+    fractions = np.asarray([_random_fraction(seed, text) for text in _common_texts(record)])
+    return _to_question_split(np.searchsorted(bounds, fractions, side="right"))
 
 
 def unseen_family_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Whole task families at random: no family of the test or of calibration is trained on.
+    """Divide whole task families at random, so that test and calibration have new families.
 
-    Of questions in several families that differ in case and punctuation only, the test has its
-    own, or calibration has where the test has none; the others are left out.
+    Of near-duplicates in several families only those in the test are kept, or in calibration if the
+    test has none.
 
     Raises:
         SourceError: the record has fewer than three families.
@@ -73,14 +73,14 @@ def _question_keys(record: RecordedOutcomes) -> list[str]:
 
 
 def _common_texts(record: RecordedOutcomes) -> list[str]:
-    """Return for each question the first of the texts that are the same but for punctuation."""
+    """Return for each question the alphabetically first of its near-duplicates' texts."""
     keys, texts = _question_keys(record), [task.question.strip() for task in record.tasks]
     first = dict(sorted(zip(keys, texts, strict=True), reverse=True))
     return [first[key] for key in keys]
 
 
 def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
-    """A part for each family, filled one after another; none stays empty."""
+    """Return a part for each family, filling one part after another; none is empty."""
     total, done, part = sum(sizes), 0, 0
     parts: list[int] = []
     for place, size in enumerate(sizes):
@@ -94,7 +94,7 @@ def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[
 
 
 def _random_fraction(seed: int, text: str) -> float:
-    """A number in [0, 1) that looks random and is the same on every machine."""
+    """Return a pseudo-random number in [0, 1) that is the same on every machine."""
     drawn = hashlib.blake2b(f"{seed}\0{text.strip()}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn, "big") / 2**64
 

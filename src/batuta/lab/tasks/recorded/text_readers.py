@@ -1,4 +1,4 @@
-"""Readers of the replies' texts, for the records that have them."""
+"""Reads the replies' texts of the records that have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batuta.lab.tasks.recorded.outcomes import ReplyRow
 
 
 def reasoning_gym_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
-    """All visible text; hidden reasoning was not recorded."""
+    """Yield all visible texts; hidden reasoning was not recorded."""
     for row in read_rows(folder / "responses.jsonl.zst"):
         if row["query_id"].startswith(f"{part}/"):
             yield row["query_id"], row["model"], row["sample"], row["response"]
@@ -32,7 +32,7 @@ def routellm_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
 
 
 def livecodebench_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
-    """Programs of o1-mini and o1-preview, which are models of the part `v5`."""
+    """Yield programs of o1-mini and o1-preview, which belong to the part `v5`."""
     if part == "v5":
         for row in read_rows(folder / "responses_o1.jsonl.zst"):
             yield f"livecodebench/{row['query_id']}", row["model"], 0, row["outputs"][0]
