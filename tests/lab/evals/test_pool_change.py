@@ -73,8 +73,8 @@ async def test_what_is_not_known_of_who_joins_changes_nothing(tmp_path):
     [
         ("nimble", "nimble", "cannot both leave and join"),
         ("tuba", None, "there is no worker 'tuba'"),
-        ("strong,nimble", "weak", "nobody is left"),
-        ("strong,nimble,weak", None, "nobody is left"),
+        ("strong,nimble", "weak", "no worker is left"),
+        ("strong,nimble,weak", None, "no worker is left"),
     ],
 )
 def test_a_change_that_cannot_be_is_said(leaves, joins, said):

@@ -7,7 +7,7 @@ as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
 Deviations
 - The judge is no trained verifier but the worker whose description suits judging, and it sees all
   samples in one call instead of scoring each.
-- Where the question shows tests and they can be executed, nobody judges: the first sample that
+- If the question shows tests and they can be executed, no judge is asked: the first sample that
   passes them is taken, as AlphaCode's samples are filtered (Li et al., arXiv 2203.07814, section
   4.4); if none does, the majority's.
 - What the judge writes is only a choice: the answer is the chosen sample, verbatim. It may name the

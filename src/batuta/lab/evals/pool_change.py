@@ -70,7 +70,7 @@ class PoolChange:
                 raise ConfigError(f"there is no worker {name!r} that could leave or join; {known}")
         stay = [worker.id for worker in pool if worker.id not in self.leaves]
         if len(stay) <= len(self.joins):
-            raise ConfigError("nobody is left of those that were there before")
+            raise ConfigError("no worker is left that was there before")
         known = self._forget(history, seed)
         strength = dict(zip(known.workers, known.mean_m().tolist(), strict=True))
         workers = (replace(pool[name], strength=strength[name]) for name in stay)

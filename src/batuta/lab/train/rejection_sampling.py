@@ -213,7 +213,7 @@ def _sample_drafts(
         drafts = [draft for one in part for draft in random_drafts(context, one)]
     else:
         drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
-    for at, one in enumerate(part):  # a draft that nobody tries is never found to be right
+    for at, one in enumerate(part):  # a draft that is not tried is never found right
         if one.root:
             stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
             drafts[at * group : at * group + len(stands)] = stands

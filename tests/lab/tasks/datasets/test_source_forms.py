@@ -277,7 +277,7 @@ def test_a_private_task_does_not_show_its_text():
 
 def test_a_broken_private_row_does_not_show_its_text(tmp_path):
     row = {**SECRET, "Incorrect Answer 2": None}
-    with pytest.raises(SourceError, match="not in the form of gpqa-diamond") as caught:
+    with pytest.raises(SourceError, match="not in the format of gpqa-diamond") as caught:
         tasks_of(tmp_path, "gpqa-diamond", row)
     assert "zanzibar" not in str(caught.value)
     assert "quicksilver" not in str(caught.value)

@@ -176,5 +176,5 @@ def test_a_row_that_cannot_be_graded_is_refused(tmp_path, row, said):
 
 @pytest.mark.parametrize("name", ["own.jsonl", "own.yaml", "reasoning-gym:chain_sum"])
 def test_another_copy_of_what_is_no_benchmark_is_refused(tmp_path, name):
-    with pytest.raises(SourceError, match="is no benchmark"):
+    with pytest.raises(SourceError, match="is not a benchmark"):
         load_tasks(name, files=[write(tmp_path / "mine.jsonl", {"question": "q", "answer": "a"})])

@@ -309,5 +309,5 @@ class TestCommand:
             import_outcomes("chess", [tmp_path])
         with pytest.raises(SourceError, match="there is no file"):
             import_outcomes("inspect", [tmp_path / "none"])
-        with pytest.raises(SourceError, match="has no runs in the form of"):
+        with pytest.raises(SourceError, match="has no runs in the format of"):
             import_outcomes("lm-eval", [tmp_path])

@@ -120,5 +120,5 @@ def test_samples_that_are_only_counted_keep_their_count(tmp_path):
 
 def test_a_table_of_another_form_is_refused(tmp_path):
     write(tmp_path / "recorded" / "routerdc", [{"nothing": 1}], queries=[])
-    with pytest.raises(SourceError, match="not in the form of routerdc"):
+    with pytest.raises(SourceError, match="not in the format of routerdc"):
         load_recorded("routerdc/test", folder=tmp_path)

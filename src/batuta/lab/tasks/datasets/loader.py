@@ -174,7 +174,7 @@ def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> 
         has = ", ".join(map(str, row)) or "nothing"
         return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
     said = error if isinstance(error, ValueError) else repr(error)
-    return f"a row of {path} is not in the form of {source.name}: {said}"
+    return f"a row of {path} is not in the format of {source.name}: {said}"
 
 
 def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:

@@ -128,4 +128,4 @@ def load_recorded(
         wanted_texts = kept.texts if with_texts else None
         return record.with_texts(wanted_texts(place, part)) if wanted_texts else record
     except (KeyError, ValueError, TypeError) as error:
-        raise SourceError(f"{place} is not in the form of {wanted}: {error!r}") from None
+        raise SourceError(f"{place} is not in the format of {wanted}: {error!r}") from None

@@ -1,4 +1,4 @@
-"""Turns other programs' result files into files of outcomes: one module a format."""
+"""Converts other programs' result files into files of outcomes; each module reads one format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from batuta.lab.tasks.recorded.importers.routerbench import import_routerbench
 from batuta.lab.tasks.recorded.outcome_lines import Importer, OutcomeCollector, parse_outcome_line
 
 MOST_NAMED = 10
-"""The most runs that are named in a message."""
-_ANSWERS = "the answers of closed models stand under their makers' terms; questions under their own"
+"""The most runs that a message names."""
+_ANSWERS = "answers of closed models are under their providers' terms, questions under their own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +26,21 @@ class OutcomeFormat:
     read: Importer
     about: str
     licence: str
-    """Conditions to know before the outcomes are passed on."""
+    """Conditions for passing the outcomes on."""
     endings: tuple[str, ...]
-    """Endings of the files that are looked for in a folder."""
+    """The endings of the files that are read from a folder."""
 
 
 FORMATS: Mapping[str, OutcomeFormat] = {
     "routerbench": OutcomeFormat(
         read=import_routerbench,
-        about="RouterBench's table, one row a question",
+        about="RouterBench's table, one row per question",
         licence=f"see the card of withmartian/routerbench; {_ANSWERS}",
         endings=(".csv", ".parquet", ".jsonl", ".pkl"),
     ),
     "llmrouterbench": OutcomeFormat(
         read=import_llmrouterbench,
-        about="LLMRouterBench's results, one JSON file a data set and model",
+        about="LLMRouterBench's results, one JSON file per data set and model",
         licence=f"its programs are MIT; {_ANSWERS}",
         endings=(".json",),
     ),
@@ -60,15 +60,15 @@ FORMATS: Mapping[str, OutcomeFormat] = {
 
 
 def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> OutcomeCollector:
-    """The runs in another program's files.
+    """Return the runs in another program's files.
 
     Args:
         kind: a key of `FORMATS`.
         paths: files, or folders that are searched for them.
-        worker: who answered, where the files do not say so.
+        worker: the model that answered, if the files do not name it.
 
     Raises:
-        SourceError: no such format, a file that cannot be read, or no run in them.
+        SourceError: the format is unknown, a file cannot be read, or the files contain no run.
     """
     if kind not in FORMATS:
         raise SourceError(f"there is no format {kind!r}; choose among: {', '.join(FORMATS)}")
@@ -80,23 +80,23 @@ def import_outcomes(kind: str, paths: Sequence[Path], worker: str = "") -> Outco
             parse_outcome_line(row)
     except ROW_FAULTS as error:
         named = ", ".join(map(str, paths))
-        raise SourceError(f"{named} is not in the form of {kind}: {error!r}") from None
+        raise SourceError(f"{named} is not in the format of {kind}: {error!r}") from None
     if not collector.facts:
         named = ", ".join(map(str, paths))
         if collector.left_out:
             raise SourceError(f"{named} has no run with a score: {describe_left_out(collector)}")
-        raise SourceError(f"{named} has no runs in the form of {kind}: {FORMATS[kind].about}")
+        raise SourceError(f"{named} has no runs in the format of {kind}: {FORMATS[kind].about}")
     return collector
 
 
 def describe_left_out(collector: OutcomeCollector) -> str:
-    """Return which runs were left out, in words; empty if none was."""
+    """Return a sentence on the runs that were left out; empty if none was."""
     names = collector.left_out
     if not names:
         return ""
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     listed = ", ".join(names[:MOST_NAMED])
-    return f"{len(names):,} runs are left out, for their score is no number: {listed}{more}"
+    return f"{len(names):,} runs are left out because their score is not a number: {listed}{more}"
 
 
 def _find_files(paths: Sequence[Path], endings: tuple[str, ...]) -> list[Path]:

@@ -1,8 +1,8 @@
 """Samples of lm-evaluation-harness: `samples_TASK_TIME.jsonl` in a folder named after the model.
 
 A line has `doc_id`, `doc`, `target`, `arguments`, `resps`, `filtered_resps`, `filter`, `metrics`
-and each metric's value. The first of its metrics counts, and of several filters the first one.
-Where continuations were compared by their likelihood, the answer is the number of the likeliest.
+and each metric's value. The first of its metrics counts, and the first of several filters. If
+continuations were compared by their likelihood, the answer is the number of the most likely one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
 
 _NAME = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT[\d.:-]+)?")
 METRICS = ("exact_match", "acc", "acc_norm", "pass@1", "pass_at_1", "f1", "mcc_score")
-"""Looked for, in this order, where a line does not name its metrics."""
+"""Read in this order if a line does not name its metrics."""
 
 
 def import_harness_samples(
@@ -29,7 +29,7 @@ def import_harness_samples(
     """Add every sample of every file.
 
     Raises:
-        SourceError: a line is no sample, or nobody is named who answered.
+        SourceError: a line is not a sample.
     """
     for path in paths:
         named = _NAME.fullmatch(path.stem.removesuffix(".jsonl"))
@@ -74,14 +74,14 @@ def _answer_text(row: Row) -> str | None:
 
 
 def _first_text(found: Any) -> str | None:
-    """The first text in lists of lists; None: there is none."""
+    """Return the first text in nested lists; None if there is none."""
     while isinstance(found, list):
         found = next(iter(cast("list[Any]", found)), None)
     return None if found is None else str(found)
 
 
 def _doc_question(row: Row) -> str:
-    """The question without the examples and the template that differ by model."""
+    """Return the question without examples and template, which differ by model; empty if none."""
     doc = cast("Row", row.get("doc") or {})
     options: Any = doc.get("choices") or doc.get("options")
     asked = doc.get("question") or doc.get("problem")
@@ -93,7 +93,7 @@ def _doc_question(row: Row) -> str:
 
 
 def _request_prompts(arguments: Any) -> list[str]:
-    """The prompts of all requests about one document."""
+    """Return the prompts of all requests about one document."""
     if isinstance(arguments, Mapping):
         each = cast("Mapping[str, Row]", arguments).values()
         return [_as_text(one["arg_0"]) for one in each]
@@ -105,7 +105,7 @@ def _as_text(prompt: Any) -> str:
 
 
 def _continuation_likelihoods(row: Row) -> list[float]:
-    """The log-likelihood of each continuation; empty: texts were written."""
+    """Return the log-likelihood of each continuation; empty if texts were generated."""
     found: list[float] = []
     for each in cast("list[Any]", row.get("filtered_resps") or []):
         pair = cast("list[Any]", each) if isinstance(each, list) else []

@@ -1,8 +1,8 @@
-"""Logs of inspect_ai: `.json`, or `.eval`, an archive with a JSON file a sample.
+"""Logs of inspect_ai: `.json`, or `.eval`, an archive with one JSON file per sample.
 
-The first scorer's value counts: C is 1, P is 0.5, I and N are 0, and a number in [0, 1] is itself.
-A sample with NaN is left out; any other value is ungraded. Epochs are samples; a sample that ended
-in an error is left out.
+The first scorer's value is the score: C is 1, P is 0.5, I and N are 0, and a number in [0, 1]
+stays. A sample with NaN or that ended in an error is left out; any other value is ungraded. Epochs
+are samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from batuta.lab.tasks.recorded.outcome_lines import OutcomeCollector
 
 _ZSTD = 93
 _LOCAL_HEADER = 30
-"""Bytes before the name of an entry in a zip archive."""
+"""The number of bytes before an entry's name in a zip archive."""
 _MAX_ENTRIES = 200_000
 _HEADERS = ("header.json", "_journal/start.json")
 _ARCHIVE_FAULTS = (
@@ -39,7 +39,7 @@ def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, wo
     """Add every sample of every log.
 
     Raises:
-        SourceError: a file is no such log, or an archive is compressed in a newer way.
+        SourceError: a file is not such a log, or an archive has an unknown compression.
     """
     for path in paths:
         if path.suffix != ".eval":
@@ -83,7 +83,7 @@ def _unreadable_error(path: Path, error: Exception) -> SourceError:
 
 @final
 class _LogArchive:
-    """The entries of a log, each read when it is wanted, if all of them are of a possible size."""
+    """The entries of a log, each read on demand, after a check of their sizes."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self._path = path
@@ -96,10 +96,10 @@ class _LogArchive:
             limit.add(entry.file_size)
 
     def read_header(self) -> Row:
-        """Return what is said of the whole log.
+        """Return the header of the log.
 
         Raises:
-            SourceError: nothing is.
+            SourceError: there is none.
         """
         found = {entry.filename: entry for entry in self._entries}
         name = next((name for name in _HEADERS if name in found), None)
@@ -108,7 +108,7 @@ class _LogArchive:
         return self._read_entry(found[name])
 
     def read_samples(self) -> Iterator[Row]:
-        """The samples by the names of their entries."""
+        """Yield the samples in the order of their entries' names."""
         for entry in self._entries:
             if entry.filename.startswith("samples/") and entry.filename.endswith(".json"):
                 yield self._read_entry(entry)
@@ -117,13 +117,13 @@ class _LogArchive:
         """Return a JSON object of the archive.
 
         Raises:
-            SourceError: it is none, it is damaged, or it is too large.
+            SourceError: it is not JSON, is damaged, or is too large.
         """
         if entry.file_size > MAX_ROW_BYTES:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")
         try:
-            # Neither reads more than the size that was checked, whatever there is.
+            # Neither reads more than the size that was checked, whatever the archive contains.
             is_zstd = entry.compress_type == _ZSTD
             data = self._unpack_zstd(entry) if is_zstd else self._archive.read(entry)
             return cast("Row", parse_json(data))
@@ -131,7 +131,7 @@ class _LogArchive:
             raise _unreadable_error(self._path, error) from None
 
     def _unpack_zstd(self, entry: zipfile.ZipInfo) -> bytes:
-        """Unpack an entry, which zipfile itself does from Python 3.14 only."""
+        """Unpack an entry, which zipfile itself can do only from Python 3.14."""
         stream = self._archive.fp
         if stream is None:
             raise OSError(f"{entry.filename} is closed")
@@ -142,7 +142,7 @@ class _LogArchive:
         unpacked = import_arrow().CompressedInputStream(packed, "zstd")
         data: bytes = unpacked.read(entry.file_size + 1)
         if len(data) != entry.file_size:
-            raise zipfile.BadZipFile(f"{entry.filename} is not of the size that it says")
+            raise zipfile.BadZipFile(f"{entry.filename} has another size than its header says")
         return data
 
 
@@ -170,7 +170,7 @@ def _add_sample(sample: Row, task: str, model: str, collector: OutcomeCollector)
 
 
 def _question_text(given: Any) -> str:
-    """The question as text, or the last message of the user."""
+    """Return the question as text: the last message of the user if it is a conversation."""
     if isinstance(given, str):
         return given
     users = [m for m in cast("list[Row]", given) if m.get("role") == "user"]
@@ -203,7 +203,7 @@ def _grade_value(value: Any) -> float | None:
 
 
 def _sum_field(usage: Iterable[Row], name: str) -> float | None:
-    """The sum over all models; None where one does not tell."""
+    """Return the sum over all models; None if one lacks the field."""
     found = [one.get(name) for one in usage]
     return sum(map(float, cast("list[float]", found))) if found and None not in found else None
 

@@ -1,8 +1,8 @@
-"""LLMRouterBench (arXiv 2601.07206): one JSON file a data set, split and model.
+"""LLMRouterBench (arXiv 2601.07206): one JSON file per data set, split and model.
 
 `dataset_name`, `split`, `model_name`, `records`: `index`, `origin_query`, `prompt`, `score`,
 `prediction`, `ground_truth`, `raw_output`, `prompt_tokens`, `completion_tokens`, `cost`. Of several
-files of one data set, split and model the one whose name comes last counts: names end in the time.
+files of one data set, split and model, the last by name counts, as names end in the time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def import_llmrouterbench(
     """Add every run of the latest files; trial runs (`demo`) are left out.
 
     Raises:
-        SourceError: a file is not JSON, or a run lacks its question.
+        SourceError: a file is not JSON, or a run has no question.
     """
     latest: dict[tuple[str, str, str], tuple[Path, Row]] = {}
     for path in sorted(paths, key=lambda path: path.name):
@@ -45,10 +45,10 @@ def import_llmrouterbench(
 
 
 def read_json_object(path: Path) -> Row:
-    """The JSON object in that file.
+    """Return the JSON object in that file.
 
     Raises:
-        SourceError: it is none.
+        SourceError: there is none, or the file cannot be read.
     """
     try:
         data = parse_json(path.read_bytes())

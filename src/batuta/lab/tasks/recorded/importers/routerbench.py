@@ -1,4 +1,4 @@
-"""RouterBench (arXiv 2403.12031): one row a question, three columns a model.
+"""RouterBench (arXiv 2403.12031): one row per question, three columns per model.
 
 `sample_id`, `prompt`, `eval_name`; for each model its score under its name, `MODEL|model_response`
 and `MODEL|total_cost` (dollars).
@@ -22,7 +22,8 @@ def import_routerbench(paths: tuple[Path, ...], collector: OutcomeCollector, _: 
     """Add every model's run on every question.
 
     Raises:
-        SourceError: a pickle, which may run programs when it is read, or no such columns.
+        SourceError: a file is a pickle, which may run programs when it is read, or lacks the
+            columns.
     """
     for path in paths:
         if path.suffix == ".pkl":
@@ -63,7 +64,7 @@ def _read_number(cell: Any) -> float | None:
 
 
 def unwrap_text(value: Any) -> str:
-    """The text, where a cell holds the printed list of its parts."""
+    """Return the text, or its parts joined if a cell contains their printed list."""
     text = str(value)
     if text.startswith("[") and text.endswith("]"):
         try:
