@@ -102,7 +102,7 @@ async def test_evaluations_grade_behind_the_boundary():
         assert (await grade(TASK, "1")).score == 1
         found = await grade(strange, "1")
     assert found.score is None
-    assert "this is no JSON schema" in found.reason
+    assert "the JSON schema cannot be used" in found.reason
 
 
 @given(st.integers(0, 2**32))

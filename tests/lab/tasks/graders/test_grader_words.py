@@ -107,7 +107,7 @@ async def test_a_schema_without_end_is_not_graded():
 
 
 def test_what_is_no_schema_is_refused():
-    with pytest.raises(SourceError, match="no JSON schema"):
+    with pytest.raises(SourceError, match="the JSON schema cannot be used"):
         JsonSchemaGrader({"type": "nothing"})
 
 
