@@ -176,7 +176,7 @@ def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
 
 
 def panel_fusion(panel: int = 3) -> FixedConductor:
-    """The best workers answer at the same time, the best one compares them and then writes.
+    """Return a conductor whose best workers answer in parallel; the best then compares and fuses.
 
     The panel has as many members as the pool has workers, three at most.
     """
@@ -193,7 +193,7 @@ def panel_fusion(panel: int = 3) -> FixedConductor:
 
 
 def revised_by_critique() -> FixedConductor:
-    """The best worker answers, the second best says what is wrong, and the best one revises."""
+    """Return a conductor whose best worker revises its answer after the second best's critique."""
 
     def write(pool: Pool) -> Workflow:
         author, *others = (worker.id for worker in pool.ranked())
@@ -209,7 +209,7 @@ def revised_by_critique() -> FixedConductor:
 
 
 def named_workflow(name: str, workflow: Workflow) -> FixedConductor:
-    """That workflow for every question; a pool without one of its workers cannot run it."""
+    """Return a conductor that always writes that workflow; the pool must have its workers."""
 
     def write(pool: Pool) -> Workflow:
         for step in workflow.steps:
