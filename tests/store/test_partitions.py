@@ -192,7 +192,8 @@ async def fill_old_schema(target, times):
             packed = pack_run(
                 RunEntry(run=run_at(f"run_{number:03}", at), tenant="t", content=True)
             )
-            connection.execute(RUNS.insert(), packed.row)
+            row = {name: value for name, value in packed.row.items() if name != "session"}
+            connection.execute(RUNS.insert(), row)  # sessions came later
             connection.execute(
                 text(
                     "INSERT INTO run_contents (run_id, format, body) VALUES (:id, :format, :body)"
@@ -229,4 +230,5 @@ async def test_a_store_with_runs_is_kept_by_day_from_tomorrow_on(target, odd):
         async with Store(target) as store:
             listed = await store.list(limit=100)
             assert len(listed) == len(times) + 2 - removed
+            assert {one.session for one in listed} == {None}
             assert all([await store.get(one.id) is not None for one in listed])

@@ -37,6 +37,7 @@ _PADDING = 2
 _LEAST_QUESTION = 8
 """Characters of a question that are always shown."""
 RUNS_FILE = "runs.db"
+NO_RUNS = 'no runs yet; start one: batuta ask "…"'
 AMBIGUOUS_SHOWN = 5
 """Ids that are shown where the beginning of one is not enough."""
 RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique beginning of it.")]
@@ -68,17 +69,19 @@ def find_run_store(named: str | None) -> str:
 @app.command("list", epilog=format_example("batuta runs list --limit 5"))
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None,
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
     """The latest runs, newest first."""
-    summaries = anyio.run(_list_summaries, limit, find_run_store(store))
+    summaries = anyio.run(_list_summaries, limit, session, find_run_store(store))
     if json:
         json_output.print_json([_summary_json(summary) for summary in summaries])
         return
     console = open_console()
     if not summaries:
-        console.print('[dim]no runs yet; start one: batuta ask "…"[/dim]')
+        none = f"no runs of the session {escape(session)}" if session else NO_RUNS
+        console.print(f"[dim]{none}[/dim]")
         return
     table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
     length = _id_length(summaries)
@@ -117,7 +120,7 @@ def show_stored_run(
     print_run(console, run, f"conductor {run.header.conductor}")
     answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
     console.print(f"\n{escape(answer) if run.answer else answer}")
-    _show_judgement(console, anyio.run(_load_summary, run.header.id, find_run_store(store)))
+    _show_summary(console, anyio.run(_load_summary, run.header.id, find_run_store(store)))
 
 
 @app.command("replay", epilog=format_example("batuta runs replay run_5f --recorded"))
@@ -142,9 +145,13 @@ def replay_stored_run(
         raise typer.Exit(1)
 
 
-def _show_judgement(console: Console, summary: RunSummary | None) -> None:
-    """Print the score and the comment that the run was given, if it was."""
-    if summary is None or (summary.score is None and not summary.score_comment):
+def _show_summary(console: Console, summary: RunSummary | None) -> None:
+    """Print the run's session, and the score and the comment that it was given, if it was."""
+    if summary is None:
+        return
+    if summary.session is not None:
+        console.print(f"\n[dim]session {escape(summary.session)}[/dim]")
+    if summary.score is None and not summary.score_comment:
         return
     score = "not scored" if summary.score is None else f"score {summary.score:g}"
     console.print(f"\n[dim]{score}\n{escape(summary.score_comment or '')}[/dim]")
@@ -155,9 +162,9 @@ async def _load_summary(run_id: str, target: str) -> RunSummary | None:
         return await store.summary(run_id)
 
 
-async def _list_summaries(limit: int, target: str) -> list[RunSummary]:
+async def _list_summaries(limit: int, session: str | None, target: str) -> list[RunSummary]:
     async with Store.open(target) as store:
-        return await store.list(limit=limit)
+        return await store.list(limit=limit, session=session)
 
 
 async def _load_run(run_id: str, target: str) -> Run:
@@ -243,6 +250,7 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
         "id": summary.id,
         "created": summary.created,
         "model": summary.model,
+        "session": summary.session,
         "conductor": summary.conductor,
         "outcome": summary.outcome.value,
         "question": summary.question_preview,

@@ -80,11 +80,14 @@ RUNS = Table(
     Column("seconds", Float(53), nullable=False),
     Column("score", Float(53)),
     Column("score_comment", Text),
+    # The session that it was part of; null: none, or from before there were sessions.
+    Column("session", Text),
     Index(None, "created", "id"),
     Index(None, "tenant", "created", "id"),
     Index(None, "parent"),
     Index(None, "model", "created", "id"),
     Index(None, "outcome", "created", "id"),
+    Index(None, "session", "created", "id"),
 )
 
 CONTENTS = Table(

@@ -53,6 +53,8 @@ class RunSummary:
     score: float | None
     """None: not judged."""
     score_comment: str | None
+    session: str | None = None
+    """The id of the session that it was part of; None: of none."""
 
     @property
     def cursor(self) -> str:
@@ -72,6 +74,8 @@ class RunEntry:
     """The payer."""
     keep: bool = True
     """False: only the ledger hears of it."""
+    session: str | None = None
+    """The session that it is part of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,7 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "usd": cost.usd,
         "unpriced_calls": _clamp_integer(cost.unpriced_calls),
         "seconds": _finite_or_zero(run.seconds),
+        "session": _optional_text(entry.session),
     }
 
 

@@ -49,7 +49,12 @@ def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ..
 
 
 def list_query(
-    *, before: str | None, tenant: str | None, model: str | None, outcome: Outcome | None
+    *,
+    before: str | None,
+    tenant: str | None,
+    model: str | None,
+    outcome: Outcome | None,
+    session: str | None = None,
 ) -> Select[Any]:
     """The rows of runs that are listed; what is None leaves out none.
 
@@ -58,12 +63,14 @@ def list_query(
         tenant: only that tenant's.
         model: only those served under that name.
         outcome: only those that ended so.
+        session: only those of that session.
 
     Raises:
         ValueError: `before` is no cursor.
     """
     query = select(RUNS)
-    for column, value in ((RUNS.c.tenant, tenant), (RUNS.c.model, model)):
+    wanted = ((RUNS.c.tenant, tenant), (RUNS.c.model, model), (RUNS.c.session, session))
+    for column, value in wanted:
         if value is not None:
             query = query.where(column == sql_text(value))
     if outcome is not None:

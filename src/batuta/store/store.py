@@ -163,6 +163,7 @@ class Store:
         content: bool = True,
         keep: bool = True,
         charge: RunCharge | None = None,
+        session: str | None = None,
     ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
@@ -172,13 +173,16 @@ class Store:
             content: False keeps its numbers and none of its text.
             keep: False keeps nothing but its lines in the ledger.
             charge: who pays; None: the tenant, from no budget.
+            session: the id of the session that it is part of; None: of none.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
         """
         payer = charge or RunCharge(tenant=sql_text(tenant))
         await self._open_writer.append(
-            RunEntry(run=run, tenant=tenant, content=content, charge=payer, keep=keep)
+            RunEntry(
+                run=run, tenant=tenant, content=content, charge=payer, keep=keep, session=session
+            )
         )
 
     async def flush(self) -> None:
@@ -229,6 +233,7 @@ class Store:
         model: str | None = None,
         *,
         outcome: Outcome | None = None,
+        session: str | None = None,
         search: str | None = None,
     ) -> list[RunSummary]:
         """Runs, newest first.
@@ -239,6 +244,7 @@ class Store:
             tenant: only that tenant's.
             model: only those served under that name.
             outcome: only those that ended so.
+            session: only those of that session.
             search: only those whose id begins so, or whose question or answer has it in its
                 first characters, in letters of any case.
 
@@ -246,10 +252,24 @@ class Store:
             ValueError: `before` is no cursor.
             StoreError: the database fails.
         """
-        query = list_query(before=before, tenant=tenant, model=model, outcome=outcome)
+        query = list_query(
+            before=before, tenant=tenant, model=model, outcome=outcome, session=session
+        )
         await self._flush_if_possible()
         rows = await find_newest(self.database, query, sql_text(search) if search else "", limit)
         return [summary_from_row(row) for row in rows]
+
+    async def find_session(self, run_id: str, tenant: str) -> str | None:
+        """The session of a tenant's run; None: there is no such run, or it is part of none.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        entry = self._open_writer.find(RunId(run_id))
+        if entry is not None:
+            return entry.session if entry.tenant == tenant else None
+        rows = await self._rows(select(RUNS.c.session).where(*run_filter(run_id, tenant)))
+        return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
         """The ids that begin so, newest first; `run_` before them may be left out.

@@ -42,7 +42,7 @@ class RunRoutes:
     async def list_runs(self, request: Request) -> Response:
         """Runs, newest first; `after` takes the `next_cursor` of the page before."""
         query, sees = request.query_params, caller_of(request.scope).visible_tenant
-        check_query(query, "limit", "after", "model", "outcome")
+        check_query(query, "limit", "after", "model", "outcome", "session")
         limit = parse_limit(query, _DEFAULT_PAGE)
         try:
             rows = await self._store.list(
@@ -51,6 +51,7 @@ class RunRoutes:
                 tenant=sees,
                 model=query.get("model"),
                 outcome=_parse_outcome(query),
+                session=query.get("session"),
             )
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
@@ -105,6 +106,7 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
         "model": row.model,
         "conductor": row.conductor,
         "parent": row.parent,
+        "session": row.session,
         "outcome": row.outcome.value,
         "error_code": row.error_code,
         "question": row.question_preview,

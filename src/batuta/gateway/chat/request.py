@@ -23,6 +23,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_cache,
     parse_run_options,
 )
+from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
 
 _ROLES = tuple(role.value for role in Role)
@@ -142,6 +143,7 @@ def parse_chat(body: Fields) -> ParsedCall:
         include_usage=bool(options and options.flag("include_usage")),
         store=body.flag("store") is not False,
         options=parse_run_options(body),
+        session=client_session(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
     )
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
+from batuta.gateway.http.session_headers import session_header
 
 _WINDOW_BYTES = 8 << 20
 """The memory that a zstd frame may ask for, as recommended by RFC 8878."""
@@ -295,7 +296,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         await anyio.to_thread.run_sync(check_keys, body)
     else:
         check_keys(body)
-    return Fields(decode_object(body), is_fresh=_wants_fresh(scope))
+    named = session_header(scope["headers"])
+    return Fields(decode_object(body), is_fresh=_wants_fresh(scope), session=named)
 
 
 def _wants_fresh(scope: Scope) -> bool:
@@ -333,13 +335,22 @@ class Fields:
     Every reader raises `APIError` if the field's value is of the wrong type or out of bounds.
     """
 
-    __slots__ = ("_data", "_where", "is_fresh")
+    __slots__ = ("_data", "_where", "is_fresh", "session")
 
-    def __init__(self, data: Mapping[str, Any], where: str = "", *, is_fresh: bool = False) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        where: str = "",
+        *,
+        is_fresh: bool = False,
+        session: str = "",
+    ) -> None:
         self._data = data
         self._where = where
         self.is_fresh = is_fresh
         """Whether the request's headers ask for an answer that nothing has kept."""
+        self.session = session
+        """The session that the request's headers name; empty: none."""
 
     @staticmethod
     def of(value: object, where: str) -> Fields:

@@ -16,6 +16,7 @@ from batuta.gateway.serving.parsed_call import (
     check_unsupported,
     parse_run_options,
 )
+from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
 _MAX_TOKENS = 100_000_000
@@ -80,6 +81,7 @@ def parse_message(body: Fields) -> MessageCall:
         question=question,
         stream=bool(body.flag("stream")),
         options=parse_run_options(body),
+        session=client_session(body),
         ignored=_ignored_fields(body),
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})

@@ -123,7 +123,12 @@ class BackgroundResponses:
             pass  # what cannot be run is told now; the job books it again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         found = {"items": list(history.items), "named": dict(history.by_id)}
-        job = {"request": dict(body.raw), "past": found, "created": created}
+        job = {
+            "request": dict(body.raw),
+            "past": found,
+            "created": created,
+            "session": body.session,
+        }
         await self._responses.save(response_call, caller, queued)
         await self._jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
         return queued
@@ -135,7 +140,8 @@ class BackgroundResponses:
             StoreError: the database fails; it can be run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
-        asked = await parse_with_history(Fields(job.body["request"]), past)
+        request = Fields(job.body["request"], session=job.body.get("session", ""))
+        asked = await parse_with_history(request, past)
         ear, script = (
             _CheckpointSink(checkpoint),
             ResponseEventWriter(new_response(asked.echo, job.id, job.body["created"])),

@@ -28,6 +28,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_cache,
     parse_run_options,
 )
+from batuta.gateway.serving.session_key import client_session
 
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
@@ -165,16 +166,18 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     background = bool(body.flag("background"))
     if background and not store:
         raise unsupported_parameter("background", "what runs in the background must be stored.")
+    previous = body.text("previous_response_id") or None
     call = ParsedCall(
         model=model,
         question=question,
         stream=bool(body.flag("stream")),
         store=store,
         options=parse_run_options(body),
+        session=client_session(body),
+        previous=previous or "",
         ignored=_ignored_names(body, items),
     )
     given = tuple(dict(item.raw) for item in items)
-    previous = body.text("previous_response_id") or None
     return ResponseCall(
         call=call,
         echo=_request_echo(body),

@@ -49,6 +49,7 @@ from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
 from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
+from batuta.gateway.serving.session_key import SESSION_HEADER
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store import Store
@@ -352,6 +353,8 @@ class PreparedCall:
     limits: Limits
     clients: Mapping[WorkerId, Client]
     run_id: RunId
+    session: str | None = None
+    """The id of the session that it belongs to; None: to none."""
     admission: Admission
     """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
@@ -382,6 +385,8 @@ class PreparedCall:
     def headers(self) -> dict[str, str]:
         """The answer's headers that are known before anything is run."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
+        if self.session is not None:
+            headers[SESSION_HEADER] = self.session
         if self.repeatable is not None:
             headers[CACHE_HEADER] = self.cache_result
         if self.chosen is not None:

@@ -59,6 +59,7 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
 )
 from batuta.gateway.serving.prepare import CallPreparer, find_served_model, load_served_model
+from batuta.gateway.serving.session_key import session_id
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     PendingToolRuns,
@@ -68,6 +69,7 @@ from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.store import Store
+from batuta.store.responses import run_id_of
 
 
 def seed_of(run_id: RunId) -> int:
@@ -162,6 +164,8 @@ class RunService:
         await load_served_model(self._catalogue, call.model)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
+        session = await self._find_session(call, caller.tenant)
+        prepared_call = replace(prepared_call, session=session)
         if call.question.has_tool_results and not call.options.dry_run:
             resumed = await self._pending_tool_runs.find_resumed(
                 call.question, prepared_call.pool, caller.tenant
@@ -197,6 +201,19 @@ class RunService:
         finally:
             if prepared_call.chosen is not None:
                 await self._explorer.settle(prepared_call.chosen)
+
+    async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
+        """The session of the call: the one it names, that of the response before, or its own.
+
+        What is to be embedded is part of none.
+        """
+        if call.embeds:
+            return None
+        if call.previous and not call.session and self._store is not None:
+            found = await self._store.find_session(run_id_of(call.previous), tenant)
+            if found is not None:
+                return found
+        return session_id(tenant, call.session, call.question)
 
     async def _explored(self, prepared: PreparedCall) -> PreparedCall:
         """The call with what the system chose to run, where it learns while it serves."""
@@ -385,7 +402,11 @@ class RunService:
                 return
             try:
                 await store.append(
-                    run, caller.tenant, keep=prepared.call.store, charge=admission.final_charge
+                    run,
+                    caller.tenant,
+                    keep=prepared.call.store,
+                    charge=admission.final_charge,
+                    session=prepared.session,
                 )
                 admission.is_settled = True
             except StoreError as error:

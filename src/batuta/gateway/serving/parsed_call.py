@@ -251,6 +251,10 @@ class ParsedCall:
     options: RunOptions = NO_OPTIONS
     embeds: bool = False
     """Whether vectors are wanted and no answer."""
+    session: str = ""
+    """The client's own name of the session; empty: it says none."""
+    previous: str = ""
+    """The id of the response that it continues from; empty: none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
 
