@@ -79,6 +79,7 @@ def test_a_search_that_found_nothing_better_is_not_learned(single, found, steps)
     assert {len(flow.steps) for _, flow in targets} == {steps}
 
 
+@pytest.mark.long
 def test_what_was_found_is_written_after_a_hundred_steps_and_then_one_worker_alone(tmp_path):
     found = found_workflows(single_right=0.1, found_right=0.9)
     stage, pool = settings(tmp_path), rehearsal_pool()
