@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from itertools import islice
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Outcome, Question
 from batuta.engine import conduct
+from data_folder import FOLDER, needs_data
 from fakes.openai import FakeOpenAI
 
 pytestmark = pytest.mark.anyio
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "real_questions.jsonl"
-DATA = os.environ.get("BATUTA_DATA")
 PER_SET = 100
 WORKFLOW = """I need a plan, two opinions and a decision.
 model_id = [0, 1, 2, 1]
@@ -98,12 +97,9 @@ async def test_a_few_questions_of_each_set(tmp_path):
     await check(questions, tmp_path)
 
 
-@pytest.mark.skipif(
-    not DATA,
-    reason="BATUTA_DATA does not name a folder with bench/gsm8k, bench/mmlu, bench/humaneval",
-)
+@needs_data("bench/gsm8k", "bench/mmlu", "bench/humaneval")
 @pytest.mark.parametrize("name", ["gsm8k/test.jsonl", "mmlu/test.jsonl.gz", "humaneval/test.jsonl"])
 async def test_many_questions(name, tmp_path):
-    questions = [as_question(row) for row in rows(Path(str(DATA)) / "bench" / name)]
+    questions = [as_question(row) for row in rows(FOLDER / "bench" / name)]
     assert len(questions) == PER_SET
     await check(questions, tmp_path)

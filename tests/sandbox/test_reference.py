@@ -4,11 +4,9 @@ The data are where `BATUTA_DATA` says. With `-s`, each set prints its figure, it
 failed of it, with the cause.
 """
 
-import os
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import anyio
 import pytest
@@ -19,12 +17,13 @@ from batuta.lab.tasks.datasets.dataset import as_json
 from batuta.lab.tasks.datasets.rows import read_rows
 from batuta.lab.tasks.graders import GraderRegistry
 from batuta.sandbox import Sandbox
+from data_folder import FOLDER, needs_data
 
 SECONDS = 300
 """Wall time of a test: some are long, and what is tested is not how busy this machine is."""
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("BATUTA_DATA"), reason="BATUTA_DATA is not set"),
+    needs_data("bench"),
     pytest.mark.timeout(3600),
 ]
 
@@ -42,7 +41,7 @@ class Patient:
 
 
 def rows(name):
-    path = Path(os.environ["BATUTA_DATA"], "bench", name)
+    path = FOLDER / "bench" / name
     if not path.exists():
         pytest.skip(f"{path} is not there")
     return list(read_rows(path))

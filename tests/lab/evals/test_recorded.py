@@ -1,7 +1,6 @@
 """Recorded sets: what is known beforehand, what is measured, what a record cannot know."""
 
 import importlib.util
-import os
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -24,11 +23,10 @@ from batuta.lab.evals.recorded_sets import make_record_parts
 from batuta.lab.evals.report import build_report
 from batuta.lab.evals.systems import runnable_systems
 from batuta.lab.tasks.recorded import ReplayPool
+from data_folder import needs_data
 
 pytestmark = pytest.mark.anyio
-DATA = pytest.mark.skipif(
-    not os.environ.get("BATUTA_DATA"), reason="BATUTA_DATA names no folder with recorded sets"
-)
+DATA = needs_data("recorded/reasoning_gym")
 
 
 async def measured(folder, parts, *names, **options):

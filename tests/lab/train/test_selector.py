@@ -1,6 +1,5 @@
 """`batuta train selector`: outcomes in, a folder out, and in one line what it is worth."""
 
-import os
 from dataclasses import replace
 from random import Random
 
@@ -18,6 +17,7 @@ from batuta.lab.commands.selector import selector
 from batuta.lab.learners.history import History, RunSamples, write_history
 from batuta.lab.learners.selector_training import SelectorRecipe
 from batuta.lab.train.selector_training import read_outcomes, train_selector
+from data_folder import needs_data
 
 SMALL = HashedNgrams(buckets=512, dimensions=8)
 KINDS = {
@@ -110,7 +110,7 @@ def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
         train_selector(history(20), tmp_path / "file", SelectorRecipe(features=SMALL))
 
 
-@pytest.mark.skipif("BATUTA_DATA" not in os.environ, reason="BATUTA_DATA names no data folder")
+@needs_data("recorded/routellm")
 def test_a_recorded_set_teaches_too():
     found = read_outcomes(None, "recorded:routellm/gsm8k")
     assert len(found.workers) == 2 and len(found.questions) == 1319

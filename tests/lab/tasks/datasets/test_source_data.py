@@ -1,21 +1,15 @@
 """The benchmarks themselves, where BATUTA_DATA says they are."""
 
-import os
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from batuta.lab.tasks.datasets import DATASETS, load_tasks, local_files
 from batuta.lab.tasks.datasets.reasoning_gym import NAME
+from data_folder import FOLDER, needs_data
 
-DATA = Path(os.environ.get("BATUTA_DATA", ""))
-
-pytestmark = pytest.mark.skipif(
-    not (DATA / "bench").is_dir() or not os.environ.get("BATUTA_DATA"),
-    reason="BATUTA_DATA names no folder with benchmarks; these tests read them",
-)
+pytestmark = needs_data("bench")
 
 COUNTS = {
     "math:test": 4_999,
@@ -51,9 +45,18 @@ GRADERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_a_split_is_whole(name):
-    tasks = load_tasks(name, folder=DATA)
+BENCHMARKS = sorted({re.split(r"[:-]", name)[0] for name in COUNTS})
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_split_is_whole(benchmark):
+    for name in COUNTS:
+        if re.split(r"[:-]", name)[0] == benchmark:
+            check_split(name)
+
+
+def check_split(name):
+    tasks = load_tasks(name, folder=FOLDER)
     assert len(tasks) == COUNTS[name]
     assert len({task.id for task in tasks}) == len(tasks)
     for task in tasks:
@@ -71,21 +74,23 @@ def test_every_split_that_is_here_is_counted():
         f"{s.name}:{split}"
         for s in DATASETS.values()
         for split in s.splits
-        if local_files(s, split, DATA)
+        if local_files(s, split, FOLDER)
     }
     assert found == set(COUNTS)
 
 
 def test_the_training_split_of_12k_has_no_problem_of_math_500():
-    held_out = {" ".join(task.question.split()) for task in load_tasks("math-500", folder=DATA)}
+    held_out = {" ".join(task.question.split()) for task in load_tasks("math-500", folder=FOLDER)}
     trained = {
-        " ".join(task.question.split()) for task in load_tasks("math:train-12k", folder=DATA)
+        " ".join(task.question.split()) for task in load_tasks("math:train-12k", folder=FOLDER)
     }
     assert len(held_out & trained) == 0
-    everything = {" ".join(task.question.split()) for task in load_tasks("math:test", folder=DATA)}
+    everything = {
+        " ".join(task.question.split()) for task in load_tasks("math:test", folder=FOLDER)
+    }
     assert len(held_out & everything) > 450
 
 
 def test_shuffling_spreads_the_right_letter():
-    letters = Counter(task.target for task in load_tasks("mmlu", folder=DATA))
+    letters = Counter(task.target for task in load_tasks("mmlu", folder=FOLDER))
     assert all(0.23 < letters[letter] / 14_042 < 0.27 for letter in "ABCD")

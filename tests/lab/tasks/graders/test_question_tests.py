@@ -1,10 +1,8 @@
 """Tests that questions show: found, run on answers, and passed over where there are none."""
 
 import json
-import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +12,7 @@ from batuta.lab.evals.setup import SubjectSetup
 from batuta.lab.evals.subject import Subject
 from batuta.lab.tasks.graders.question_tests import QuestionTestRunner, find_question_tests
 from batuta.sandbox import Sandbox
+from data_folder import FOLDER, needs_data
 
 pytestmark = pytest.mark.anyio
 MBPP = "Write a function to double.\nIt must pass these tests:\n\nassert double(2) == 4\nassert double(0) == 0"  # fmt: skip
@@ -81,11 +80,9 @@ async def test_a_program_that_ends_early_does_not_pass(run_tests):
     assert await run_tests(MBPP, "```python\nimport os\nos._exit(0)\n```") is False
 
 
-@pytest.mark.skipif(not os.environ.get("BATUTA_DATA"), reason="BATUTA_DATA names no folder")
+@needs_data("bench/humaneval")
 async def test_published_solutions_pass_what_their_questions_show(run_tests):
-    lines = (
-        (Path(os.environ["BATUTA_DATA"]) / "bench/humaneval/test.jsonl").read_text().splitlines()
-    )
+    lines = (FOLDER / "bench/humaneval/test.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines[:40]]
     shown = [row for row in rows if find_question_tests(row["prompt"])]
     assert len(shown) >= 25

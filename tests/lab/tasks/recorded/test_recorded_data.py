@@ -1,8 +1,6 @@
 """The recorded sets themselves, where BATUTA_DATA says they are."""
 
-import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,16 +13,9 @@ from batuta.lab.tasks.recorded import (
     reference_scores,
     unseen_family_split,
 )
+from data_folder import FOLDER, needs_data
 
-DATA = Path(os.environ.get("BATUTA_DATA", ""))
-
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(
-        not (DATA / "recorded").is_dir() or not os.environ.get("BATUTA_DATA"),
-        reason="BATUTA_DATA names no folder with recorded answers; these tests read them",
-    ),
-]
+pytestmark = [pytest.mark.anyio, needs_data("recorded")]
 
 TABLE = {
     "reasoning_gym/hard": (4_716, 10, 60.6, 62.0, 72.6),
@@ -53,13 +44,23 @@ do not state: here answers that differ in dress alone agree, and a missing one i
 @cache
 def loaded(name):
     """The set with its texts, read once."""
-    return load_recorded(name, folder=DATA)
+    return load_recorded(name, folder=FOLDER)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_published_lines_come_out_of_the_record(name):
-    questions, models, best, vote, oracle = TABLE[name]
-    found = reference_scores(loaded(name))
+@pytest.mark.parametrize("name", RECORDED_NAMES)
+def test_a_set_is_whole_and_small_and_has_the_published_lines(name):
+    record = loaded(name)
+    assert len({task.id for task in record.tasks}) == len(record.tasks)
+    held = record.scores_qms.nbytes + (record.texts.starts_qms.nbytes if record.texts else 0)
+    assert held < 20e6
+    assert np.nanmin(record.scores_qms) >= 0
+    assert np.nanmax(record.scores_qms) <= 1
+    if name in TABLE:
+        check_lines(record, *TABLE[name])
+
+
+def check_lines(record, questions, models, best, vote, oracle):
+    found = reference_scores(record)
     assert (found.questions, found.models) == (questions, models)
     assert round(100 * found.best, 1) == best
     assert round(100 * found.oracle, 1) == oracle
@@ -76,7 +77,7 @@ def test_three_samples_of_the_best_model():
 
 
 def test_texts_are_left_out_on_demand():
-    assert load_recorded("routellm/gsm8k", folder=DATA, with_texts=False).texts is None
+    assert load_recorded("routellm/gsm8k", folder=FOLDER, with_texts=False).texts is None
     assert loaded("routellm/gsm8k").texts is not None
 
 
@@ -126,13 +127,3 @@ def test_unseen_families_of_reasoning_gym():
         trained = {record.families[q] for q in division.train}
         assert trained.isdisjoint(record.families[q] for q in division.test)
         assert 0.1 < len(division.test) / len(record.tasks) < 0.3
-
-
-@pytest.mark.parametrize("name", RECORDED_NAMES)
-def test_every_set_loads_whole_and_small(name):
-    record = loaded(name)
-    assert len({task.id for task in record.tasks}) == len(record.tasks)
-    held = record.scores_qms.nbytes + (record.texts.starts_qms.nbytes if record.texts else 0)
-    assert held < 20e6
-    assert np.nanmin(record.scores_qms) >= 0
-    assert np.nanmax(record.scores_qms) <= 1
