@@ -22,7 +22,7 @@ from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
 from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
 from batuta.config.preset_settings import PresetLimits
-from batuta.config.presets import open_presets
+from batuta.config.presets import Preset, open_presets
 from batuta.config.settings import (
     ConductorSetting,
     LimitsSetting,
@@ -294,7 +294,7 @@ def _build_config(
     health[CONDUCTOR] = opener.health
     ultra = opener.ultra(conductor or settings.ultra.name)
     mini = opener.named(settings.mini.name) if settings.mini.name else None
-    presets = open_presets(settings.models, opener, _file_limits(settings.limits))
+    presets = _open_presets(settings, opener)
     if conductor is None:  # who names another one on the command line changes the file's for once
         opener.check_options(filter(None, (ultra, mini, *(each.conductor for each in presets))))
     return LoadedConfig(
@@ -384,9 +384,16 @@ def _run_limits(setting: LimitsSetting) -> Limits:
     )
 
 
-def _file_limits(setting: LimitsSetting) -> PresetLimits:
-    """The limits that a preset's own must not exceed."""
-    return PresetLimits(**setting.model_dump(include=set(PresetLimits.model_fields)))
+def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, ...]:
+    """Open the models of the settings' own, whose limits are within those of the whole file.
+
+    Raises:
+        ConfigError: one cannot be used.
+    """
+    if not settings.models:
+        return ()
+    limits = settings.limits.model_dump(include=set(PresetLimits.model_fields))
+    return open_presets(settings.models, opener, PresetLimits(**limits))
 
 
 def _answering_terms(settings: Settings) -> str:
