@@ -16,6 +16,7 @@ from batuta.config.plan_rule_settings import PlanRuleSetting
 from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
+    AuditSetting,
     ConductorSetting,
     ModerationSetting,
     OidcSetting,
@@ -155,7 +156,13 @@ PLAN_RULE = {
     "says": "Not so.",
     **PLAN_RULE_KINDS,
 }
-READ_BY_THE_SERVER = (ServerSetting, AnswerCacheSetting, OidcSetting, ModerationSetting)
+READ_BY_THE_SERVER = (
+    AuditSetting,
+    ServerSetting,
+    AnswerCacheSetting,
+    OidcSetting,
+    ModerationSetting,
+)
 """Tables whose settings go one by one to the parts of a server: each must be read somewhere."""
 
 
@@ -271,7 +278,7 @@ def test_every_setting_has_a_case():
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
-    elsewhere = {"server", "answer_cache", "oidc", "moderation", "baselines"}
+    elsewhere = {"audit", "server", "answer_cache", "oidc", "moderation", "baselines"}
     assert set(Settings.model_fields) == (
         (tables.keys() - {"sampling", "deployments", "models.limits"}) | elsewhere | {"aliases"}
     )

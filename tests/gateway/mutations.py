@@ -158,6 +158,7 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/v1/admin/tenants", None),
     ("POST", "/v1/admin/keys/@KEY/revoke", {}),
     ("PUT", "/v1/admin/tenants/spare", {"per_day": "1000000", "per_month": None}),
+    ("GET", "/v1/admin/audit?action=key.&limit=3&after=9", None),
     ("GET", "/v1/admin/spend?by=day,tenant&since=2026-01-01&until=2026-12-31", None),
     ("DELETE", "/v1/runs/@LOST", None),
     ("DELETE", "/v1/admin/tenants/nobody", None),
@@ -178,6 +179,7 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/ui/oidc/callback?code=x&state=y", None),
     ("GET", "/ui/own-keys", None),
     ("GET", "/ui/keys", None),
+    ("GET", "/ui/audit?action=key.&after=9", None),
     ("GET", "/", None),
     ("POST", "/ui/ask", {**LEAN, "stream": True}),
     ("POST", "/ui/ask", {"replay": "@RUN", "scope": "a"}),
@@ -196,7 +198,7 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
 )
 """Every route of the API, and the page's that take anything; `@RUN` and the like are filled in."""
 
-ADMINS = ("/v1/admin", "/metrics", "/ui/keys", "/ui/budgets")
+ADMINS = ("/v1/admin", "/metrics", "/ui/keys", "/ui/budgets", "/ui/audit")
 NAMES = sorted({"n", "logprobs", "stream", "store", "user", "top_p", "name", "file", "refusal"} | {*CHAT, *RESPONSE, *MESSAGE, *KEY, *WISHES})  # fmt: skip
 WORDS = ["", "x", "@RUN", "@RESPONSE", "@ITEM", "@KEY", "batuta-ultra", "worker/eve", "auto"]
 WORDS += ["required", "../../etc/passwd", "{{7*7}}", "' OR 1=1 --", "%s%n", "\x00", "\ud800"]

@@ -54,6 +54,7 @@ ROUTES = [
     ("PUT", "/v1/admin/tenants/t", {}),
     ("DELETE", "/v1/admin/tenants/t", None),
     ("GET", "/v1/admin/spend", None),
+    ("GET", "/v1/admin/audit", None),
     ("GET", "/v1/nothing", None),
     ("GET", "/v1", None),
 ]

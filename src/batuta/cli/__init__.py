@@ -46,6 +46,7 @@ class BatutaCommands(LazyGroup):
         "local": CommandSource("local"),
         "keys": CommandSource("keys"),
         "store": CommandSource("store"),
+        "audit": CommandSource("audit"),
     }
 
     def find_plugins(self) -> dict[str, PluginCommand]:

@@ -16,7 +16,14 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, Json, format_example
+from batuta.cli.options import (
+    ACCESS_PANEL,
+    BUDGET_PANEL,
+    RATE_PANEL,
+    Json,
+    command_actor,
+    format_example,
+)
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
@@ -145,7 +152,8 @@ def create_key(
     check_named(policy, pool)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
-        return await store.keys.create(hasher, tenant, name, policy, expires=until)
+        by = command_actor()
+        return await store.keys.create(hasher, tenant, name, policy, expires=until, by=by)
 
     _show_issued(*_with_hasher(work), json=json)
 
@@ -193,7 +201,10 @@ def change_limits(
         key = _require_key(await store.keys.find(key_id), key_id)
         policy = _read_permissions(permissions_json(key.policy) | limits.named())
         return _require_key(
-            await store.keys.change(key_id, policy, expires=_expiry_time(expires)), key_id
+            await store.keys.change(
+                key_id, policy, expires=_expiry_time(expires), by=command_actor()
+            ),
+            key_id,
         )
 
     key = _with_store(work)
@@ -208,7 +219,7 @@ def change_limits(
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
     """Revoke a key for good. A running server follows in 10 s; its admin's route at once."""
-    _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
+    _require_key(_with_store(lambda store: store.keys.revoke(key_id, by=command_actor())), key_id)
     write_error(f"the key {key_id} is revoked\n")
 
 
@@ -223,7 +234,7 @@ def rotate_key(
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         try:
-            found = await store.keys.rotate(hasher, key_id, seconds)
+            found = await store.keys.rotate(hasher, key_id, seconds, by=command_actor())
         except ValueError as error:
             raise ConfigError(str(error)) from None
         return _require_key(found, key_id)
@@ -243,7 +254,9 @@ def set_budget(
         _read_permissions({"per_day": per_day}).per_day,
         _read_permissions({"per_month": per_month}).per_month,
     )
-    found = _with_store(lambda store: store.keys.set_tenant_budget(tenant, day, month))
+    found = _with_store(
+        lambda store: store.keys.set_tenant_budget(tenant, day, month, by=command_actor())
+    )
     if json:
         json_output.print_json(tenant_json(found))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -93,6 +94,14 @@ class PoolOptions:
             from batuta.cli.model_pulls import offer_models  # noqa: PLC0415 - rarely needed
 
             offer_models(self.pool or "", yes=self.yes)
+
+
+def command_actor() -> str:
+    """Return who uses the command line, as the audit trail calls them."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return "cli"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

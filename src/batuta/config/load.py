@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -262,6 +263,8 @@ async def _load_file(
         cascade=path.parent / known.cascade if known.cascade else None,
         checker=known.checker,
         plan_rules=_plan_rules(settings, specs, assembled),
+        audit=settings.audit,
+        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
 

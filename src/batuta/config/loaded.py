@@ -13,6 +13,7 @@ from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
 from batuta.config.settings import (
     AnswerCacheSetting,
+    AuditSetting,
     ExploreSetting,
     OidcSetting,
     ServerSetting,
@@ -63,6 +64,10 @@ class LoadedConfig:
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
     """What no workflow may be, of any tenant and tag."""
+    audit: AuditSetting = AuditSetting()
+    """How long the audit trail is kept."""
+    digest: str = ""
+    """The SHA-256 of the settings file in hexadecimal digits; empty: there is no file."""
     terms: str = ""
     """The settings of timeouts and policies as text, for the keys of measured results."""
     max_rounds: int | None = None

@@ -285,6 +285,13 @@ class SessionsSetting(StrictModel):
 AliasName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
+class AuditSetting(StrictModel):
+    """The audit trail of what administrators did."""
+
+    kept_days: float | None = Field(default=None, gt=0)
+    """How long its records are kept; None: for ever."""
+
+
 class Settings(StrictModel):
     """The whole file."""
 
@@ -306,6 +313,7 @@ class Settings(StrictModel):
     oidc: OidcSetting | None = None
     policies: tuple[GuardrailSetting, ...] = ()
     plan_rules: PlanRuleSettings = ()
+    audit: AuditSetting = AuditSetting()
 
     def resolve_folders(self, folder: Path) -> Settings:
         """The same with workflows and trained conductors and selectors as seen from here.

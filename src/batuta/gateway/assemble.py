@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -28,9 +29,11 @@ from batuta.config.settings import (
     ServerSetting,
 )
 from batuta.core import Limits
+from batuta.distribution import package_version
 from batuta.encoder import open_encoder
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
+from batuta.gateway.access.audit_keeper import AuditKeeper
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RedisRateLimiter
@@ -64,6 +67,7 @@ from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.rendering.terminal import write_error
 from batuta.store import Store
+from batuta.store.audit import AuditEntry
 from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
 from batuta.store.retention import RetentionSweeper
@@ -98,6 +102,17 @@ class ServeOptions:
             ConfigError: the settings cannot be used.
         """
         return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
+
+    async def reread(self, http: HttpTransport, store: Store) -> Catalogue:
+        """What is served by the settings of now, once it is recorded which they are.
+
+        Raises:
+            BatutaError: the settings cannot be used, or cannot be recorded.
+        """
+        config = await self.load_config(http)
+        catalogue = self.build_catalogue(config)
+        await record_settings(store, config)
+        return catalogue
 
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
         """The models over the workers: the variants, the workers themselves, the baselines.
@@ -174,27 +189,27 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
-            limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
             state = ServerState(
                 catalogue=catalogue,
                 store=store,
                 jobs=jobs,
                 authenticator=authenticator,
                 rate_limiter=rate_limiter,
-                limiter=ConcurrencyLimiter(limits),
+                limiter=_open_limiter(server),
                 origins=frozenset(server.cors_origins),
                 span_exporter=span_exporter,
                 answer_cache=answer_cache,
                 oidc=oidc,
             )
 
-            async def read_again() -> Catalogue:
-                return serve_options.build_catalogue(await serve_options.load_config(http))
-
             def tell_ready(url: str) -> None:
                 write_error(startup_message(config, catalogue, url))
 
-            tasks.start_soon(reload_on_hangup, catalogue, read_again)
+            await record_settings(store, config)
+            again = partial(serve_options.reread, http, store)
+            tasks.start_soon(reload_on_hangup, catalogue, again)
+            failures, kept_days = authenticator.failed_sign_ins, config.audit.kept_days
+            tasks.start_soon(AuditKeeper(store, failures, kept_days).work)
             if server.keep_days is not None:
                 tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
             try:
@@ -211,6 +226,23 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 for one in filter(None, (rate_limiter, answer_cache)):
                     await one.close()
             tasks.cancel_scope.cancel()
+
+
+async def record_settings(store: Store, config: LoadedConfig) -> None:
+    """Record which settings are served from now on.
+
+    Raises:
+        StoreError: it cannot be recorded; then they must not be served.
+    """
+    told = {"sha256": config.digest, "workers": len(config.pool), "batuta": package_version()}
+    await store.audit.append(
+        AuditEntry(actor="server", action="settings.loaded", subject=config.source, details=told)
+    )
+
+
+def _open_limiter(server: ServerSetting) -> ConcurrencyLimiter:
+    limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
+    return ConcurrencyLimiter(limits)
 
 
 def _connection_limits(server: ServerSetting) -> ConnectionLimits:

@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import Connection, func, insert, select, tuple_, update
 
 from batuta.errors import StoreError
+from batuta.store.audit import AuditEntry, append_entry
 from batuta.store.codec import sql_text
 from batuta.store.cursors import format_cursor, parse_cursor
 from batuta.store.database import Database
@@ -21,6 +22,8 @@ from batuta.store.tenants import Tenant, check_name, ensure_tenant
 from batuta.store.upsert import insert_statement
 
 _MAX_NAME_CHARACTERS = 200
+SYSTEM = "system"
+"""Who is recorded to have changed a key where nobody is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ class ApiKeyStore:
         expires: float | None = None,
         user: str | None = None,
         most_of_user: int | None = None,
+        by: str = SYSTEM,
     ) -> tuple[ApiKey, IssuedKey]:
         """A new key; its text is in what is issued and nowhere else.
 
@@ -92,6 +96,7 @@ class ApiKeyStore:
             expires: seconds since the epoch.
             user: the id of the entry of the user who makes it, whose limits count.
             most_of_user: keys of that user that may be active at the same time.
+            by: who makes it, for the audit trail.
 
         Raises:
             ValueError: the tenant or the name cannot be called so, or the user has as many keys.
@@ -117,6 +122,13 @@ class ApiKeyStore:
             if user is not None and most_of_user is not None:
                 _check_number(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
+            told = {"name": values["name"], "expires": expires, **_told_limits(permissions)}
+            append_entry(
+                connection,
+                AuditEntry(
+                    actor=by, action="key.created", subject=issued.id, tenant=tenant, details=told
+                ),
+            )
 
         await self._database.run_write(make)
         return await self._get(issued.id), issued
@@ -185,7 +197,16 @@ class ApiKeyStore:
             new = new.on_conflict_do_update(index_elements=["identity"], set_=again)
             connection.execute(new)
             query = select(KEYS.c.id).where(KEYS.c.identity == identity)
-            return connection.execute(query).scalar_one()
+            found: str = connection.execute(query).scalar_one()
+            entry = AuditEntry(
+                actor=f"user:{found}",
+                action="user.entered",
+                subject=found,
+                tenant=tenant,
+                details={"role": role},
+            )
+            append_entry(connection, entry)
+            return found
 
         return await self._get(await self._database.run_write(enter))
 
@@ -241,6 +262,7 @@ class ApiKeyStore:
         name: str | None = None,
         expires: float | None = None,
         never_expires: bool = False,
+        by: str = SYSTEM,
     ) -> ApiKey | None:
         """The key with another policy, name or end; None if there is none.
 
@@ -250,6 +272,7 @@ class ApiKeyStore:
             name: in place of the old one.
             expires: seconds since the epoch.
             never_expires: whether it shall never expire.
+            by: who changes it, for the audit trail.
 
         Raises:
             StoreError: the database fails.
@@ -261,9 +284,12 @@ class ApiKeyStore:
             values["name"] = sql_text(name)
         if expires is not None or never_expires:
             values["expires"] = expires
-        return await self._change(key_id, values)
+        told = {"changed": sorted(values), **_told_limits(permissions)}
+        return await self._change(
+            key_id, values, AuditEntry(actor=by, action="key.changed", subject=key_id, details=told)
+        )
 
-    async def revoke(self, key_id: str) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
         """The key, which nobody can use from now on; None if there is none.
 
         Raises:
@@ -272,10 +298,11 @@ class ApiKeyStore:
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key
-        return await self._change(key_id, {"revoked": time(), "old_digest": None})
+        entry = AuditEntry(actor=by, action="key.revoked", subject=key_id)
+        return await self._change(key_id, {"revoked": time(), "old_digest": None}, entry)
 
     async def rotate(
-        self, hasher: KeyHasher, key_id: str, grace: float
+        self, hasher: KeyHasher, key_id: str, grace: float, *, by: str = SYSTEM
     ) -> tuple[ApiKey, IssuedKey] | None:
         """The key with a new text; the old one is taken for `grace` seconds more.
 
@@ -296,7 +323,10 @@ class ApiKeyStore:
             "old_digest": key.digest if grace > 0 else None,
             "old_until": time() + grace if grace > 0 else None,
         }
-        changed = await self._change(key_id, values)
+        entry = AuditEntry(
+            actor=by, action="key.rotated", subject=key_id, details={"grace_s": grace}
+        )
+        changed = await self._change(key_id, values, entry)
         return None if changed is None else (changed, issued)
 
     async def tenants(
@@ -315,7 +345,12 @@ class ApiKeyStore:
         return [Tenant(**row) for row in await self._database.fetch_rows(query)]
 
     async def set_tenant_budget(
-        self, tenant: str, per_day: Decimal | None, per_month: Decimal | None
+        self,
+        tenant: str,
+        per_day: Decimal | None,
+        per_month: Decimal | None,
+        *,
+        by: str = SYSTEM,
     ) -> Tenant:
         """The tenant with that budget; it is made if there is none.
 
@@ -334,14 +369,31 @@ class ApiKeyStore:
                 ensure_tenant(connection, tenant, time())
                 changed = connection.execute(update(TENANTS).where(named).values(values)).rowcount
             # Read here as well: once this is written, another may delete the tenant.
-            return Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
+            found = Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
+            told = {name: None if usd is None else f"{usd:f}" for name, usd in values.items()}
+            append_entry(
+                connection,
+                AuditEntry(
+                    actor=by, action="tenant.budget", subject=tenant, tenant=tenant, details=told
+                ),
+            )
+            return found
 
         return await self._database.run_write(allow)
 
-    async def _change(self, key_id: str, values: dict[str, Any]) -> ApiKey | None:
+    async def _change(
+        self, key_id: str, values: dict[str, Any], entry: AuditEntry
+    ) -> ApiKey | None:
+        """Change the key and record it, or neither; None if there is none."""
+        named = KEYS.c.id == sql_text(key_id)
+
+        def change(connection: Connection) -> None:
+            if connection.execute(update(KEYS).where(named).values(values)).rowcount:
+                tenant = connection.execute(select(KEYS.c.tenant).where(named)).scalar_one()
+                append_entry(connection, replace(entry, tenant=tenant))
+
         if values:
-            statement = update(KEYS).where(KEYS.c.id == sql_text(key_id)).values(values)
-            await self._database.execute(statement)
+            await self._database.run_write(change)
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> ApiKey:
@@ -349,6 +401,13 @@ class ApiKeyStore:
         if key is None:
             raise StoreError(f"the key {key_id} vanished while it was made: try again")
         return key
+
+
+def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:
+    """The limits that are set, for the audit trail."""
+    if permissions is None:
+        return {}
+    return {"limits": {name: one for name, one in permissions_json(permissions).items() if one}}
 
 
 def _check_number(connection: Connection, user: str, most: int, now: float) -> None:

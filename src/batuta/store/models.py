@@ -233,6 +233,22 @@ FORGOTTEN = Table(
     Column("at", Float(53), nullable=False),
 )
 
+AUDIT = Table(
+    "audit",
+    METADATA,
+    # What administrators did; see audit.py. No words of questions or answers.
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float(53), nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    # JSON.
+    Column("details", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
 WORKER_DRIFT = Table(
     "worker_drift",
     METADATA,

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Delete, Update, delete, select, tuple_, updat
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
+from batuta.store.audit import AuditTrail
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.codec import check_format, encode_run, read_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
@@ -75,6 +76,8 @@ class Store:
     """Deletions that leave nothing behind; see `flush`."""
     answers = _OpenTable(AnswerTable)
     """Which runs answered questions before."""
+    audit = _OpenTable(AuditTrail)
+    """What administrators did, in an order that nobody can change unseen."""
     drift = _OpenTable(DriftTable)
     """How workers do beside what was measured of them."""
     exploration = _OpenTable(ExplorationTable)

@@ -7,16 +7,18 @@ import hmac
 import re
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 from time import monotonic, time
 from typing import final
 
 import anyio
+from starlette.requests import Request
 from starlette.types import Scope
 
 from batuta.errors import ConfigError
+from batuta.gateway.access.failed_sign_ins import FailedSignIns
 from batuta.gateway.errors import APIError
 from batuta.store import Store
 from batuta.store.deleted import forgotten_among, remember_deleted
@@ -56,6 +58,15 @@ class Caller:
     per_day: Decimal | None = None
     """Dollars a day of the tenant."""
     per_month: Decimal | None = None
+    administrator: str | None = None
+    """The id of the entry of an administrator who signed in by an identity provider."""
+
+    @property
+    def actor(self) -> str:
+        """Who it is in the audit trail."""
+        if self.administrator is not None or self.user is not None:
+            return f"user:{self.administrator or self.user}"
+        return self.role.value if self.key is None else f"key:{self.key}"
 
     @property
     def visible_tenant(self) -> str | None:
@@ -74,6 +85,11 @@ def caller_of(scope: Scope) -> Caller:
     return found if isinstance(found, Caller) else LOCAL
 
 
+def actor_of(request: Request) -> str:
+    """Return who makes the request, as the audit trail calls them."""
+    return caller_of(request.scope).actor
+
+
 def set_caller(scope: Scope, caller: Caller) -> None:
     """Writes down who asks, for `caller_of`."""
     scope[_SCOPE_KEY] = caller
@@ -86,6 +102,8 @@ SESSION_SECONDS = 12 * 3600.0
 _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
+ADMIN_SIGNER = "admin"
+"""Whose session it is that the admin's token opened."""
 _SIGNATURE_LENGTH = 64
 _UNTIL = re.compile(r"[0-9]{1,12}")
 """Seconds since the epoch, as sessions are signed with them."""
@@ -141,6 +159,8 @@ class Authenticator:
         self._forgotten = 0
         """Times that keys were forgotten; a key that is being read then is not remembered."""
         self._lock = anyio.Lock(fast_acquire=True)
+        self.failed_sign_ins = FailedSignIns(store)
+        """Records them, so that a flood makes few records."""
 
     @property
     def key_hasher(self) -> KeyHasher | None:
@@ -205,7 +225,7 @@ class Authenticator:
             StoreError: the database fails.
         """
         if self._is_admin(credential):
-            return self._new_session("admin", self._admin or b"")
+            return self._new_session(ADMIN_SIGNER, self._admin or b"")
         key = await self._find_key(credential)
         self._caller_of_key(key)
         assert key is not None  # noqa: S101 - it has a caller
@@ -219,6 +239,11 @@ class Authenticator:
         """
         self._caller_of_key(user)
         return self._new_session(user.id, user.digest)
+
+    @staticmethod
+    def signer_id(session: str) -> str:
+        """Return whose session it is: `ADMIN_SIGNER`, or the id of a key or of a user's entry."""
+        return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
         """Ends the session before its time, on every server of the database.
@@ -321,7 +346,7 @@ class Authenticator:
         until = rest.partition(".")[0]
         if not _UNTIL.fullmatch(until) or int(until) < time():
             return NOBODY
-        if name == "admin":
+        if name == ADMIN_SIGNER:
             genuine = self._admin is not None and self._is_signed_by(text, self._admin)
             return ADMIN if genuine else NOBODY
         key = await self._store.keys.find(name) if self._store is not None else None
@@ -329,7 +354,9 @@ class Authenticator:
             return NOBODY
         if key.state(time()) != "active":
             return NOBODY
-        return ADMIN if key.role == "admin" else self._caller_of_key(key)
+        if key.role == "admin":
+            return replace(ADMIN, administrator=key.id)
+        return self._caller_of_key(key)
 
     def _is_signed_by(self, text: str, proof: bytes) -> bool:
         unsigned = text[:-_SIGNATURE_LENGTH]

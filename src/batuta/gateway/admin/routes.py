@@ -11,19 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.access.caller import Authenticator, actor_of
 from batuta.gateway.admin.paging import MAX_PAGE, check_query, list_page, parse_limit
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.models import Catalogue
 from batuta.store import Store
+from batuta.store.audit import AuditRecord
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.keys import ApiKey, key_json
 from batuta.store.spend_report import report_spending, spend_group_json
 from batuta.store.tenants import Tenant, tenant_json
 
+_SEQUENCE_PATTERN = re.compile(r"[0-9]{1,18}")
 _DAY_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MAX_SECONDS = 10 * 365 * 86400.0
 _CREATE_FIELDS = {"name", "tenant", "limits", "expires_in"}
@@ -61,6 +63,7 @@ class AdminRoutes:
             Route("/v1/admin/tenants/{name}", self.budget, methods=["PUT"]),
             Route("/v1/admin/tenants/{name}", self.delete_tenant, methods=["DELETE"]),
             Route("/v1/admin/spend", self.spend, methods=["GET"]),
+            Route("/v1/admin/audit", self.audit, methods=["GET"]),
         ]
 
     async def list(self, request: Request) -> Response:
@@ -88,7 +91,7 @@ class AdminRoutes:
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
         try:
             key, issued = await self._store.keys.create(
-                self._key_hasher, tenant, name, policy, expires=expires
+                self._key_hasher, tenant, name, policy, expires=expires, by=actor_of(request)
             )
         except ValueError as error:
             _raise_invalid("name", error)
@@ -106,6 +109,7 @@ class AdminRoutes:
             name=body.text("name"),
             expires=_parse_expiry(body),
             never_expires=lasting,
+            by=actor_of(request),
         )
         self._authenticator.forget(key.id)
         return json_response(key_entry(changed or key))
@@ -113,7 +117,7 @@ class AdminRoutes:
     async def revoke(self, request: Request) -> Response:
         """The end of a key."""
         key = await self._find_key(request)
-        revoked = await self._store.keys.revoke(key.id)
+        revoked = await self._store.keys.revoke(key.id, by=actor_of(request))
         self._authenticator.forget(key.id)
         return json_response(key_entry(revoked or key))
 
@@ -123,7 +127,10 @@ class AdminRoutes:
         given = body.number("grace_s", 0, _MAX_SECONDS)
         try:
             rotated = await self._store.keys.rotate(
-                self._key_hasher, key.id, _GRACE_SECONDS if given is None else given
+                self._key_hasher,
+                key.id,
+                _GRACE_SECONDS if given is None else given,
+                by=actor_of(request),
             )
         except ValueError as error:
             raise APIError(409, "conflict", f"{error}.") from None
@@ -147,7 +154,10 @@ class AdminRoutes:
         try:
             policy = read_permissions({name: body.get(name) for name in body.names})
             tenant = await self._store.keys.set_tenant_budget(
-                request.path_params["name"], policy.per_day, policy.per_month
+                request.path_params["name"],
+                policy.per_day,
+                policy.per_month,
+                by=actor_of(request),
             )
         except ValueError as error:
             _raise_invalid("per_day", error)
@@ -157,7 +167,7 @@ class AdminRoutes:
     async def delete_tenant(self, request: Request) -> Response:
         """Forgets a tenant with its keys, runs, responses and jobs; the ledger stays."""
         name: str = request.path_params["name"]
-        if not await self._deletions.delete_tenant(self._store, name):
+        if not await self._deletions.delete_tenant(self._store, name, by=actor_of(request)):
             raise not_found(f"The tenant '{name}'")
         return json_response({"name": name, "object": "tenant", "deleted": True})
 
@@ -182,6 +192,20 @@ class AdminRoutes:
         return json_response(
             {"object": "list", "data": [spend_group_json(by, one) for one in found]}
         )
+
+    async def audit(self, request: Request) -> Response:
+        """The audit trail, newest first; of one `action`, a page of records before `after`."""
+        query = request.query_params
+        check_query(query, "limit", "after", "action")
+        limit, after = parse_limit(query, MAX_PAGE), query.get("after")
+        if after is not None and not _SEQUENCE_PATTERN.fullmatch(after):
+            raise invalid_value("after", "it is not a cursor of this list.")
+        found = await self._store.audit.list(
+            limit + 1,
+            before=None if after is None else int(after),
+            action=query.get("action", ""),
+        )
+        return json_response(list_page(found, limit, audit_entry, lambda one: str(one.seq)))
 
     async def _find_key(self, request: Request) -> ApiKey:
         name: str = request.path_params["id"]
@@ -217,6 +241,11 @@ class AdminRoutes:
 def key_entry(key: ApiKey) -> dict[str, Any]:
     """A key as an object of the API."""
     return {"object": "key", **key_json(key)}
+
+
+def audit_entry(record: AuditRecord) -> dict[str, Any]:
+    """A record of the audit trail as an object of the API."""
+    return {"object": "audit.record", **record.as_json()}
 
 
 def tenant_entry(tenant: Tenant) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.core import Outcome
-from batuta.gateway.access.caller import caller_of
+from batuta.gateway.access.caller import actor_of, caller_of
+from batuta.gateway.access.reading import record_reading
 from batuta.gateway.admin.paging import check_query, list_page, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import json_response, read_fields
@@ -64,6 +65,8 @@ class RunRoutes:
         summary = await self._store.summary(run_id, sees)
         if summary is None:
             raise not_found(f"The run '{run_id}'")
+        caller = caller_of(request.scope)
+        await record_reading(self._store, caller, run_id, summary.tenant)
         encoded = await self._store.get_encoded(run_id, sees)
         trace = None if encoded is None else orjson.Fragment(encoded)
         return json_response({**run_entry(summary), "trace": trace})
@@ -74,7 +77,8 @@ class RunRoutes:
         summary = await self._store.summary(run_id, sees)
         if summary is None:
             raise not_found(f"The run '{run_id}'")
-        gone = await self._deletions.delete_run(self._store, run_id, summary.tenant)
+        by, tenant = actor_of(request), summary.tenant
+        gone = await self._deletions.delete_run(self._store, run_id, tenant, by=by)
         return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
 
     async def feedback(self, request: Request) -> Response:

@@ -101,6 +101,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PUT", "/v1/admin/tenants/{name}"): Operation(summary="A tenant's budget", body="Object"),
     ("DELETE", "/v1/admin/tenants/{name}"): Operation(summary="Forgets a tenant"),
     ("GET", "/v1/admin/spend"): Operation(summary="What was spent"),
+    ("GET", "/v1/admin/audit"): Operation(summary="What administrators did", answer="List"),
     ("GET", "/healthz"): Operation(summary="The process answers", public=True),
     ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),
     ("GET", "/metrics"): Operation(summary="What is counted, for Prometheus", answer=""),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from batuta.gateway.access.caller import caller_of
+from batuta.gateway.access.caller import actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
@@ -78,7 +78,9 @@ class StoredResponseEndpoint:
         """The response is deleted; with `conversation=true` all that it belongs to."""
         conversation = _parse_flag(request, "conversation")
         store = require_part(self._store, "This server keeps no responses.")
-        gone = await self._deletions.delete_response(store, row, conversation=conversation)
+        gone = await self._deletions.delete_response(
+            store, row, by=actor_of(request), conversation=conversation
+        )
         told: Json = {"id": row.id, "object": "response", "deleted": True}
         return {**told, "responses": gone} if conversation else told
 

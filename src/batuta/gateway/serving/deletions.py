@@ -8,6 +8,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store
+from batuta.store.audit import AuditEntry
 from batuta.store.responses import StoredResponse, run_id_of
 
 
@@ -26,12 +27,17 @@ class Deletions:
         self._authenticator = authenticator
         self._pending_tool_runs = pending_tool_runs
 
-    async def delete_run(self, store: Store, run_id: str, tenant: str) -> list[str]:
+    async def delete_run(self, store: Store, run_id: str, tenant: str, *, by: str) -> list[str]:
         """Forgets the run; the ids of it and of the runs that had gone on from it.
+
+        It is recorded before it is done: what cannot be recorded is not deleted.
 
         Raises:
             StoreError: the database fails.
         """
+        await store.audit.append(
+            AuditEntry(actor=by, action="run.deleted", subject=run_id, tenant=tenant)
+        )
         await store.flush()
         gone = await store.forgetting.forget_runs([run_id], tenant)
         self._pending_tool_runs.dismiss(tenant, set(gone))
@@ -39,19 +45,22 @@ class Deletions:
         return gone
 
     async def delete_response(
-        self, store: Store, row: StoredResponse, *, conversation: bool = False
+        self, store: Store, row: StoredResponse, *, by: str, conversation: bool = False
     ) -> list[str]:
         """Forgets the response with its run and its job; the ids of the responses that are gone.
 
         Args:
             store: where it is.
             row: which.
+            by: who deletes it, for the audit trail.
             conversation: the responses before it and those that continued from it as well.
 
         Raises:
             StoreError: a database fails.
         """
         tenant, forgetting = row.tenant, store.forgetting
+        action = "conversation.deleted" if conversation else "response.deleted"
+        await store.audit.append(AuditEntry(actor=by, action=action, subject=row.id, tenant=tenant))
         await store.flush()
         line = await forgetting.find_thread(row.id, tenant, whole=conversation)
         line = line or [row.id]
@@ -65,12 +74,15 @@ class Deletions:
         await forgetting.scrub_files()
         return gone
 
-    async def delete_tenant(self, store: Store, tenant: str) -> bool:
+    async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
         """Forgets the tenant, its keys, runs, responses and jobs; whether there was anything.
 
         Raises:
             StoreError: a database fails.
         """
+        await store.audit.append(
+            AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
+        )
         await store.flush()
         found = await store.forgetting.forget_tenant(tenant)
         self._authenticator.forget()

@@ -113,6 +113,7 @@ class KeyPages:
                 form.get("name", "").strip(),
                 self._parse_permissions(form),
                 expires=_parse_expiry(form.get("days", "")),
+                by=session.caller.actor,
             )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), form=form, status=400)
@@ -125,14 +126,14 @@ class KeyPages:
         key_id: str = request.path_params["id"]
         match request.path_params["what"]:
             case "revoke":
-                found = await self._keys.revoke(key_id)
+                found = await self._keys.revoke(key_id, by=session.caller.actor)
             case "rotate":
                 return await self._rotate(request, session, key_id)
             case "limits":
                 before = await self._keys.find(key_id)
                 try:
                     policy = self._parse_permissions(form, before)
-                    found = await self._keys.change(key_id, policy)
+                    found = await self._keys.change(key_id, policy, by=session.caller.actor)
                 except ValueError as error:
                     return await self._render(request, session, problem=str(error), status=400)
             case _:
@@ -149,7 +150,9 @@ class KeyPages:
             day, month = (
                 _parse_dollars(name, form.get(name, "")) for name in ("per_day", "per_month")
             )
-            await self._keys.set_tenant_budget(form.get("tenant", ""), day, month)
+            await self._keys.set_tenant_budget(
+                form.get("tenant", ""), day, month, by=session.caller.actor
+            )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
         self._authenticator.forget()
@@ -157,7 +160,9 @@ class KeyPages:
 
     async def _rotate(self, request: Request, session: WebSession, key_id: str) -> Response:
         try:
-            rotated = await self._keys.rotate(self._key_hasher, key_id, GRACE_SECONDS)
+            rotated = await self._keys.rotate(
+                self._key_hasher, key_id, GRACE_SECONDS, by=session.caller.actor
+            )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
         if rotated is None:

@@ -52,6 +52,7 @@ class OwnKeyPages:
                 form.get("name", "").strip(),
                 user=user,
                 most_of_user=MAX_OWN_KEYS,
+                by=session.caller.actor,
             )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
@@ -64,7 +65,7 @@ class OwnKeyPages:
         key = await keys.find(request.path_params["id"])
         if key is None or key.user != user:
             raise not_found("The key")
-        await keys.revoke(key.id)
+        await keys.revoke(key.id, by=session.caller.actor)
         self._authenticator.forget(key.id)
         return RedirectResponse(OWN_KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 

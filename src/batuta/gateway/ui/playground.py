@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.served_names import ULTRA_MODEL
 from batuta.core import Run
+from batuta.gateway.access.reading import record_reading
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.http.body import Fields, read_fields
@@ -165,6 +166,10 @@ async def load_run(
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     if is_too_large(encoded):
         raise invalid_value("run", "it has too many parts to be shown; it can be exported.")
+    if store is not None and session.is_admin:
+        summary = await store.summary(run_id)
+        tenant = "" if summary is None else summary.tenant
+        await record_reading(store, session.caller, run_id, tenant)
     return await read_run(encoded)
 
 

@@ -15,6 +15,7 @@ from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.assets import ROOT, send_asset
+from batuta.gateway.ui.audit import AuditPage
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
@@ -59,6 +60,7 @@ def page_routes(
         "/ui/learning/report/{mark}/whole": learning.report_page,
         "/ui/keys": keys.page,
         "/ui/own-keys": own_keys.page,
+        "/ui/audit": AuditPage(store).page,
     }
     forms = {
         "/ui/runs/{id}/feedback": runs.feedback,

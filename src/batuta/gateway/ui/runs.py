@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome
 from batuta.gateway.access.caller import CallerRole
+from batuta.gateway.access.reading import record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
@@ -66,8 +67,11 @@ class RunPages:
         """
         page_run = await self._page_runs.find_going_on(request.path_params["id"], session)
         if page_run is not None:
+            if self._kept is not None:
+                await record_reading(self._kept, session.caller, page_run.id, page_run.tenant or "")
             return render_page(request, "live_run.html.jinja", session=session, run=page_run)
         summary = await self._summary(request, session)
+        await record_reading(self._store, session.caller, summary.id, summary.tenant)
         encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
         is_large = is_too_large(encoded)
         run = None if is_large else await self._store.get(summary.id, session.tenant)
@@ -102,6 +106,8 @@ class RunPages:
         encoded = await self._store.get_encoded(run_id, session.tenant)
         if encoded is None:
             raise not_found(f"The run '{run_id[:80]}', or its content,")
+        tenant = (await self._summary(request, session)).tenant
+        await record_export(self._store, session.caller, run_id, tenant)
         name = "".join(c for c in run_id if c.isalnum() or c in "_-")
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
         return Response(encoded, media_type="application/json", headers=headers)

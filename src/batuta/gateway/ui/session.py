@@ -28,6 +28,7 @@ SCREENS = (
     ("/ui/learning", "Learning"),
 )
 KEYS_SCREEN = ("/ui/keys", "Keys")
+AUDIT_SCREEN = ("/ui/audit", "Audit")
 OWN_KEYS_SCREEN = ("/ui/own-keys", "Your keys")
 SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
@@ -68,7 +69,7 @@ class WebSession:
         if self.caller.role is CallerRole.NOBODY:
             return ()
         if self.is_admin:
-            return (*SCREENS, KEYS_SCREEN)
+            return (*SCREENS, KEYS_SCREEN, AUDIT_SCREEN)
         return SCREENS if self.caller.user is None else (*SCREENS, OWN_KEYS_SCREEN)
 
 

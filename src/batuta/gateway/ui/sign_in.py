@@ -7,7 +7,12 @@ from typing import Literal, final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.access.caller import SESSION_SECONDS, Authenticator, CallerRole
+from batuta.gateway.access.caller import (
+    ADMIN_SIGNER,
+    SESSION_SECONDS,
+    Authenticator,
+    CallerRole,
+)
 from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
 from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.body import cookie_value
@@ -15,6 +20,7 @@ from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
 from batuta.store import Store
+from batuta.store.audit import AuditEntry
 
 _SEE_OTHER = 303
 _ROOT = "/ui/"
@@ -64,9 +70,11 @@ class SignInPages:
                 form.get("key", "").strip()[:_MAX_TARGET]
             )
         except APIError as refusal:
+            await self._authenticator.failed_sign_ins.note(_address_of(request))
             return self._render(
                 request, web_session, then, problem=refusal.message, status=refusal.status
             )
+        await self._record(request, session)
         response = RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
         _set_session(request, response, session)
         return response
@@ -105,7 +113,9 @@ class SignInPages:
             )
             self._authenticator.forget(entry.id)
             session = self._authenticator.open_user_session(entry)
+            await self._record(request, session)
         except APIError as refusal:
+            await self._authenticator.failed_sign_ins.note(_address_of(request))
             response = self._render(
                 request, web_session, _ROOT, problem=refusal.message, status=refusal.status
             )
@@ -118,6 +128,28 @@ class SignInPages:
             _set_session(request, response, session, secure=secure)
         response.delete_cookie(_FLOW_COOKIE, path=_OIDC_PATH, httponly=True, samesite="lax")
         return response
+
+    async def _record(self, request: Request, session: str) -> None:
+        """Record the sign-in before the session is handed out.
+
+        Raises:
+            StoreError: it cannot be recorded; then nobody is signed in.
+        """
+        if self._kept is None:
+            return
+        signer = Authenticator.signer_id(session)
+        key = None if signer == ADMIN_SIGNER else await self._kept.keys.find(signer)
+        person = key is not None and key.identity is not None
+        actor = signer if key is None else f"{'user' if person else 'key'}:{signer}"
+        tenant, address = "" if key is None else key.tenant.name, _address_of(request)
+        entry = AuditEntry(
+            actor=actor,
+            action="sign_in",
+            subject=signer,
+            tenant=tenant,
+            details={"address": address},
+        )
+        await self._kept.audit.append(entry)
 
     @property
     def _oidc(self) -> OidcClient:
@@ -132,6 +164,11 @@ class SignInPages:
         response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
         response.delete_cookie(SESSION_COOKIE, path="/ui", httponly=True, samesite="strict")
         return response
+
+
+def _address_of(request: Request) -> str:
+    """The address that the connection comes from: behind a proxy, the proxy's."""
+    return request.client.host if request.client else "unknown"
 
 
 def _set_session(

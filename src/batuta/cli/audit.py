@@ -1,0 +1,123 @@
+"""`batuta audit`: the trail of what administrators did, shown, verified and exported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import anyio
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from batuta.cli.json_output import print_json
+from batuta.cli.options import Json, command_actor, format_example
+from batuta.config.load import store_target
+from batuta.core.formatting import format_count, format_time
+from batuta.distribution import package_version
+from batuta.errors import ConfigError
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_error, write_json, write_output
+from batuta.store import Store
+from batuta.store.audit import AuditEntry, cef_line
+
+app = typer.Typer(help="What administrators did, in a sealed trail.", no_args_is_help=True)
+
+EXIT_BROKEN = 1
+_KNOWN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+_T = TypeVar("_T")
+
+
+class ExportFormat(StrEnum):
+    """The form of exported records."""
+
+    JSONL = "jsonl"
+    """A JSON object a line."""
+    CEF = "cef"
+    """A line of the Common Event Format."""
+
+
+@app.command("list", epilog=format_example("batuta audit list --action key."))
+def list_records(
+    action: Annotated[
+        str, typer.Option(help="An action, such as key.created, or key. for all that begin so.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Records at most.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show the newest records."""
+    found = _with_store(lambda store: store.audit.list(limit, action=action))
+    if as_json:
+        print_json([record.as_json() for record in found])
+        return
+    table = Table("no.", "when", "who", "what", "tenant", "to what", "details")
+    for one in found:
+        cells = (one.actor, one.action, one.tenant, one.subject, one.details)
+        table.add_row(str(one.seq), format_time(one.at), *map(escape, cells))
+    open_console().print(table)
+
+
+@app.command("verify", epilog=format_example("batuta audit verify"))
+def verify_trail(
+    known: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER:HASH",
+            help="A record that you noted elsewhere; it shows that no newer trail was made up.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that no record was changed, removed or put in. Exit codes: 0 whole; 1 broken."""
+    noted = None
+    if known is not None:
+        match = _KNOWN.fullmatch(known)
+        if match is None:
+            raise ConfigError("--known is like 17:9f2c…, a number and 64 hexadecimal digits")
+        noted = (int(match[1]), match[2])
+    found = _with_store(lambda store: store.audit.verify(noted))
+    head = "" if found.head is None else f"{found.head.seq}:{found.head.hash}"
+    if as_json:
+        told = {"records": found.records, "head": head}
+        print_json({**told, "broken_at": found.broken_at, "reason": found.reason})
+    elif found.broken_at is None:
+        newest = f"; the newest is {head}" if head else ""
+        write_output(f"the trail is whole: {format_count(found.records)} records{newest}\n")
+    else:
+        write_error(f"batuta: the trail is broken at record {found.broken_at}: {found.reason}\n")
+    if found.broken_at is not None:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+@app.command("export", epilog=format_example("batuta audit export --format cef --after 1200"))
+def export_records(
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="jsonl or cef.")
+    ] = ExportFormat.JSONL,
+    after: Annotated[int, typer.Option(min=0, help="Only records after this number.")] = 0,
+) -> None:
+    """Write the records to stdout, oldest first; the export itself is recorded."""
+
+    async def work(store: Store) -> None:
+        told = {"format": form.value, "after": after}
+        entry = AuditEntry(actor=command_actor(), action="audit.exported", details=told)
+        await store.audit.append(entry)
+        version = package_version()
+        async for record in store.audit.read(after):
+            if form is ExportFormat.CEF:
+                write_output(f"{cef_line(record, version)}\n")
+            else:
+                write_json(json.dumps(record.as_json(), ensure_ascii=False))
+
+    _with_store(work)
+
+
+def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
+    async def run() -> _T:
+        async with Store.open(store_target()) as store:
+            return await work(store)
+
+    return anyio.run(run)

@@ -1,0 +1,69 @@
+"""Failed sign-ins in the audit trail: a flood of them makes few records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import final
+
+from batuta.store import Store
+from batuta.store.audit import AuditEntry
+
+WINDOW_SECONDS = 60.0
+"""Seconds in which an address has at most two records: its first failure and how many followed."""
+MAX_ADDRESSES = 60
+"""Addresses that are told apart within a window; further ones are counted together."""
+OTHERS = "other addresses"
+
+
+@final
+class FailedSignIns:
+    """Counts failed sign-ins by their address."""
+
+    def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
+        """Counts from nothing.
+
+        Args:
+            store: where they are recorded; None: nowhere.
+            clock: seconds that never go back.
+        """
+        self._store = store
+        self._clock = clock
+        self._begun: dict[str, float] = {}
+        """When each address's window began."""
+        self._more: dict[str, int] = {}
+        """Failures since then, without the first."""
+
+    async def note(self, address: str) -> None:
+        """Record the address's first failure of a minute; count those after it.
+
+        Raises:
+            StoreError: it cannot be recorded.
+        """
+        await self.flush()
+        if address not in self._begun and len(self._begun) >= MAX_ADDRESSES:
+            address = OTHERS
+        if address in self._begun:
+            self._more[address] = self._more.get(address, 0) + 1
+            return
+        await self._record(address, {"times": 1})
+        self._begun[address] = self._clock()
+
+    async def flush(self) -> None:
+        """Record how many followed in the windows that have ended.
+
+        Raises:
+            StoreError: it cannot be recorded; it is tried again.
+        """
+        ended = self._clock() - WINDOW_SECONDS
+        for address in [one for one, begun in self._begun.items() if begun <= ended]:
+            if more := self._more.get(address):
+                await self._record(address, {"times": more, "within_s": WINDOW_SECONDS})
+            self._more.pop(address, None)
+            self._begun.pop(address, None)
+
+    async def _record(self, address: str, details: dict[str, float]) -> None:
+        if self._store is not None:
+            await self._store.audit.append(
+                AuditEntry(actor=address, action="sign_in.failed", details=details)
+            )

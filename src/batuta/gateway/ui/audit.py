@@ -1,0 +1,54 @@
+"""The audit trail's screen; nobody but an administrator sees that there is one."""
+
+from __future__ import annotations
+
+import json
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.ui.rendering import render_page
+from batuta.gateway.ui.session import AUDIT_SCREEN, WebSession
+from batuta.store import Store
+from batuta.store.audit import AuditRecord
+
+PAGE_SIZE = 50
+_LONGEST_NUMBER = 18
+
+
+@final
+class AuditPage:
+    """The screen."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._kept = store
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Show a page of records, newest first; all, or those of an action."""
+        if not session.is_admin:
+            raise not_found(f"The screen {AUDIT_SCREEN[0]}")
+        store = require_part(self._kept, "This server keeps no audit trail.")
+        after = request.query_params.get("after", "")
+        action = request.query_params.get("action", "").strip()
+        if after and not (after.isascii() and after.isdigit() and len(after) <= _LONGEST_NUMBER):
+            raise invalid_value("after", "it is not a position in this list.")
+        before = int(after) if after else None
+        found = await store.audit.list(PAGE_SIZE + 1, before=before, action=action)
+        shown = found[:PAGE_SIZE]
+        return render_page(
+            request,
+            "audit.html.jinja",
+            session=session,
+            records=[(record, _describe_details(record)) for record in shown],
+            action=action,
+            older=shown[-1].seq if len(found) > PAGE_SIZE else None,
+            is_first=not after,
+        )
+
+
+def _describe_details(record: AuditRecord) -> str:
+    """The details in one line, the values as JSON."""
+    told = json.loads(record.details)
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in told.items())

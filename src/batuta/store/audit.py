@@ -1,0 +1,323 @@
+"""The audit trail: what administrators did, in records each of which seals the one before it.
+
+A record's hash covers the hash of the record before, so nothing in between can be changed, removed
+or put in without all later hashes changing. Records have no words of questions or answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from time import time
+from typing import Any, final
+
+from sqlalchemy import Connection, delete, func, insert, select, text
+
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.models import AUDIT
+
+GENESIS = "0" * 64
+"""What the first record seals."""
+CUT = "audit.cut"
+"""The action of a record that says which older ones were removed."""
+PAGE_ROWS = 1000
+"""Records that are read at once."""
+MAX_DETAILS = 2000
+"""Characters of a record's details; longer ones are replaced by their digest."""
+_POSTGRES_LOCK = 7092011
+_DAY_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """Something that was done, to be recorded."""
+
+    actor: str
+    """Who: `admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
+    action: str
+    """What, such as `key.created`."""
+    subject: str = ""
+    """To what: an id or a name."""
+    tenant: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Small JSON; no words of questions or answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """A record of the trail."""
+
+    seq: int
+    """Its place; the order is by this, whatever the clocks said."""
+    at: float
+    """Seconds since the epoch by the clock of whoever wrote it."""
+    actor: str
+    tenant: str
+    action: str
+    subject: str
+    details: str
+    """JSON."""
+    previous: str
+    """The hash of the record before."""
+    hash: str
+
+    def expected_hash(self) -> str:
+        """The SHA-256 that the record must have, in hexadecimal digits."""
+        sealed = [
+            self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
+            self.previous,
+        ]  # fmt: skip
+        text = json.dumps(sealed, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """The record for programs."""
+        return {
+            "seq": self.seq,
+            "at": self.at,
+            "actor": self.actor,
+            "tenant": self.tenant,
+            "action": self.action,
+            "subject": self.subject,
+            "details": json.loads(self.details),
+            "previous": self.previous,
+            "hash": self.hash,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditVerdict:
+    """What verifying the trail found."""
+
+    records: int
+    head: AuditRecord | None
+    """The newest record; None: there is none."""
+    broken_at: int | None = None
+    """The sequence number at which the chain breaks; None: it is whole."""
+    reason: str = ""
+    """Why, as a clause."""
+
+
+def append_entry(connection: Connection, entry: AuditEntry, at: float | None = None) -> AuditRecord:
+    """Append the entry in the connection's transaction, last in it, so that nobody waits long.
+
+    Of several processes one appends at a time: the others wait for its transaction to end.
+
+    Args:
+        connection: whose transaction has also what the entry tells of, where it changes the
+            database.
+        entry: what is recorded.
+        at: seconds since the epoch; None: now.
+    """
+    _lock_trail(connection)
+    newest = select(AUDIT.c.seq, AUDIT.c.hash).order_by(AUDIT.c.seq.desc()).limit(1)
+    last = connection.execute(newest).first()
+    record = AuditRecord(
+        seq=last.seq + 1 if last else 1,
+        at=round(time() if at is None else at, 3),
+        actor=sql_text(entry.actor),
+        tenant=sql_text(entry.tenant),
+        action=entry.action,
+        subject=sql_text(entry.subject),
+        details=_encode_details(entry.details),
+        previous=last.hash if last else GENESIS,
+        hash="",
+    )
+    values = {name: getattr(record, name) for name in AUDIT.c.keys()}  # noqa: SIM118
+    values["hash"] = record.expected_hash()
+    connection.execute(insert(AUDIT).values(values))
+    return AuditRecord(**values)
+
+
+def _lock_trail(connection: Connection) -> None:
+    """Let nobody else append until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})"))
+    else:  # SQLite takes its lock with the first statement that could write
+        connection.execute(delete(AUDIT).where(AUDIT.c.seq < 0))
+
+
+def _encode_details(details: Mapping[str, Any]) -> str:
+    told = json.dumps(details, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    told = sql_text(told)
+    if len(told) <= MAX_DETAILS:
+        return told
+    digest = hashlib.sha256(told.encode()).hexdigest()
+    return json.dumps({"sha256": digest, "characters": len(told)}, separators=(",", ":"))
+
+
+@final
+class AuditTrail:
+    """The trail in a database, of all replicas."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append(self, entry: AuditEntry, *, at: float | None = None) -> AuditRecord:
+        """Append what changes nothing in this database.
+
+        Raises:
+            StoreError: the database fails; then what was to be recorded must not be done.
+        """
+        return await self._database.run_write(lambda one: append_entry(one, entry, at))
+
+    async def list(
+        self, limit: int, *, before: int | None = None, action: str = ""
+    ) -> list[AuditRecord]:
+        """At most `limit` records, newest first.
+
+        Args:
+            limit: how many.
+            before: only those with smaller sequence numbers.
+            action: only of that action, or of all that begin so if it ends with a full stop.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AUDIT.c.seq < before)
+        if action.endswith("."):
+            query = query.where(AUDIT.c.action.startswith(action, autoescape=True))
+        elif action:
+            query = query.where(AUDIT.c.action == action)
+        return [AuditRecord(**row) for row in await self._database.fetch_rows(query)]
+
+    async def read(self, after: int = 0) -> AsyncIterator[AuditRecord]:
+        """Every record after that sequence number, oldest first, a page at a time.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        while True:
+            query = select(AUDIT).where(AUDIT.c.seq > after).order_by(AUDIT.c.seq).limit(PAGE_ROWS)
+            rows = await self._database.fetch_rows(query)
+            for row in rows:
+                yield AuditRecord(**row)
+            if len(rows) < PAGE_ROWS:
+                return
+            after = rows[-1]["seq"]
+
+    async def verify(self, known: tuple[int, str] | None = None) -> AuditVerdict:
+        """Look whether every record is as it was written, and none is missing between two.
+
+        Args:
+            known: the sequence number and hash of a record that was noted elsewhere; without it
+                nobody can tell that the newest records were removed, or all written anew.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        checker = _ChainChecker(known)
+        async for record in self.read():
+            if checker.find_fault(record):
+                break
+        return checker.verdict()
+
+    async def cut(self, days: float, *, now: float | None = None) -> int:
+        """Remove the oldest records, all older than so many days; how many.
+
+        A record of the cut keeps the last removed hash, so that the rest can be verified.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        limit = (time() if now is None else now) - days * _DAY_SECONDS
+
+        def cut(connection: Connection) -> int:
+            _lock_trail(connection)
+            kept = select(func.min(AUDIT.c.seq)).where(AUDIT.c.at >= limit)
+            first = connection.execute(kept).scalar()
+            old = select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(1)
+            if first is not None:
+                old = old.where(AUDIT.c.seq < first)
+            last = connection.execute(old).mappings().first()
+            if last is None:
+                return 0
+            gone = connection.execute(select(func.count()).where(AUDIT.c.seq <= last["seq"]))
+            count = gone.scalar_one()
+            if count == 1 and last["action"] == CUT:
+                return 0  # else each cut would leave a record for the next one
+            told = {"through": last["seq"], "hash": last["hash"], "records": count}
+            append_entry(connection, AuditEntry(actor="server", action=CUT, details=told), now)
+            connection.execute(delete(AUDIT).where(AUDIT.c.seq <= last["seq"]))
+            return count
+
+        return await self._database.run_write(cut)
+
+
+class _ChainChecker:
+    """Looks at records in their order until one does not fit."""
+
+    def __init__(self, known: tuple[int, str] | None) -> None:
+        self._known = known
+        self._seen_known = known is None
+        self._first: AuditRecord | None = None
+        self._last: AuditRecord | None = None
+        self._records = 0
+        self._cut: str | None = None
+        """The hash that a record of a cut says was before the first one."""
+        self._fault: tuple[int, str] | None = None
+
+    def find_fault(self, record: AuditRecord) -> bool:
+        """Return True if the record does not fit to those before it."""
+        self._records += 1
+        last = self._last
+        if record.hash != record.expected_hash():
+            self._fault = (record.seq, "the record is not as it was written")
+        elif last is None:
+            self._first = record
+        elif record.seq != last.seq + 1:
+            self._fault = (last.seq + 1, "the record is missing")
+        elif record.previous != last.hash:
+            self._fault = (record.seq, "it does not follow from the record before it")
+        if self._known and record.seq == self._known[0]:
+            self._seen_known = record.hash == self._known[1]
+        if record.action == CUT and self._first is not None:
+            told: dict[str, Any] = json.loads(record.details) if self._fault is None else {}
+            if told.get("through") == self._first.seq - 1:
+                self._cut = told.get("hash")
+        self._last = record
+        return self._fault is not None
+
+    def verdict(self) -> AuditVerdict:
+        """What was found."""
+        fault, first, known = self._fault, self._first, self._known
+        if fault is None and first is not None:
+            before = GENESIS if first.seq == 1 else self._cut
+            if first.previous != before:
+                fault = (first.seq, "records before it are missing and no cut says so")
+        if fault is None and known is not None and not self._seen_known:
+            is_cut = first is not None and known[0] < first.seq
+            fault = (known[0], "the record was cut" if is_cut else "it is not the noted record")
+        number, reason = fault or (None, "")
+        return AuditVerdict(records=self._records, head=self._last, broken_at=number, reason=reason)
+
+
+def cef_line(record: AuditRecord, version: str) -> str:
+    """The record as a line of the Common Event Format."""
+    header = ("Batuta", "batuta", version, record.action, record.action)
+    severity = 6 if record.action.endswith((".failed", ".deleted", ".cut")) else 3
+    fields = {
+        "rt": str(int(record.at * 1000)),
+        "externalId": str(record.seq),
+        "suser": record.actor,
+        "cs1Label": "tenant",
+        "cs1": record.tenant,
+        "cs2Label": "subject",
+        "cs2": record.subject,
+        "cs3Label": "hash",
+        "cs3": record.hash,
+        "msg": record.details,
+    }
+    start = "|".join(_escape_cef(part, "|") for part in ("CEF:0", *header, str(severity)))
+    told = " ".join(f"{name}={_escape_cef(value, '=')}" for name, value in fields.items() if value)
+    return f"{start}|{told}"
+
+
+def _escape_cef(value: str, mark: str) -> str:
+    value = value.replace("\\", "\\\\").replace(mark, f"\\{mark}")
+    return value.replace("\r", "\\r").replace("\n", "\\n")
