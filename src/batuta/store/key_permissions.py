@@ -124,8 +124,12 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
 
 
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
-    """The policy as JSON values; money as text."""
-    return {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
+    """The policy as JSON values; money as text.
+
+    Tags are left out where there are none: a replica of a version that knows none reads the rest.
+    """
+    told = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
+    return told if policy.tags else {name: one for name, one in told.items() if name != "tags"}
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
