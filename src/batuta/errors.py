@@ -23,6 +23,7 @@
         ├── CircuitOpenError           failed too often, skipped for a while  another worker
         ├── NotRecordedError           the record has no such answer          another worker
         └── BadRequestError            any other 4xx                          another worker
+            ├── FormRefusedError       a form that it cannot hold a model to   asked in another form
             └── UnsupportedFieldError  a field that the provider does not take
 
 A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on.
@@ -193,6 +194,10 @@ class BadRequestError(ClientError):
     """The provider refused the request (any other 4xx)."""
 
     code = "bad_request"
+
+
+class FormRefusedError(BadRequestError):
+    """The provider cannot hold a model to the form that was asked for, and words do not suffice."""
 
 
 class UnsupportedFieldError(BadRequestError):

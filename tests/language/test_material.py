@@ -43,6 +43,7 @@ from batuta.language.material import (
     join_lines,
     wrap_in_tag,
 )
+from batuta.language.prompt import CLOSING
 
 TAGS = (TASK, SUBTASK, RESPONSE, PREVIOUS_ROUND, TURN)
 A = WorkerId("a")
@@ -166,7 +167,7 @@ def test_a_label_is_seen_with_what_nobody_sees_between_its_letters(label):
 def test_one_line_and_a_plain_question_stay_as_they_are():
     context = PlanningContext(question=Question.of("Two\n\nlines: User: hi"), pool=POOL)
     text = conductor_request(context, PromptOptions(), Sampling()).messages[0].text
-    assert f"\n\n{QUESTION_HEADING}\nTwo\n\nlines: User: hi\n\n{WORKERS_HEADING}\n" in text
+    assert text.endswith(f"\n\n{QUESTION_HEADING}\nTwo\n\nlines: User: hi\n\n{CLOSING}")
     assert not any(f"<{tag}" in text for tag in TAGS) and "written by others" not in text
 
 

@@ -28,7 +28,12 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from batuta.errors import BadRequestError, ClientError, ProviderOverloadedError
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    FormRefusedError,
+    ProviderOverloadedError,
+)
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _CONTINUE = "Continue."
@@ -346,6 +351,9 @@ _APPLIED: Mapping[Kind, Callable[[Request], Request]] = {
 }
 """Applied in this order: kinds that add messages come before kinds that reorder them."""
 
+_FORM_IN_WORDS: frozenset[Kind] = frozenset({"no_json_schema", "no_json_mode"})
+"""The kinds with which no server holds a model to a form."""
+
 _FIELDS: Mapping[str, str] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
@@ -377,7 +385,13 @@ class Adaptations:
     """Digests of schemas that are described in words, because the server refuses a part of them."""
 
     def adapt_request(self, request: Request) -> Request:
-        """Return the request in the form that the server takes."""
+        """Return the request in the form that the server takes.
+
+        Raises:
+            FormRefusedError: the server holds no model to the request's form.
+        """
+        if self.loses_form(request):
+            raise FormRefusedError("the provider cannot hold the model to the form of its answer")
         effort = request.sampling.effort
         if effort is not None and (effort in self.efforts or "no_effort" in self.kinds):
             other = None if "no_effort" in self.kinds else self.efforts[effort]
@@ -390,6 +404,13 @@ class Adaptations:
             if kind in self.kinds:
                 request = apply(request)
         return request
+
+    def loses_form(self, request: Request) -> bool:
+        """Tell whether a form for which words do not suffice would be told in words."""
+        wanted = request.response_format
+        if wanted is None or wanted.words_suffice:
+            return False
+        return bool(_FORM_IN_WORDS & self.kinds) or _schema_digest(request) in self.schemas
 
     def adapt_body(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with the fields and names that the server takes."""

@@ -35,6 +35,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.redaction import address_parts
 from batuta.errors import (
     ClientError,
+    FormRefusedError,
     InvalidReplyError,
     ProviderTimeoutError,
     StreamInterruptedError,
@@ -172,7 +173,7 @@ async def call_provider(
             else:
                 provider_reply = await _fetch_reply(endpoint, form.request, form.body)
         except ClientError as error:
-            other = _other_form(adapter, form, error, tried)
+            other = _other_form(endpoint, form, error, tried)
             if other is None:
                 raise
         else:
@@ -204,18 +205,29 @@ def _adapt_request(
 
 
 def _other_form(
-    adapter: ProviderAdapter, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
+    endpoint: ProviderEndpoint, form: _Form, error: ClientError, tried: Sequence[dict[str, Any]]
 ) -> _Form | None:
     """Find another form of the request that may answer its refusal; None if there is none.
 
     A call that cost something is over: its caller counts it, and says whether there is another.
+
+    Raises:
+        FormRefusedError: only words could say the form that was asked for, and they do not suffice.
+            That is kept for the worker.
     """
     if error.usage is not None or not error.words or len(tried) > MAX_ADAPTATIONS:
         return None
+    in_words: Adaptations | None = None
     for adaptations in form.adaptations.answers(error, form.asked, form.body):
-        other = _adapt_request(adapter, adaptations, form.asked, stream=form.stream)
+        if adaptations.loses_form(form.asked):
+            in_words = in_words or adaptations
+            continue
+        other = _adapt_request(endpoint.adapter, adaptations, form.asked, stream=form.stream)
         if other.body not in tried:
             return other
+    if in_words is not None:
+        endpoint.learned.keep(in_words)
+        raise FormRefusedError(str(error), status=error.status) from error
     return None
 
 

@@ -69,7 +69,7 @@ class RunReplayClient:
         return reply
 
 
-_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]')
+_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffice":true')
 """Fields that say nothing, and were not there when the oldest calls were recorded."""
 
 

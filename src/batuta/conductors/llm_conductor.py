@@ -38,15 +38,24 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER, PromptDescription
 from batuta.core.redaction import clean_message
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.errors import BadRequestError, ClientError, LimitReachedError, WorkflowError
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    FormRefusedError,
+    LimitReachedError,
+    WorkflowError,
+)
 from batuta.language import PromptOptions, conductor_request, parse_workflow
-from batuta.language.cards import worker_card
 from batuta.language.conversation import crop_conversation
-from batuta.language.draft_schema import draft_format
+from batuta.language.draft_schema import BRIEF_BOUNDS, TextBounds, draft_format
+from batuta.language.programs import provide_programs
+from batuta.language.prompt import calls_by_name, worker_cards
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """At most 1,024 tokens at temperature 1 (Conductor paper, section 4.1)."""
+MOST_HELD_AGAIN = 1
+"""Times that a draft is sampled again which was held to the form: little was left to get wrong."""
 
 
 @dataclass(slots=True)
@@ -55,6 +64,9 @@ class StructuredDrafts:
 
     bounds: tuple[str, ...] = ()
     """The bounds of `draft_schema.draft_format`."""
+    is_forced: bool = False
+    """Whether a provider that cannot hold the model to the form is told of it in words; else the
+    draft is then free."""
     is_refused: bool = False
     """Whether the provider has refused the form, which is then not requested again."""
 
@@ -81,16 +93,16 @@ class LLMConductor:
         """Return what the model is told about these workers."""
         shown = self.rendering
         context = PlanningContext(question=Question.of("(the question)"), pool=pool)
-        request = conductor_request(context, shown, self.sampling)
+        form = self._draft_form(context)
+        request = conductor_request(context, shown, self.sampling, form)
         text = "\n\n".join(message.text for message in request.messages)
         cards: dict[WorkerId, tuple[str, ...]] = {}
-        for number, worker in enumerate(pool):
+        for worker, card in zip(pool, worker_cards(pool, shown, form), strict=True):
             if shown.compact:
                 named = f"{worker.id}: "
                 lines = [line for line in text.splitlines() if line.startswith(named)]
             else:
-                told, priced = shown.descriptions, shown.prices
-                lines = worker_card(number, worker, descriptions=told, prices=priced).splitlines()
+                lines = card.splitlines()
             cards[worker.id] = tuple(lines)
         return PromptDescription(text=text, cards=cards, shown=_describe_options(shown))
 
@@ -154,15 +166,30 @@ class LLMConductor:
             cropping=cropping,
         )
         try:
-            revise = bool(context.previous)
-            read = parse_workflow(
-                reply.text, context.pool, max_steps=context.max_steps, revise=revise
-            )
+            return self._read(context, reply, draft)
         except WorkflowError as error:
             cut = reply.finish is Finish.LENGTH
             note = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
-            return MalformedPlan(draft=draft, reason=f"{note}{error}")
-        return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
+            held = request.response_format is not None
+            again = not held or context.sample < MOST_HELD_AGAIN
+            return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)
+
+    def _read(self, context: PlanningContext, reply: Reply, draft: Draft) -> Plan | AcceptedAnswer:
+        """The decision that the reply says.
+
+        Raises:
+            WorkflowError: it says none.
+        """
+        read = parse_workflow(
+            reply.text,
+            context.pool,
+            max_steps=context.max_steps,
+            revise=bool(context.previous),
+            cut=reply.finish is Finish.LENGTH,
+        )
+        if isinstance(read, AcceptedAnswer):
+            return AcceptedAnswer(draft)
+        return Plan(provide_programs(read, context.pool, context.question.text), draft)
 
     def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
         """Return the prompt with a seed for this sample."""
@@ -175,9 +202,14 @@ class LLMConductor:
         structured = self.structured
         if structured is None or structured.is_refused or self.rendering.compact:
             return None
-        revise = bool(context.previous)
         return draft_format(
-            context.pool, context.max_steps, revise=revise, bounds=structured.bounds
+            context.pool,
+            context.max_steps,
+            revise=bool(context.previous),
+            bounds=structured.bounds,
+            texts=BRIEF_BOUNDS if self.rendering.brief else TextBounds(),
+            names=calls_by_name(context.pool, self.rendering),
+            words_suffice=structured.is_forced,
         )
 
     async def _complete(
@@ -195,6 +227,7 @@ class LLMConductor:
             if self.structured is None or request.response_format is None:
                 raise
             failure = Failure.of(error)
+            self.structured.is_refused |= isinstance(error, FormRefusedError)
         await listener.on_failure(failure)
         free = self._request(context, None)
         reply = await self.client.complete(free, listener)

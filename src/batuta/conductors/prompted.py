@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from batuta.clients.resilience import WorkerHealth
 from batuta.conductors.draft_breaker import DRAFT_BREAKER
@@ -17,21 +18,39 @@ REASONING_EFFORT = "low"
 """A workflow is short; the workers should do the reasoning."""
 _SHARE = 4
 """A draft takes at most this fraction of a small context window."""
+SMALL_MODEL = 4.0
+"""Billions of parameters up to which a model is shown the brief prompt."""
+BRIEF_TOKENS = 400
+"""Tokens of a draft after the brief prompt: a small model may not come to an end by itself."""
+BRIEF_TEMPERATURE = 0.5
+"""A small model's drafts fall apart at the temperature of the paper."""
+
+PromptSize = Literal["auto", "full", "brief"]
+"""Whether the prompt is long or short; `auto`: short for a model that is known to be small."""
 
 
-def drafting_sampling(worker: Worker, wanted: Sampling) -> Sampling:
+def is_brief(worker: Worker, size: PromptSize) -> bool:
+    """Tell whether the worker's model is shown the brief prompt."""
+    if size == "auto":
+        return worker.parameters is not None and worker.parameters <= SMALL_MODEL
+    return size == "brief"
+
+
+def drafting_sampling(worker: Worker, wanted: Sampling, *, brief: bool = False) -> Sampling:
     """Return the sampling of the worker's model as a conductor.
 
     Args:
         worker: the worker whose model conducts.
         wanted: explicit choices; the others follow from the model.
+        brief: whether it is shown the brief prompt.
     """
     reasons = reasons_unasked(worker)
-    most = REASONING_TOKENS if reasons else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
+    usual = BRIEF_TOKENS if brief else PAPER_SAMPLING.max_tokens or REASONING_TOKENS
+    most = REASONING_TOKENS if reasons else usual
     if worker.context_window is not None:
         most = max(min(most, worker.context_window // _SHARE), 16)
     default = Sampling(
-        temperature=PAPER_SAMPLING.temperature,
+        temperature=BRIEF_TEMPERATURE if brief else PAPER_SAMPLING.temperature,
         max_tokens=most,
         effort=REASONING_EFFORT if reasons else None,
     )
@@ -43,6 +62,8 @@ class ConductorOptions:
     """The options of a prompted conductor."""
 
     rendering: PromptOptions = PromptOptions(prices=True)
+    size: PromptSize = "full"
+    """The size of the prompt; a conductor that was trained has its own in `rendering`."""
     sampling: Sampling = Sampling()
     rounds: int | None = None
     structured: StructuredDrafts | None = None
@@ -54,11 +75,12 @@ def prompted_conductor(
     name: str, worker: Worker, client: Client, options: ConductorOptions
 ) -> LLMConductor:
     """Return the worker's model as a conductor with a breaker for malformed drafts."""
-    sampling = drafting_sampling(worker, options.sampling)
+    brief = is_brief(worker, options.size)
+    sampling = drafting_sampling(worker, options.sampling, brief=brief)
     return LLMConductor(
         name=name,
         client=client,
-        rendering=options.rendering,
+        rendering=replace(options.rendering, brief=True) if brief else options.rendering,
         sampling=sampling,
         rounds=options.rounds,
         structured=options.structured,

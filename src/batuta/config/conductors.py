@@ -25,7 +25,7 @@ CONDUCTOR = WorkerId("conductor")
 """The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
 
 
-_OF_PROMPTS = ("descriptions", "examples", "prices", "structured")
+_OF_PROMPTS = ("descriptions", "examples", "prices", "prompt", "structured")
 """Options of [conductor] that are of a prompt, and of none that a card brings."""
 _OF_DRAFTS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
 """Options of [conductor] that are of a model that is prompted."""
@@ -134,6 +134,9 @@ class ConductorOpener:
             ),
             sampling=sampling.with_defaults(card.sampling) if card else sampling,
             rounds=card.rounds if card else None,
-            structured=StructuredDrafts(bounds) if said.structured and not card else None,
+            size="full" if card else said.prompt,
+            structured=None
+            if card or said.structured is False
+            else StructuredDrafts(bounds, is_forced=said.structured is True),
             health=self.health,
         )

@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -61,8 +61,11 @@ class ConductorSetting(StrictModel):
     descriptions: bool = True
     prices: bool = True
     examples: bool = True
-    structured: bool = False
-    """Whether the provider holds the model to the form of a workflow, where it can."""
+    prompt: Literal["auto", "full", "brief"] = "auto"
+    """Whether the prompt is long or short; `auto`: short for a model known to be small."""
+    structured: bool | Literal["auto"] = "auto"
+    """Whether the provider holds the model to the form of a workflow. `auto`: wherever it can, and
+    freely where it refuses; true: where it refuses, the form is told in words."""
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1."""
     max_tokens: int | None = Field(default=None, ge=16)

@@ -195,6 +195,9 @@ class ResponseFormat:
     name: str = "answer"
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     strict: bool | None = None
+    words_suffice: bool = True
+    """Whether a server that cannot hold a model to the form is told of it in words; False: the
+    request is refused there, and whoever asks writes another prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

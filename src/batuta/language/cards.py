@@ -43,6 +43,18 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
     return "\n  ".join(lines)
 
 
+def worker_line(worker: Worker, *, prices: bool) -> str:
+    """The card in one line, under the worker's id: what a small model needs to choose."""
+    about = _one_line(worker.description) or _one_line(worker.model)
+    told = [about.rstrip(".")]
+    measured = [skill for skill in worker.skills if not skill.board]
+    if worker.strength is not None or measured:
+        told.append(f"Right alone: {_measured_text(worker.strength, measured)}")
+    if prices and worker.price and worker.price.output:
+        told.append(f"${worker.price.output:f} per million tokens")
+    return f"{worker.id}: {'. '.join(told)}."
+
+
 def _measured_text(strength: float | None, skills: list[Skill]) -> str:
     said = [] if strength is None else [f"{strength:.0%} of all questions"]
     for skill in skills[:MOST_SKILLS]:

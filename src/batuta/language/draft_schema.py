@@ -8,67 +8,131 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, cast
 
-from batuta.core import Pool, ResponseFormat
+from batuta.core import Pool, ResponseFormat, Workflow
 from batuta.language.literal import MAX_DEPTH, LiteralValue
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-MOST_TEXT = 2000
-"""Characters of the thoughts, and of a subtask, where their length can be bounded."""
-DRAFT_FORM = """\
-Write the lists as one JSON object: {"thoughts": "…", "steps": [{"model_id": "0", "subtask": "…", \
-"access_list": ["all"]}]}, a member of `steps` for each step."""
-"""The prompt's words about the form to which the provider holds the model."""
+_THINK = re.compile(r"<(?=/?think)", re.IGNORECASE)
+_STEPS = re.compile(r'"steps"\s*:\s*\[')
+_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class TextBounds:
+    """The most characters of a draft's texts, where their length can be bounded."""
+
+    thoughts: int = 2000
+    subtask: int = 2000
+
+
+BRIEF_BOUNDS = TextBounds(thoughts=160, subtask=200)
+"""For a small model, which may not come to an end by itself."""
+
+
+def called_by_name(pool: Pool) -> bool:
+    """Tell whether a draft can call the workers by their ids: none of them reads as a number."""
+    return not any(_NUMBER.fullmatch(worker.id) for worker in pool)
 
 
 def draft_format(
-    pool: Pool, max_steps: int, *, revise: bool, bounds: Collection[str]
+    pool: Pool,
+    max_steps: int,
+    *,
+    revise: bool,
+    bounds: Collection[str],
+    texts: TextBounds = TextBounds(),
+    names: bool = False,
+    words_suffice: bool = True,
 ) -> ResponseFormat:
     """The form of a draft: brief thoughts, then the steps.
 
     Args:
-        pool: the numbers of its workers are the only ones that can be written.
+        pool: its workers are the only ones that can be written.
         max_steps: steps that a workflow may have.
         revise: whether no step at all lets an earlier answer stand.
         bounds: of the keywords `minItems`, `maxItems` and `maxLength` those that the provider
             takes in a schema.
+        texts: how long its texts may be.
+        names: whether workers are called by their ids; else by their numbers.
+        words_suffice: see `ResponseFormat`.
     """
     earlier = [str(index) for index in range(max_steps - 1)]
-    text = _with_bounds({"type": "string"}, bounds, maxLength=MOST_TEXT)
+    called = [worker.id if names else str(number) for number, worker in enumerate(pool)]
     access = {"type": "array", "items": {"type": "string", "enum": [*earlier, "all"]}}
     step = _closed_object(
-        model_id={"type": "string", "enum": [str(number) for number in range(len(pool))]},
-        subtask=text,
+        model_id={"type": "string", "enum": called},
+        subtask=_with_bounds({"type": "string"}, bounds, maxLength=texts.subtask),
         access_list=_with_bounds(access, bounds, maxItems=max(max_steps - 1, 1)),
     )
     steps = {"type": "array", "items": step}
     least = {} if revise else {"minItems": 1}
     schema = _closed_object(
-        thoughts=text, steps=_with_bounds(steps, bounds, maxItems=max_steps, **least)
+        thoughts=_with_bounds({"type": "string"}, bounds, maxLength=texts.thoughts),
+        steps=_with_bounds(steps, bounds, maxItems=max_steps, **least),
     )
-    return ResponseFormat(kind="json_schema", name="workflow", schema=schema, strict=True)
+    return ResponseFormat(
+        kind="json_schema",
+        name="workflow",
+        schema=schema,
+        strict=True,
+        words_suffice=words_suffice,
+    )
+
+
+def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool = False) -> str:
+    """The workflow in that form, on one line.
+
+    Raises:
+        KeyError: a step's worker is not in the pool.
+    """
+    steps = [
+        {
+            "model_id": step.worker if names else str(pool.number(step.worker)),
+            "subtask": step.subtask,
+            "access_list": ["all"] if step.previous else [str(read) for read in step.access],
+        }
+        for step in workflow.steps
+    ]
+    text = json.dumps({"thoughts": thoughts, "steps": steps}, ensure_ascii=False)
+    return _THINK.sub(r"\\u003c", text)
 
 
 def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
     """The three lists of a draft in that form; None: it has another.
 
-    What a step leaves out is an empty text, and a step without a number has a worker that is none.
+    A model that is told of the form and not held to it may put the object in a code block. What a
+    step leaves out is an empty text, and a step without a number has a worker that is none.
     """
-    text = text.strip()
-    if not text.startswith("{"):
+    if _STEPS.search(text) is None:
         return None
     try:
-        draft = json.loads(text)
+        draft, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
     except (ValueError, RecursionError):
         return None
     steps = cast("dict[str, Any]", draft).get("steps") if isinstance(draft, dict) else None
-    if not isinstance(steps, list):
+    return _lists_of(cast("list[object]", steps)) if isinstance(steps, list) else None
+
+
+def lists_of_cut_draft(text: str) -> tuple[list[LiteralValue], ...] | None:
+    """The lists of the steps that are whole in a draft that was cut off; None: there is none."""
+    opened = _STEPS.search(text) if "{" in text else None
+    if opened is None:
         return None
-    rows = [
-        cast("dict[str, object]", step) if isinstance(step, dict) else {}
-        for step in cast("list[object]", steps)
-    ]
+    decoder, steps, at = json.JSONDecoder(), list[object](), opened.end()
+    while (begins := text.find("{", at)) >= 0 and not text[at:begins].strip(" \t\r\n,"):
+        try:
+            step, at = decoder.raw_decode(text, begins)
+        except (ValueError, RecursionError):
+            break
+        steps.append(step)
+    return _lists_of(steps) if steps else None
+
+
+def _lists_of(steps: list[object]) -> tuple[list[LiteralValue], ...]:
+    rows = [cast("dict[str, object]", step) if isinstance(step, dict) else {} for step in steps]
     return (
         [_plain_value(row.get("model_id", "")) for row in rows],
         [_plain_value(row.get("subtask", "")) for row in rows],

@@ -6,7 +6,8 @@ depth follows need.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from batuta.core import Pool, Step, WorkerId, Workflow
 from batuta.core.worker import PROGRAM
@@ -78,6 +79,44 @@ EXAMPLES = (
 )
 
 
+BRIEF_EXAMPLES = (
+    WorkedExample(
+        question="What is the capital of Australia?",
+        reason="Easy.",
+        roles=("cheap",),
+        subtasks=("Answer the question.",),
+        reads=((),),
+    ),
+    WorkedExample(
+        question="Lena packs 12 boxes of 8 pears. She sells 30 pears and packs the rest in bags of "
+        "6. How many bags does she fill?",
+        reason="Needs arithmetic: solve it, then check it.",
+        roles=("strong", "second"),
+        subtasks=(
+            "Solve the problem step by step.",
+            "Check each step of the solution and give the final answer.",
+        ),
+        reads=((), (0,)),
+    ),
+    WorkedExample(
+        question="Which one does not belong?\nOptions:\n(A) iron\n(B) oak\n(C) copper\n(D) zinc",
+        reason="Needs reasoning.",
+        roles=("strong",),
+        subtasks=("Reason step by step, then give the answer as the question asks for it.",),
+        reads=((),),
+    ),
+)
+"""For a small model: easy, arithmetic, reasoning."""
+BRIEF_PROGRAM_EXAMPLE = replace(
+    BRIEF_EXAMPLES[1],
+    reason="Needs arithmetic: write a program, then run it.",
+    roles=("strong", "program"),
+    subtasks=("Write a Python program that calculates and prints the answer.", "Run the program."),
+    reads=((), (0,)),
+)
+"""The example of arithmetic where the pool has a worker that runs code."""
+
+
 PROGRAM_EXAMPLE = WorkedExample(
     question="How many positive integers below 1000 are divisible by neither 6 nor 10?",
     reason="A program counts without a mistake: a model writes it, the worker that runs code runs "
@@ -93,7 +132,27 @@ PROGRAM_EXAMPLE = WorkedExample(
 """The example that replaces the third where the pool has a worker that runs code."""
 
 
-def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
+class DraftWriter(Protocol):
+    """Writes an example's draft as a conductor is to write it."""
+
+    def __call__(self, workflow: Workflow, pool: Pool, thoughts: str) -> str:
+        """The thoughts, then the workflow."""
+        ...
+
+
+def write_lists(workflow: Workflow, pool: Pool, thoughts: str) -> str:
+    """The thoughts, then the three lists."""
+    return f"{thoughts}\n{render_workflow(workflow, pool)}"
+
+
+def worked_examples(
+    pool: Pool,
+    max_steps: int,
+    *,
+    by_merit: bool,
+    brief: bool = False,
+    write: DraftWriter = write_lists,
+) -> str:
     """The examples that fit the limit, numbered.
 
     Args:
@@ -101,16 +160,19 @@ def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
         max_steps: steps that a workflow may have; longer examples are left out.
         by_merit: whether the roles go to the workers that are good for them; else to the first
             numbers, which say nothing of anonymous workers.
+        brief: whether they are those for a small model.
+        write: the form of their drafts.
     """
     workers_by_role = cast_roles(pool) if by_merit else _first_numbers(pool)
-    examples = list(EXAMPLES)
+    examples = list(BRIEF_EXAMPLES if brief else EXAMPLES)
     runs_code = next((worker.id for worker in pool if PROGRAM in worker.tags), None)
     if runs_code is not None and by_merit:
-        workers_by_role["program"], examples[2] = runs_code, PROGRAM_EXAMPLE
+        workers_by_role["program"] = runs_code
+        examples[1 if brief else 2] = BRIEF_PROGRAM_EXAMPLE if brief else PROGRAM_EXAMPLE
     fitting = [example for example in examples if len(example.roles) <= max_steps]
     return "\n\n".join(
-        f"EXAMPLE {number}\nQuestion: {example.question}\n{example.reason}\n"
-        f"{render_workflow(_example_workflow(example, workers_by_role), pool)}"
+        f"EXAMPLE {number}\nQuestion: {example.question}\n"
+        f"{write(_example_workflow(example, workers_by_role), pool, example.reason)}"
         for number, example in enumerate(fitting, 1)
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
-from batuta.language.draft_schema import lists_of_steps
+from batuta.language.draft_schema import lists_of_cut_draft, lists_of_steps
 from batuta.language.literal import LiteralValue, UnclosedListError, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
@@ -36,17 +36,27 @@ class WorkflowLists(NamedTuple):
 
 
 def parse_workflow(
-    text: str, pool: Pool, *, max_steps: int = MAX_STEPS, revise: bool = False
+    text: str,
+    pool: Pool,
+    *,
+    max_steps: int = MAX_STEPS,
+    revise: bool = False,
+    cut: bool = False,
 ) -> Workflow | AcceptedAnswer:
     """The workflow that `text` describes, its numbers resolved to the pool's ids.
 
-    With `revise` (a later round of a recursion) three empty lists mean "return that answer
-    as it is", and `"all"` also reads the previous round.
+    Args:
+        text: the draft.
+        pool: whose numbers and ids it names.
+        max_steps: steps that it may have.
+        revise: whether it is of a later round of a recursion: three empty lists mean "return that
+            answer as it is", and `"all"` also reads the previous round.
+        cut: whether the draft was cut off: of one in JSON the steps that are whole are read.
 
     Raises:
         WorkflowError: not a workflow; the sentence names the first thing that is wrong.
     """
-    lists = read_lists(text)
+    lists = read_lists(text, cut=cut)
     if revise and not any(lists):
         return AcceptedAnswer()
     _check_lengths(lists, max_steps)
@@ -62,14 +72,22 @@ def parse_workflow(
     return Workflow(tuple(steps))
 
 
-def read_lists(text: str) -> WorkflowLists:
+def read_lists(text: str, *, cut: bool = False) -> WorkflowLists:
     """The first list behind each of the three labels, or those that a list of steps makes.
+
+    Args:
+        text: the draft.
+        cut: whether it was cut off; then a list of steps may be open.
 
     Raises:
         WorkflowError: a label or its list is missing or cannot be read.
     """
     spoken = _strip_thinking(text)
     lists = lists_of_steps(spoken)
+    if lists is None and cut:
+        lists = lists_of_cut_draft(spoken)
+        if lists is None and spoken.lstrip().startswith("{"):
+            raise WorkflowError("no step of it is whole")
     return _read_labelled_lists(spoken) if lists is None else WorkflowLists(*lists)
 
 

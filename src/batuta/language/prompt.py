@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from batuta.core import (
     MAX_STEPS,
@@ -17,6 +18,7 @@ from batuta.core import (
     Message,
     Part,
     PlanningContext,
+    Pool,
     Question,
     Reply,
     Request,
@@ -30,7 +32,8 @@ from batuta.core import (
     Workflow,
     user_message,
 )
-from batuta.language.cards import worker_card
+from batuta.core.worker import PROGRAM
+from batuta.language.cards import worker_card, worker_line
 from batuta.language.conversation import (
     clip_text,
     clip_to_tokens,
@@ -40,8 +43,8 @@ from batuta.language.conversation import (
     with_mark,
     without_prefill,
 )
-from batuta.language.draft_schema import DRAFT_FORM
-from batuta.language.examples import worked_examples
+from batuta.language.draft_schema import called_by_name, render_steps
+from batuta.language.examples import DraftWriter, worked_examples, write_lists
 from batuta.language.material import (
     MATERIAL_NOTE,
     PREVIOUS_HEADING,
@@ -56,10 +59,12 @@ from batuta.language.material import (
     join_lines,
     wrap_in_tag,
 )
-from batuta.language.renderer import quote_list, render_workflow
+from batuta.language.renderer import quote_list
 
-PROMPT_VERSION = "4"
+PROMPT_VERSION = "5"
 """Version of the whole prompt's wording; a run and a trained conductor's card keep it."""
+BRIEF_VERSION = "brief-1"
+"""Version of the wording for a small model that was not trained to conduct."""
 COMPACT_VERSION = "compact-1"
 """Version of the compact prompt's wording."""
 COMPACT_CARDS_VERSION = "compact-2"
@@ -68,6 +73,8 @@ PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, where the dialect can continue one."""
 EARLIER_REPLY_TOKENS = 4096
 """Tokens that a conductor is shown of each reply of an earlier round (paper)."""
+FIXED_MARK = "5m"
+"""How long a provider that is told so keeps the fixed part of the prompt."""
 TOOL_DESCRIPTION = 300
 """Characters that a conductor is shown of what a tool does."""
 
@@ -86,12 +93,15 @@ class PromptOptions:
     """Question, workers by name and limit only: for a small model that was trained on this form
     and needs no rules. Says the same in a twentieth of the tokens."""
 
+    brief: bool = False
+    """The same sections in the fewest words: for a small model that was not trained to conduct."""
+
     @property
     def version(self) -> str:
         """The version of the wording that is shown."""
         if self.compact:
             return COMPACT_CARDS_VERSION if self.descriptions else COMPACT_VERSION
-        return PROMPT_VERSION
+        return BRIEF_VERSION if self.brief else PROMPT_VERSION
 
 
 CONDUCTOR_RULES = """\
@@ -112,8 +122,22 @@ subtask and the response of an earlier step only if its access list says so; it 
 anything else. Steps that do not read each other run at the same time. The response of the last \
 step is returned to the user as the final answer, with nothing added, so the last subtask must \
 ask for the complete answer in the form that the question wants. Use as few steps as the question \
-needs: an easy question needs one. Of models that would do a step equally well take the cheaper.
+needs: an easy question needs one. Of models that would do a step equally well take the cheaper."""
 
+BRIEF_RULES = """\
+You are a conductor: you do not answer the question, you write a workflow of 1 to {max_steps} \
+steps that models carry out. A step is one call of one model. Each model sees the question and its \
+own subtask, a short instruction; of earlier steps it sees those that its access list names. The \
+reply of the last step is the answer. Use as few steps as the question needs."""
+
+PROGRAM_RULE = """\
+{runner} writes nothing: it runs the program that a step which it reads has written."""
+
+BRIEF_PROGRAM_RULE = """\
+What must be calculated or counted is left to a program: a model writes it, then {runner} runs it. \
+"""
+
+LISTS = """\
 First think briefly, then write three Python lists of equal length:
 
 model_id = [number of the model for each step]
@@ -127,6 +151,16 @@ You have already written this workflow:
 {workflow}
 
 It may not be carried out, because of a rule: {reason}. Write another one, which keeps the rule."""
+
+STEPS = """\
+Write one JSON object: {{"thoughts": "…", "steps": [{{"model_id": "{called}", "subtask": "…", \
+"access_list": []}}]}}. The thoughts are brief. `steps` has a member for each step: `model_id` is \
+the model's {kind}, `subtask` its instruction, and `access_list` what it may read: [] for nothing, \
+["all"] for every earlier step, or the numbers of earlier steps such as ["0", "2"]; the first step \
+is number "0"."""
+
+STEPS_CLOSING = """\
+Now write the workflow for the user question as JSON. Do not answer the question."""
 
 CLOSING = """\
 Now write the workflow for the user question: think briefly, then write the lists. Do not answer \
@@ -143,9 +177,10 @@ told which."""
 
 REVISION = """\
 The workflow above was carried out. Decide whether its final answer should stand. If it should, \
-write three empty lists: model_id = [], subtasks = [], access_list = []. If it should not, write a \
-new workflow that corrects it; in it, a step with access ["all"] also reads every step of the \
-previous workflow."""
+write {nothing}. If it should not, write a new workflow that corrects it; in it, a step with \
+access ["all"] also reads every step of the previous workflow."""
+_NO_LISTS = "three empty lists: model_id = [], subtasks = [], access_list = []"
+_NO_STEPS = 'no step: "steps": []'
 
 
 def conductor_request(
@@ -154,7 +189,10 @@ def conductor_request(
     sampling: Sampling,
     form: ResponseFormat | None = None,
 ) -> Request:
-    """The conductor's whole prompt for `brief`: one user message and a pre-filled reply.
+    """The conductor's whole prompt: one user message and a pre-filled reply.
+
+    What is the same for every question over these workers comes first, as a part of its own that
+    is marked for the providers' caches of prompts.
 
     Args:
         context: what is asked, and who can answer.
@@ -169,42 +207,93 @@ def conductor_request(
             sampling=sampling,
             names=names,
         )
-    parts = [CONDUCTOR_RULES.format(max_steps=context.max_steps)]
-    shown = rendering.descriptions
-    if rendering.examples:
-        parts.append(worked_examples(context.pool, context.max_steps, by_merit=shown))
-    parts.append(f"{QUESTION_HEADING}\n{question_text(context.question)}")
-    cards = (
-        worker_card(number, worker, descriptions=shown, prices=rendering.prices)
-        for number, worker in enumerate(context.pool)
-    )
-    parts.append(f"{WORKERS_HEADING}\n" + "\n".join(cards))
-    if context.question.tools:
-        parts.append(f"{TOOLS_HEADING}\n{_tools_text(context.question)}")
-    if context.question.response_format is not None:
-        parts.append(FORM)
-    if context.previous:
-        parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(context)}\n\n{REVISION}")
-    else:
-        parts.append(CLOSING)
-    if any(f"<{tag}" in part for part in parts for tag in (TURN, RESPONSE)):
-        parts.insert(-1, MATERIAL_NOTE)
-    parts += _last_words(context, form)
+    fixed = "\n\n".join(_fixed_sections(context, rendering, form))
+    asked = "\n\n".join(_asked_sections(context, rendering, form))
+    told = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(asked))
     return Request(
-        messages=(user_message("\n\n".join(parts)),),
+        messages=(Message(role=Role.USER, parts=told),),
         sampling=sampling,
         response_format=form,
         prefill=PREFILL if form is None else "",
     )
 
 
-def _last_words(context: PlanningContext, form: ResponseFormat | None) -> list[str]:
-    """What is said of a plan that is sent back, and of the form of the draft."""
-    parts: list[str] = []
+def calls_by_name(pool: Pool, rendering: PromptOptions) -> bool:
+    """Tell whether a draft in JSON calls the workers by their ids.
+
+    A small model mixes them up less than numbers.
+    """
+    return rendering.brief and rendering.descriptions and called_by_name(pool)
+
+
+def worker_cards(
+    pool: Pool, rendering: PromptOptions, form: ResponseFormat | None
+) -> tuple[str, ...]:
+    """What the prompt shows of each worker, in their order; not of the compact prompt."""
+    if form is not None and calls_by_name(pool, rendering):
+        return tuple(worker_line(worker, prices=rendering.prices) for worker in pool)
+    told, priced = rendering.descriptions, rendering.prices
+    return tuple(
+        worker_card(number, worker, descriptions=told, prices=priced)
+        for number, worker in enumerate(pool)
+    )
+
+
+def _fixed_sections(
+    context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
+) -> list[str]:
+    """What is the same for every question: rules, workers, the draft's form, worked examples."""
+    pool, shown = context.pool, rendering.descriptions
+    names = form is not None and calls_by_name(pool, rendering)
+    rules = BRIEF_RULES if rendering.brief else CONDUCTOR_RULES
+    parts = [rules.format(max_steps=context.max_steps)]
+    runner = next((number for number, one in enumerate(pool) if PROGRAM in one.tags), None)
+    if runner is not None and shown and context.max_steps > 1:
+        called = pool.workers[runner].id if names else f"Model {runner}"
+        told = BRIEF_PROGRAM_RULE + PROGRAM_RULE if rendering.brief else PROGRAM_RULE
+        parts.append(told.format(runner=called))
+    parts.append("\n".join((WORKERS_HEADING, *worker_cards(pool, rendering, form))))
+    if form is None:
+        parts.append(LISTS)
+    else:
+        called, kind = (pool.workers[0].id, "name") if names else ("0", "number")
+        parts.append(STEPS.format(called=called, kind=kind))
+    if rendering.examples:
+        write = _draft_writer(pool, rendering, form)
+        limit, brief = context.max_steps, rendering.brief
+        parts.append(worked_examples(pool, limit, by_merit=shown, brief=brief, write=write))
+    return parts
+
+
+def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | None) -> DraftWriter:
+    """Who writes a draft in the form in which the model is to write its own."""
+    if form is None:
+        return write_lists
+    return partial(render_steps, names=calls_by_name(pool, rendering))
+
+
+def _asked_sections(
+    context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
+) -> list[str]:
+    """What is of this question: itself, its tools and form, earlier rounds, what is to be done."""
+    parts = [f"{QUESTION_HEADING}\n{question_text(context.question)}"]
+    if context.question.tools:
+        parts.append(f"{TOOLS_HEADING}\n{_tools_text(context.question)}")
+    if context.question.response_format is not None:
+        parts.append(FORM)
+    if context.previous:
+        revision = REVISION.format(nothing=_NO_LISTS if form is None else _NO_STEPS)
+        played = _previous_workflow_text(context, _draft_writer(context.pool, rendering, form))
+        parts.append(f"{PREVIOUS_HEADING}\n{played}\n\n{revision}")
+    else:
+        parts.append(CLOSING if form is None else STEPS_CLOSING)
+    if any(f"<{tag}" in part for part in parts for tag in (TURN, RESPONSE)):
+        parts.insert(-1, MATERIAL_NOTE)
     if context.objection is not None:
-        written = render_workflow(context.objection.workflow, context.pool)
+        write = _draft_writer(context.pool, rendering, form)
+        written = write(context.objection.workflow, context.pool, "").lstrip()
         parts.append(SENT_BACK.format(workflow=written, reason=context.objection.reason))
-    return parts if form is None else [*parts, DRAFT_FORM]
+    return parts
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
@@ -269,7 +358,7 @@ def _tools_text(question: Question) -> str:
     return "\n".join(lines)
 
 
-def _previous_workflow_text(context: PlanningContext) -> str:
+def _previous_workflow_text(context: PlanningContext, write: DraftWriter) -> str:
     last = context.previous[-1]
     if last.workflow is None:
         return "No workflow was carried out."
@@ -278,7 +367,7 @@ def _previous_workflow_text(context: PlanningContext) -> str:
         for step in sorted(last.steps, key=lambda step: step.index)
         if isinstance(step.result, Reply)
     )
-    return f"{render_workflow(last.workflow, context.pool)}\n\n{responses}"
+    return f"{write(last.workflow, context.pool, '').lstrip()}\n\n{responses}"
 
 
 WORKER_PREAMBLE = """\

@@ -31,7 +31,7 @@ def _conductor_fault(run: Run) -> str | None:
     decision = run.rounds[-1].decision if run.rounds else None
     if not isinstance(decision, MalformedPlan):
         return None
-    if not decision.again:
+    if decision.outage and not decision.again:
         return "left-alone"
     return "unreachable" if decision.outage else "no-workflow"
 

@@ -124,7 +124,7 @@ def _decision_text(round_: Round) -> str:
     match round_.decision:
         case AcceptedAnswer():
             return "The conductor let the answer stand."
-        case MalformedPlan() as malformed if not malformed.again:
+        case MalformedPlan() as malformed if malformed.outage and not malformed.again:
             return f"No workflow was asked for: {malformed.reason}"
         case MalformedPlan() as malformed if malformed.outage and was_heard(round_):
             return f"The conductor did not finish its workflow: {malformed.reason}"

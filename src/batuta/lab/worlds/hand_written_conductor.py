@@ -31,7 +31,15 @@ from batuta.lab.worlds.client import count_tokens, split_fragments
 from batuta.lab.worlds.grammar import question_families, read_problem
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import Problem
-from batuta.language.prompt import PREVIOUS_HEADING, QUESTION_HEADING, WORKERS_HEADING
+from batuta.language.prompt import (
+    CLOSING,
+    FORM,
+    MATERIAL_NOTE,
+    PREVIOUS_HEADING,
+    QUESTION_HEADING,
+    TOOLS_HEADING,
+    WORKERS_HEADING,
+)
 from batuta.usage import usage_cost
 
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))
@@ -82,9 +90,11 @@ _TURN = re.compile(r"(?:^|\n\n)User: ")
 
 def read_prompt(text: str) -> ConductorPrompt:
     """The prompt, taken apart."""
-    before, _, rest = text.rpartition(f"\n\n{WORKERS_HEADING}\n")
-    workers, _, previous = rest.partition(f"\n\n{PREVIOUS_HEADING}\n")
-    question = before.partition(f"{QUESTION_HEADING}\n")[2]
+    fixed, _, asked = text.partition(f"\n\n{QUESTION_HEADING}\n")
+    workers = fixed.partition(f"\n\n{WORKERS_HEADING}\n")[2].partition("\n\n")[0]
+    question, _, previous = asked.partition(f"\n\n{PREVIOUS_HEADING}\n")
+    for end in (CLOSING, FORM, MATERIAL_NOTE, TOOLS_HEADING):
+        question = question.partition(f"\n\n{end}")[0]
     lines = [found[1] for found in _WORKER.findall(workers)]
     most = _STEPS.search(text)
     return ConductorPrompt(
