@@ -28,6 +28,11 @@ ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ONE_KEY = {"ANTHROPIC_API_KEY": "sk-ant-0123456789"}
 """What the page says is needed."""
+REVIEW = """model_id = [0, 1]
+subtasks = ["Answer.", "Review the answer and give the final one."]
+access_list = [[], [0]]
+"""
+"""The workflow file that the page on sessions names."""
 TRAINING = ("learning_rate", "[policy]", "[policy.", "[reward]", "[evaluation]")
 """What only a training's settings have."""
 BLOCKS = [
@@ -84,6 +89,7 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     of_the_pool = [WorkerId(f"anthropic/claude-{name}-4-5") for name in ("opus", "sonnet", "haiku")]
     known = replace(outcomes, workers=tuple(of_the_pool[: len(outcomes.workers)]))
     save_selector(fit_selector(known), tmp_path / "runs" / "mini")
+    (tmp_path / "review.txt").write_text(REVIEW, encoding="utf-8")
     file = tmp_path / "batuta.toml"
     file.write_text(text, encoding="utf-8")
     async with HttpTransport() as http:
