@@ -85,7 +85,7 @@ class TestFiles:
 
     def test_a_line_that_is_no_task_is_named(self, tmp_path):
         path = write(tmp_path / "own.jsonl", {"question": "q", "answer": 1}, {"question": "q"})
-        with pytest.raises(SourceError, match=r"task 2 of .*own.jsonl is no task"):
+        with pytest.raises(SourceError, match=r"task 2 of .*own.jsonl cannot be used"):
             open_tasks(str(path), 5, 5)
 
 
