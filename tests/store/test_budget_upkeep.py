@@ -1,11 +1,18 @@
-"""The background work on budgets says once that the database fails, and again when it fails anew."""
+"""Background work on budgets: warned of once while the database fails, and finished at the end."""
 
 import logging
 
+import anyio
 import pytest
 
+from batuta.core import RunId
 from batuta.errors import StoreError
-from batuta.store.budgets import Budgets
+from batuta.store.budgets import LEASE_SECONDS, Budgets
+from batuta.store.database import open_database, parse_url
+from batuta.store.leases import Leases
+from batuta.store.ledger import Bucket
+from batuta.store.schema import upgrade_database
+from batuta.store.writer import RunWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -31,3 +38,19 @@ async def test_an_outage_is_warned_of_once_and_the_next_one_again(caplog):
             await budgets.give_back_leases()
         warned.append(bool(caplog.records))
     assert warned == [True, False, False, False, True, False, False, True, False]
+
+
+async def test_what_is_doubtful_at_the_end_is_given_back(tmp_path):
+    """A run that an outage kept from settling holds nothing once its server has ended."""
+    url = parse_url(tmp_path / "runs.db")
+    await anyio.to_thread.run_sync(upgrade_database, url)
+    database = open_database(url)
+    leases = Leases(database, seconds=LEASE_SECONDS)
+    budgets = Budgets(database, RunWriter(database, leases), leases)
+    bucket = Bucket("key:k", "2026-11-27", 1000)
+    held = await budgets.reserve(RunId("run_1"), 400, (bucket,))
+    assert [one.reserved for one in await budgets.budget_status((bucket,))] == [400]
+    leases.doubt((held.id,))
+    await budgets.give_back_leases()
+    assert [one.reserved for one in await budgets.budget_status((bucket,))] == [0]
+    await database.close()

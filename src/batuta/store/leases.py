@@ -349,7 +349,7 @@ class Leases:
             self._doubtful.difference_update(ids)
 
     async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
-        """Give back what nobody holds of the leases; of all, if none is named.
+        """Give back what nobody holds of these leases; if none is named, of all, with doubtful rows.
 
         Raises:
             SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
@@ -358,6 +358,8 @@ class Leases:
         chosen = list(self._leases.values()) if leases is None else list(leases)
         for start in range(0, len(chosen), _BATCH):
             await self._give_back(chosen[start : start + _BATCH])
+        if leases is None:
+            await self._forget_doubtful()
 
     async def _give_back(self, chosen: list[Lease]) -> None:
         async with self.turn:
