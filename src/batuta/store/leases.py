@@ -349,7 +349,7 @@ class Leases:
             self._doubtful.difference_update(ids)
 
     async def give_back(self, leases: Iterable[Lease] | None = None) -> None:
-        """Give back what nobody holds of these leases; if none is named, of all, with doubtful rows.
+        """Give back what nobody holds of these leases; without any, of all, with doubtful rows.
 
         Raises:
             SQLAlchemyError: the database fails; what leases hold is known when they are renewed.
