@@ -1,6 +1,7 @@
 """Background work on budgets: warned of once while the database fails, and finished at the end."""
 
 import logging
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -10,7 +11,7 @@ from batuta.errors import StoreError
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.database import open_database, parse_url
 from batuta.store.leases import Leases
-from batuta.store.ledger import Bucket
+from batuta.store.ledger import Bucket, Reservation
 from batuta.store.schema import upgrade_database
 from batuta.store.writer import RunWriter
 
@@ -29,8 +30,8 @@ class UnsureLeases:
 
 
 async def test_an_outage_is_warned_of_once_and_the_next_one_again(caplog):
-    leases = UnsureLeases()
-    budgets = Budgets(None, None, leases)
+    leases, nothing = UnsureLeases(), cast("Any", None)
+    budgets = Budgets(nothing, nothing, cast("Any", leases))
     warned = []
     for leases.fails in (True, True, True, False, True, False, False, True, True):
         caplog.clear()
@@ -50,6 +51,7 @@ async def test_what_is_doubtful_at_the_end_is_given_back(tmp_path):
     bucket = Bucket("key:k", "2026-11-27", 1000)
     held = await budgets.reserve(RunId("run_1"), 400, (bucket,))
     assert [one.reserved for one in await budgets.budget_status((bucket,))] == [400]
+    assert isinstance(held, Reservation)
     leases.doubt((held.id,))
     await budgets.give_back_leases()
     assert [one.reserved for one in await budgets.budget_status((bucket,))] == [0]
