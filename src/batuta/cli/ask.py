@@ -223,7 +223,7 @@ class _AskedQuestion:
 
     @property
     def headline(self) -> str:
-        """Which workers there are, and who conducts them."""
+        """These options say which workers there are, and who conducts them."""
         return f"{self.config.source} · conductor {self.system.conductor.name}"
 
     async def conduct(self, display: RunDisplay) -> Run:

@@ -23,7 +23,7 @@ DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({
     "codex-*": ULTRA_MODEL,
     "codex-*mini*": MINI_MODEL,
 })  # fmt: skip
-"""What Claude Code and Codex ask for unless they are told otherwise, and for their small tasks."""
+"""Claude Code and Codex ask for these names unless they are told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class LoadedConfig:
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
-    """What no workflow may be, of any tenant and tag."""
+    """The rules say what no workflow may be, for any tenant and tag."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""

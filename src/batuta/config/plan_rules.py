@@ -56,7 +56,7 @@ def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:
-    """Whose model each worker is: its tag says so, else where it is reached."""
+    """Return each worker's provider: its tag names it, else the address where it is reached."""
     found: dict[WorkerId, str] = {}
     for spec in specs:
         tags = (tag for tag in spec.worker.tags if tag.startswith(_PROVIDER_TAG))

@@ -22,10 +22,10 @@ class PresetLimits(StrictModel):
 
 
 class PresetSetting(StrictModel):
-    """What answers under a name: a conductor, a workflow or a baseline."""
+    """A preset serves a conductor, a workflow or a baseline under a name."""
 
     conductor: str | None = None
-    """As in `[conductor] worker`: a worker, a fixed conductor, or the folder of a trained one."""
+    """It names a worker, a fixed conductor or the folder of a trained one."""
     workflow: str | None = None
     """A file with a workflow, as a conductor writes it; from the settings' folder."""
     baseline: str | None = None

@@ -102,7 +102,7 @@ class PlanningContext:
     forbidden: Collection[WorkerId] = ()
     """Models that may not see the question, also not to conduct it."""
     objection: Objection | None = None
-    """What is wrong with the plan that the conductor has just written; None: nothing was said."""
+    """It says what is wrong with the plan that the conductor has just written; None: nothing."""
 
 
 class Conductor(Protocol):

@@ -214,7 +214,7 @@ class Question:
     cache: PromptCache | None = None
     """Wishes for the providers' caches of prompts; they go to every worker."""
     tags: tuple[str, ...] = ()
-    """Words by which rules for plans tell questions apart, such as `patient`; no model sees them.
+    """Rules for plans tell questions apart by these words, such as `patient`; no model sees them.
     """
 
     def __post_init__(self) -> None:

@@ -91,7 +91,7 @@ class RunSettings:
     dry_run: bool = False
     """True if the run ends after planning, with an estimate, and calls no worker."""
     plan_rules: PlanRules = NO_RULES
-    """What no workflow may be; those of other questions' tags do nothing."""
+    """The rules say what no workflow may be; those for other questions' tags do nothing."""
 
 
 class Recorder:

@@ -80,7 +80,7 @@ class PlanCheck:
         self.context = context
         self.rules = context.rules
         self.objection: Objection | None = None
-        """What was said of this round's plan when it was sent back."""
+        """This was said of this round's plan when it was sent back."""
         self.refusal: PlanRule | None = None
         """The rule because of which no workflow was run in the last round."""
 

@@ -104,7 +104,7 @@ class ServeOptions:
         return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
 
     async def reread(self, http: HttpTransport, store: Store) -> Catalogue:
-        """What is served by the settings of now, once it is recorded which they are.
+        """Return what is served by the present settings, once it is recorded which they are.
 
         Raises:
             BatutaError: the settings cannot be used, or cannot be recorded.

@@ -29,7 +29,7 @@ class TextBounds:
 
 
 BRIEF_BOUNDS = TextBounds(thoughts=160, subtask=200)
-"""For a small model, which may not come to an end by itself."""
+"""These bounds are for a small model, which may not come to an end by itself."""
 
 
 def called_by_name(pool: Pool) -> bool:

@@ -106,7 +106,7 @@ BRIEF_EXAMPLES = (
         reads=((),),
     ),
 )
-"""For a small model: easy, arithmetic, reasoning."""
+"""These examples are for a small model: easy, arithmetic, reasoning."""
 BRIEF_PROGRAM_EXAMPLE = replace(
     BRIEF_EXAMPLES[1],
     reason="Needs arithmetic: write a program, then run it.",

@@ -51,12 +51,12 @@ class PlanRule:
 
     @property
     def sentence(self) -> str:
-        """What is not allowed, as a sentence for people."""
+        """Return what is not allowed, as a sentence for people."""
         return self.says or f"{self.demand[:1].upper()}{self.demand[1:]}."
 
     @property
     def demand(self) -> str:
-        """What a plan must be like, for whoever writes one; without a full stop."""
+        """Return what a plan must be like, for whoever writes one; without a full stop."""
         if self.max_parallel is not None:
             return f"at most {self.max_parallel} steps of a plan may run at the same time"
         if self.no_self_check:

@@ -229,7 +229,7 @@ def calls_by_name(pool: Pool, rendering: PromptOptions) -> bool:
 def worker_cards(
     pool: Pool, rendering: PromptOptions, form: ResponseFormat | None
 ) -> tuple[str, ...]:
-    """What the prompt shows of each worker, in their order; not of the compact prompt."""
+    """The prompt shows this of each worker, in their order; the compact prompt does not."""
     if form is not None and calls_by_name(pool, rendering):
         return tuple(worker_line(worker, prices=rendering.prices) for worker in pool)
     told, priced = rendering.descriptions, rendering.prices
@@ -242,7 +242,7 @@ def worker_cards(
 def _fixed_sections(
     context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
 ) -> list[str]:
-    """What is the same for every question: rules, workers, the draft's form, worked examples."""
+    """Write what is the same for every question: rules, workers, the draft's form, examples."""
     pool, shown = context.pool, rendering.descriptions
     names = form is not None and calls_by_name(pool, rendering)
     rules = BRIEF_RULES if rendering.brief else CONDUCTOR_RULES
@@ -266,7 +266,7 @@ def _fixed_sections(
 
 
 def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | None) -> DraftWriter:
-    """Who writes a draft in the form in which the model is to write its own."""
+    """This function writes a draft in the form in which the model is to write its own."""
     if form is None:
         return write_lists
     return partial(render_steps, names=calls_by_name(pool, rendering))
@@ -275,7 +275,7 @@ def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | N
 def _asked_sections(
     context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
 ) -> list[str]:
-    """What is of this question: itself, its tools and form, earlier rounds, what is to be done."""
+    """Write what is this question's: itself, its tools and form, earlier rounds, what to do."""
     parts = [f"{QUESTION_HEADING}\n{question_text(context.question)}"]
     if context.question.tools:
         parts.append(f"{TOOLS_HEADING}\n{_tools_text(context.question)}")

@@ -48,7 +48,7 @@ class AskOptions(TypedDict, total=False):
     workflow: Workflow
     """A workflow written by hand; then nobody plans."""
     tags: Sequence[str]
-    """Words by which the settings' rules for plans tell questions apart."""
+    """The settings' rules for plans tell questions apart by these words."""
     seed: int
     """Makes sampling repeatable where the workers honour seeds."""
     dry_run: bool

@@ -20,7 +20,7 @@ from batuta.store.database import Database
 from batuta.store.models import AUDIT
 
 GENESIS = "0" * 64
-"""What the first record seals."""
+"""The first record seals this in the place of a hash."""
 CUT = "audit.cut"
 """The action of a record that says which older ones were removed."""
 PAGE_ROWS = 1000
@@ -36,9 +36,9 @@ class AuditEntry:
     """Something that was done, to be recorded."""
 
     actor: str
-    """Who: `admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
+    """The actor is `admin`, `key:ID`, `user:ID`, `cli:NAME`, `server`, `local`, or an address."""
     action: str
-    """What, such as `key.created`."""
+    """The action has a name such as `key.created`."""
     subject: str = ""
     """To what: an id or a name."""
     tenant: str = ""
@@ -90,7 +90,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerdict:
-    """What verifying the trail found."""
+    """The report says what verifying the trail found."""
 
     records: int
     head: AuditRecord | None
@@ -98,7 +98,7 @@ class AuditVerdict:
     broken_at: int | None = None
     """The sequence number at which the chain breaks; None: it is whole."""
     reason: str = ""
-    """Why, as a clause."""
+    """The reason is a clause."""
 
 
 def append_entry(connection: Connection, entry: AuditEntry, at: float | None = None) -> AuditRecord:
@@ -284,7 +284,7 @@ class _ChainChecker:
         return self._fault is not None
 
     def verdict(self) -> AuditVerdict:
-        """What was found."""
+        """Return the report of what was found."""
         fault, first, known = self._fault, self._first, self._known
         if fault is None and first is not None:
             before = GENESIS if first.seq == 1 else self._cut

@@ -23,7 +23,7 @@ from batuta.store.upsert import insert_statement
 
 _MAX_NAME_CHARACTERS = 200
 SYSTEM = "system"
-"""Who is recorded to have changed a key where nobody is named."""
+"""This is recorded as the actor where nobody is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

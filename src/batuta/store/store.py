@@ -77,7 +77,7 @@ class Store:
     answers = _OpenTable(AnswerTable)
     """Which runs answered questions before."""
     audit = _OpenTable(AuditTrail)
-    """What administrators did, in an order that nobody can change unseen."""
+    """The audit trail tells what administrators did, in an order that nobody can change unseen."""
     drift = _OpenTable(DriftTable)
     """How workers do beside what was measured of them."""
     exploration = _OpenTable(ExplorationTable)

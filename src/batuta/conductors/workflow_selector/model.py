@@ -55,7 +55,7 @@ class WorkflowSelector:
     """The names of the groups."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """What runs after each workflow if its last two answers differ; None accepts its answer."""
+    """Run this after each workflow whose last two answers differ; None accepts its answer."""
     rank_glw: Ranks
     """The ranking of the library for each group and level, best first."""
     safest_w: Ranks

@@ -63,7 +63,7 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """Who it is in the audit trail."""
+        """Return the name of the caller in the audit trail."""
         if self.administrator is not None or self.user is not None:
             return f"user:{self.administrator or self.user}"
         return self.role.value if self.key is None else f"key:{self.key}"
@@ -103,7 +103,7 @@ _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
 ADMIN_SIGNER = "admin"
-"""Whose session it is that the admin's token opened."""
+"""A session that the admin's token opened bears this name."""
 _SIGNATURE_LENGTH = 64
 _UNTIL = re.compile(r"[0-9]{1,12}")
 """Seconds since the epoch, as sessions are signed with them."""

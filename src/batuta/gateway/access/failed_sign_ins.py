@@ -30,7 +30,7 @@ class FailedSignIns:
         self._store = store
         self._clock = clock
         self._begun: dict[str, float] = {}
-        """When each address's window began."""
+        """Each address's window began at this time."""
         self._more: dict[str, int] = {}
         """Failures since then, without the first."""
 

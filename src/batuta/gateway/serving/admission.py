@@ -361,7 +361,7 @@ class PreparedCall:
     guarded: tuple[GuardrailTriggered, ...] = ()
     """The guardrails' findings in what came with the question, and which rules left workers out."""
     rules: PlanRules = NO_RULES
-    """What its workflows may not be."""
+    """The rules say what its workflows may not be."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False

@@ -33,7 +33,7 @@ _SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 
 
 def auxiliary_kind(call: ParsedCall) -> str | None:
-    """What an agent wants for itself by this call; None: it is somebody's question.
+    """Return what an agent wants for itself by this call; None: it is somebody's question.
 
     A call that says how it is to be conducted is no auxiliary request.
     """

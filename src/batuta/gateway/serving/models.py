@@ -275,7 +275,7 @@ class Catalogue:
     guardrails: Guardrails = NO_GUARDRAILS
     """The guardrails on questions, replies between agents and answers."""
     plan_rules: PlanRules = NO_RULES
-    """What no workflow may be, of any tenant and tag."""
+    """The rules say what no workflow may be, for any tenant and tag."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
     moderation: ModerationClient | None = None

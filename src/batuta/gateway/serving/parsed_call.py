@@ -65,7 +65,7 @@ class RunOptions:
     cache: bool | None = None
     """False: neither take an earlier answer nor keep this one for later."""
     tags: tuple[str, ...] = ()
-    """Words by which rules for plans tell questions apart."""
+    """Rules for plans tell questions apart by these words."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
         """Return the limits: those asked for, else the default, and never more than `ceiling`.

@@ -1,4 +1,4 @@
-"""What rules for plans refuse before anything is run, over HTTP."""
+"""Requests that rules for plans forbid are refused here, before anything is run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def tagged_call(call: ParsedCall, caller: Caller) -> ParsedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermittedWorkers:
-    """Who may see a question, by the rules for plans."""
+    """These workers may see a question, by the rules for plans."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
-    """Of a forbidden worker there is none, so that nothing can call it."""
+    """A forbidden worker has none, so that nothing can call it."""
     acts: tuple[GuardrailTriggered, ...] = ()
-    """Which rules left workers out."""
+    """These rules left workers out."""
 
 
 def permit_workers(

@@ -194,7 +194,7 @@ class CallPreparer:
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
-        """What an agent asks for itself of a model that conducts; None: it is to be conducted."""
+        """Return what an agent asks for itself of a conducting model; None: conduct the request."""
         if served.conductor is None or served.direct or self._catalogue.conducts_auxiliary:
             return None
         return auxiliary_kind(call)

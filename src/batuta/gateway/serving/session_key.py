@@ -1,4 +1,4 @@
-"""Which session a request belongs to: one conversation of one tenant with one client. Pure."""
+"""Tell which session a request belongs to: one conversation of a tenant with a client. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def session_id(tenant: str, named: str, question: Question) -> str:
 
 
 def _first_texts(question: Question) -> list[str]:
-    """What stays the same in a conversation: all up to the user's first words."""
+    """Return what stays the same in a conversation: all up to the user's first words."""
     said: list[str] = []
     for message in question.messages:
         said.append(message.text)

@@ -25,7 +25,7 @@ class AblatedConductor:
     """A conductor whose workflows are changed before they are run."""
 
     label: str
-    """What is changed, for the name."""
+    """The name says what is changed."""
     inner: Conductor
     change_workflow: Callable[[Workflow, PlanningContext], Workflow]
 

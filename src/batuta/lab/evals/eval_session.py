@@ -206,9 +206,9 @@ class _EvalSession:
         self.fitted: dict[str, list[FittedMethod | None]] = {}
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
-        """By the id of the part: the checker with the rates measured there."""
+        """Each part's id has the checker with the rates measured there."""
         self.executed: dict[int, Checker | None] = {}
-        """By the id of the part: the measured value of the tests that its questions show."""
+        """Each part's id has the measured value of the tests that its questions show."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:

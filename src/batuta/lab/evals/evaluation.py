@@ -48,7 +48,7 @@ class Evaluation:
     fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
         default_factory=dict[str, tuple[FittedMethod | None, ...]]
     )
-    """By system: what it learned on each part; None if that is no longer known."""
+    """Each system's name has what it learned on each part; None if that is no longer known."""
 
     @property
     def subject(self) -> Subject:

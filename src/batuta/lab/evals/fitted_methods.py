@@ -1,4 +1,4 @@
-"""What a fitted method has learned, as reports show it: its ratings of two workers, its rules.
+"""Describe what a fitted method has learned, for reports: its ratings of two workers, its rules.
 
 A router that rates workers by a number can send more or fewer questions to the stronger of two,
 which RouteLLM's figures are about (`cost_quality`). Its ratings of each question are kept beside

@@ -46,7 +46,7 @@ _EXPECTED_PATTERN = re.compile(
 
 
 class TargetSource(StrEnum):
-    """Where the target of a judged run comes from, or why there is none."""
+    """This tells where the target of a judged run comes from, or why there is none."""
 
     EXPECTED = "expected"
     """The feedback's comment has the right answer."""

@@ -63,7 +63,7 @@ class System:
     needs_calibration: bool = False
     """Whether it needs to know which worker is the best."""
     upper_bound: UpperBound | None = None
-    """For a reference line: computes its score from all of its replies."""
+    """This computes a reference line's score from all of its replies."""
     worker: WorkerId | None = None
     """The worker that the system consists of; it is run only with pools that have it."""
     uses_all_answers: bool = False

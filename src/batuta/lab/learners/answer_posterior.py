@@ -85,7 +85,7 @@ class AnswerDraws:
     collisions: float
     """The rate at which two wrong answers are equal."""
     evidence_nk: Floats | None = None
-    """What checks add to the log-odds that each answer is right; None for no checks."""
+    """Checks add this to the log-odds that each answer is right; None for no checks."""
 
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
         """Return the inputs of each of the first draws, (n, count, f).

@@ -45,7 +45,7 @@ class WrittenBatch:
     rows: dict[str, Any]
     """In TRL's form, a list for each column."""
     logprobs: list[list[float]] | None = None
-    """Of each token under those weights, in nats; None: TRL uses the inference engine's."""
+    """These are the tokens' log-probabilities, in nats; None: TRL uses the inference engine's."""
 
 
 class AheadQueue(Generic[BatchT]):

@@ -1,4 +1,4 @@
-"""What a training is expected to take: calls, tokens, dollars and time.
+"""Foretell what a training takes: calls, tokens, dollars and time.
 
 A run of the same settings in the same folder is the best guide. Without one, random workflows over
 the training's own questions are priced, real calls correct that if they are asked for, and each
@@ -85,7 +85,7 @@ class CostEstimate:
     depth: float | None
     """Mean number of calls in sequence; None if an earlier run did not record it."""
     source: str
-    """Which runs or assumptions the figures rest on."""
+    """The figures rest on these runs or assumptions."""
 
 
 def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:

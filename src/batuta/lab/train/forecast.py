@@ -24,7 +24,7 @@ class Preflight:
 
     figures: list[ExpectedFigure] = field(default_factory=list[ExpectedFigure])
     missing: list[str] = field(default_factory=list[str])
-    """What prevents a start, in one sentence each; empty if nothing does."""
+    """Each sentence names something that prevents a start; empty if nothing does."""
     notes: list[str] = field(default_factory=list[str])
     """Remarks that do not prevent a start."""
 

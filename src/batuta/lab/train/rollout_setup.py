@@ -37,7 +37,7 @@ CALLS_FILE = "calls.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSetup:
-    """What a process needs to open workers and judge; it can be sent to another machine."""
+    """A process opens workers and judge from this; it can be sent to another machine."""
 
     pool: str
     """The pool as `batuta ask --pool` names it; its files must be the same on every machine."""

@@ -124,7 +124,7 @@ class PoolSettings(_Section):
 
 
 class PromptSettings(_Section):
-    """What the policy's prompt shows; `PromptOptions` under the file's names."""
+    """These settings say what the policy's prompt shows; `PromptOptions` under the file's names."""
 
     compact: bool = False
     descriptions: bool = False
@@ -151,7 +151,7 @@ class RewardSettings(_Section):
     wrong: float = 0.5
     right: float = 1.0
     cost: Literal["none", "tokens", "usd", "calls"] = "none"
-    """What is charged; only right answers are charged."""
+    """This is charged; only right answers are charged."""
     coefficient: NonNegativeFloat = 0.0
     """Reward lost for `unit` tokens, dollars or calls, up to `ceiling`."""
     unit: PositiveFloat = 1000.0
@@ -362,7 +362,7 @@ class HubSettings(_Section):
 
 
 class LogSettings(_Section):
-    """What is recorded of a run."""
+    """These settings say what is recorded of a run."""
 
     checkpoint_every: PositiveInt = 50
     """Steps between checkpoints of GRPO, SFT warm-up and distilling."""

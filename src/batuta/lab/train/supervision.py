@@ -103,7 +103,7 @@ class Trouble:
     """The figures, as a sentence."""
     _: KW_ONLY
     done: str = ""
-    """What was done about it."""
+    """This was done about it."""
 
     def __str__(self) -> str:
         """Say it in a line."""

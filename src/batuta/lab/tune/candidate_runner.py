@@ -51,7 +51,7 @@ _SPREAD = 1009
 
 
 Entry = Candidate | Solver
-"""What can be run on a question: a workflow of the library, or a method to compare with it."""
+"""Run workflows of the library, and methods to compare with them, on questions."""
 Key = tuple[str, Candidate | str]
 
 

@@ -1,4 +1,4 @@
-"""What the stages of a tuning share: settings, questions, runner and budget."""
+"""The stages of a tuning share this: settings, questions, runner and budget."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _load_module(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """What a rewriting may use."""
+    """A rewriting may use no more than this."""
 
     runner: CandidateRunner
     rewriter: WorkerId

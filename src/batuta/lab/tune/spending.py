@@ -43,7 +43,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a tuning may spend; None: no limit of that kind."""
+    """A tuning may spend no more than this; None: no limit of that kind."""
 
     usd: Decimal | None = None
     calls: int | None = None

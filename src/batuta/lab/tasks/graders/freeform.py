@@ -87,7 +87,7 @@ _TURNS = re.compile(
     r"\b(?:not|no|never|nor|or|but|either|neither|maybe|possibly|perhaps|probably|if|unless|except|wrong|incorrect"
     r"|false|unlikely|opposite|former|other|unclear)\b|\?"
 )
-"""Words that keep a sentence from stating what it ends with."""
+"""These words keep a sentence from stating what it ends with."""
 
 
 _HEDGED = re.compile(r"\b(?:or|maybe|possibly|perhaps|probably|unless|unclear)\b|\?")

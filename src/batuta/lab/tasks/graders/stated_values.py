@@ -54,7 +54,7 @@ _BOUND = re.compile(
     r"|around|approximately|roughly|either|possibly|perhaps|maybe|first|next|remaining)\b",
     re.IGNORECASE,
 )
-"""Words that make a value a bound or a guess, or one of several."""
+"""These words make a value a bound or a guess, or one of several."""
 
 
 def concluded_value(text: str) -> str | None:
