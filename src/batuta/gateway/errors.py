@@ -25,6 +25,9 @@ _MESSAGES_TYPES = {
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SERVER_ERROR = 500
 _Part = TypeVar("_Part")
+LONGEST_MESSAGE = 2_000
+"""A message has at most this many characters: many repeat a part of the request."""
+_LONGEST_PARAM = 300
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -41,11 +44,12 @@ class APIError(Exception):
         param: str | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
+        message = _crop_text(message, LONGEST_MESSAGE)
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
-        self.param = param
+        self.param = None if param is None else _crop_text(param, _LONGEST_PARAM)
         """The field that is at fault, written as a path: `messages[0].content`."""
         self.headers = headers
 
@@ -70,6 +74,11 @@ class APIError(Exception):
             "code": self.code,
         }
         return {"error": error}
+
+
+def _crop_text(text: str, most: int) -> str:
+    """Return the text, or its beginning and end with `…` between if it is longer than that."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
 
 
 def missing_parameter(param: str) -> APIError:
