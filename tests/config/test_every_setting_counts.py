@@ -41,6 +41,11 @@ PLACE = {"base_url": "http://127.0.0.1:8/v1"}
 APART = {"model": "c", "base_url": URL}
 PRICE = {"input": 1, "output": 2}
 
+SESSIONS = {
+    "conduct_auxiliary": True,
+    "tools": {"get_lock": "change"},
+}
+
 # Of each setting a value that is not the usual one; beside what else it needs.
 WORKER = {
     "id": "z",
@@ -247,11 +252,8 @@ def single_cases():
             with_setting(models={"x": {"conductor": "vote"}}),
             with_setting(models={"x": limited}),
         )
-    yield (
-        "sessions.conduct_auxiliary",
-        with_setting(),
-        with_setting(sessions={"conduct_auxiliary": True}),
-    )
+    for name, value in SESSIONS.items():
+        yield f"sessions.{name}", with_setting(), with_setting(sessions={name: value})
     yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
@@ -441,7 +443,7 @@ async def observe(file, folder, monkeypatch):
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
          config.health, config.timeouts, config.guardrails, config.plan_rules, config.max_rounds, config.checker, config.explore,
-         catalogue.models, catalogue.aliases, catalogue.conducts_auxiliary),
+         catalogue.models, catalogue.aliases, catalogue.conducts_auxiliary, catalogue.session_rules),
         set(),
     )  # fmt: skip
 

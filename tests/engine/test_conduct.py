@@ -135,7 +135,7 @@ class TestRunning:
 
         wish = Question(
             messages=Q.messages,
-            tools=(Tool(name="f"),),
+            tools=(Tool(name="read_file"), Tool(name="f")),
             tool_choice="auto",
             parallel_tool_calls=None,
             response_format=ResponseFormat(kind="json_object"),
@@ -145,7 +145,7 @@ class TestRunning:
         run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, models)
         first, last = (s.request for s in run.steps)
         assert (first.response_format, first.sampling.max_tokens) == (None, None)
-        assert first.tools == wish.tools  # whoever needs a tool may ask for it
+        assert first.tools == wish.tools[:1]  # whoever needs to look may; one step alone acts
         assert (last.tools, last.sampling.max_tokens, last.sampling.stop) == (wish.tools, 9, ("x",))
 
 

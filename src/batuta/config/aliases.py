@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
+from batuta.core.name_patterns import find_by_name
 
 LONGEST_NAME = 200
 """Characters of an alias at most; a longer name stands for nothing."""
@@ -40,15 +40,5 @@ class Aliases:
         """
         if len(name) > LONGEST_NAME:
             return None
-        for table in (self.configured, DEFAULT_ALIASES):
-            if name in table:
-                return table[name]
-            fitting = [alias for alias in table if _fits_pattern(name, alias)]
-            if fitting:
-                return table[max(fitting, key=len)]
-        return None
-
-
-def _fits_pattern(name: str, pattern: str) -> bool:
-    """Tell whether the name fits the pattern; a bracket is itself, as names of models have some."""
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
+        configured = find_by_name(self.configured, name)
+        return configured or find_by_name(DEFAULT_ALIASES, name)

@@ -11,13 +11,13 @@ from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
+from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
     AuditSetting,
     ExploreSetting,
     OidcSetting,
     ServerSetting,
-    SessionsSetting,
 )
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds

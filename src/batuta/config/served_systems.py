@@ -219,4 +219,5 @@ def _run_settings(config: LoadedConfig) -> RunSettings:
         timeouts=config.timeouts,
         guardrails=config.guardrails,
         plan_rules=config.plan_rules.of_tenant(LOCAL_TENANT),
+        tool_classes=config.sessions.rules.tool_classes,
     )

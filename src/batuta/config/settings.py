@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from batuta.config.aliases import LONGEST_NAME
 from batuta.config.plan_rule_settings import PlanRuleSettings
 from batuta.config.preset_settings import PresetSetting
+from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings_file import StrictModel
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
@@ -276,13 +277,6 @@ class AnswerCacheSetting(StrictModel):
         if "enabled" not in self.model_fields_set:
             self.refuse_settings(AnswerCacheSetting.model_fields, "needs `enabled = true`")
         return self
-
-
-class SessionsSetting(StrictModel):
-    """How the sessions of coding agents are served; see docs/sessions.md."""
-
-    conduct_auxiliary: bool = False
-    """Whether also what agents ask for themselves, such as titles, is conducted."""
 
 
 AliasName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]

@@ -30,6 +30,7 @@ from batuta.core import (
     Worker,
     WorkerId,
 )
+from batuta.core.tool_classes import ToolClasses
 from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.engine.workflow_estimate import LatencyLookup, no_latency
@@ -92,6 +93,8 @@ class RunSettings:
     """True if the run ends after planning, with an estimate, and calls no worker."""
     plan_rules: PlanRules = NO_RULES
     """The rules say what no workflow may be; those for other questions' tags do nothing."""
+    tool_classes: ToolClasses = ToolClasses()
+    """They say which of the client's tools change something: only the last step may have those."""
 
 
 class Recorder:

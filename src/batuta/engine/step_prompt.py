@@ -70,14 +70,15 @@ def step_request(
         place = context.seed * 1_000_003 + number * 101 + index
         sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
     if not last:
-        choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if question.tools else None
+        tools = context.settings.tool_classes.of_step(workflow, index, question.tools)
+        choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if tools else None
         parallel = question.parallel_tool_calls
         return Request(
             messages=messages,
             sampling=sampling,
-            tools=question.tools,
+            tools=tools,
             tool_choice=choice,
-            parallel_tool_calls=parallel,
+            parallel_tool_calls=parallel if tools else None,
             cache=question.cache,
         )
     return Request(

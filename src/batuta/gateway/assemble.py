@@ -150,6 +150,7 @@ class ServeOptions:
             unavailable_models=unavailable_baselines(learned),
             aliases=config.aliases,
             conducts_auxiliary=config.sessions.conduct_auxiliary,
+            session_rules=config.sessions.rules,
             page_context=PageContext(
                 source=config.source,
                 simulated=config.simulated,

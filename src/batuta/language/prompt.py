@@ -167,9 +167,9 @@ Now write the workflow for the user question: think briefly, then write the list
 the question."""
 
 TOOLS = """\
-The model of any step may call these tools of the user; it then gets the results and goes on with \
-its step. Give a step that needs one to a model that can call tools, and name the tool in its \
-subtask."""
+The model of the last step may call these tools of the user, and the models of the steps that it \
+waits for those that change nothing; whoever calls one gets the result and goes on with its step. \
+Give a step that needs one to a model that can call tools, and name the tool in its subtask."""
 
 FORM = """\
 The final answer must be JSON in a form that the user has set; the model of the last step is \

@@ -325,6 +325,7 @@ class RunService:
                 timeouts=self._catalogue.timeout_policy,
                 guardrails=prepared.guardrails,
                 plan_rules=prepared.rules,
+                tool_classes=self._catalogue.session_rules.tool_classes,
             ),
         )
 

@@ -15,6 +15,7 @@ import anyio.to_thread
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.conductors import single_worker
+from batuta.conductors.sessions.rules import DEFAULT_RULES, SessionRules
 from batuta.config.aliases import Aliases
 from batuta.config.served_systems import (
     ServedSystem,
@@ -267,6 +268,8 @@ class Catalogue:
     """The names that stand for served models."""
     conducts_auxiliary: bool = False
     """Whether also what coding agents ask for themselves, such as titles, is conducted."""
+    session_rules: SessionRules = DEFAULT_RULES
+    """The constants by which sessions are conducted."""
     page_context: PageContext = field(default_factory=PageContext)
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How workers do, for those that are watched."""

@@ -1,0 +1,1 @@
+"""How the work of agents is conducted: sessions of many requests with the clients' tools."""
