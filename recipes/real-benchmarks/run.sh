@@ -29,7 +29,7 @@ for stage in $STAGES; do
     learn) # every worker alone on what is learned from: calibration of the routers, and a part of the tuning's calls
         measure learn --systems qwen-1.5b,qwen-0.5b,smol --limit 600 --out "$out/learn" ;;
     tune)
-        $batuta tune --pool $here/pool.toml --tasks "$out/learn.jsonl" --calls "$CALLS" --concurrency 16 --out "$out/tuned" ;;
+        $batuta tune --pool $here/pool.toml --tasks "$out/learn.jsonl" --calls "$CALLS" --concurrency 16 --no-rewrite --out "$out/tuned" ;;
     alone)
         for part in judge unseen; do
             measure $part --systems qwen-1.5b,qwen-0.5b,smol,vote,oracle --limit 1000 --out "$out/$part-alone"

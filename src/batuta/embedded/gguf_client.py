@@ -1,6 +1,6 @@
 """A language model in one GGUF file as a client: llama.cpp in this process, by the extra `local`.
 
-For conductors of the Llama kind that `batuta train export` wrote; the numpy network beside it
+For Llama and Qwen2 conductors that `batuta train export` wrote; the numpy network beside it
 computes small ones only.
 """
 

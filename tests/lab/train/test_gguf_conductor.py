@@ -8,7 +8,10 @@ from random import Random
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from batuta.conductors.open_conductor import open_trained
 from batuta.core import Plan, PlanningContext, Pool, Question, Step, Workflow
@@ -57,6 +60,65 @@ def cut_file(out: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return out
+
+
+QWEN2 = {
+    "block_count": LAYERS, "context_length": 512, "embedding_length": 32,
+    "feed_forward_length": 64, "attention.head_count": 4, "attention.head_count_kv": 2,
+}  # fmt: skip
+
+
+def random_qwen2(out: Path) -> Path:
+    """A Qwen2 of random weights with SmolLM2's vocabulary."""
+    gguf: Any = importlib.import_module("gguf")
+    whole = gguf.GGUFReader(find_gguf("smollm2"))
+    writer = gguf.GGUFWriter(str(out), "qwen2")
+    vocabulary = 0
+    for field in whole.fields.values():
+        if not field.name.startswith("tokenizer."):
+            continue
+        inner = field.types[-1] if len(field.types) > 1 else None
+        writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
+        if field.name == "tokenizer.ggml.tokens":
+            vocabulary = len(field.contents())
+    for name, value in QWEN2.items():
+        writer.add_uint32(f"qwen2.{name}", value)
+    writer.add_float32("qwen2.attention.layer_norm_rms_epsilon", 1e-6)
+    writer.add_float32("qwen2.rope.freq_base", 1e6)
+    shapes = {"token_embd.weight": (vocabulary, 32), "output_norm.weight": (32,)}
+    for at in range(LAYERS):
+        shapes |= {
+            f"blk.{at}.attn_norm.weight": (32,), f"blk.{at}.ffn_norm.weight": (32,),
+            f"blk.{at}.attn_q.weight": (32, 32), f"blk.{at}.attn_q.bias": (32,),
+            f"blk.{at}.attn_k.weight": (16, 32), f"blk.{at}.attn_k.bias": (16,),
+            f"blk.{at}.attn_v.weight": (16, 32), f"blk.{at}.attn_v.bias": (16,),
+            f"blk.{at}.attn_output.weight": (32, 32), f"blk.{at}.ffn_gate.weight": (64, 32),
+            f"blk.{at}.ffn_up.weight": (64, 32), f"blk.{at}.ffn_down.weight": (32, 64),
+        }  # fmt: skip
+    drawn = np.random.default_rng(1)
+    for name, shape in shapes.items():
+        writer.add_tensor(name, drawn.normal(0, 0.3, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+@NEEDS_SMOLLM2
+def test_a_qwen2_goes_there_and_back_and_no_number_changes(tmp_path):
+    """Its rows are in the order of GGUF already, unlike those of a Llama."""
+    first = random_qwen2(tmp_path / "first.gguf")
+    folder = import_gguf(str(first), tmp_path / "folder")
+    back = export_gguf(folder, first, tmp_path / "back.gguf", "F32")
+    gguf: Any = importlib.import_module("gguf")
+    kept = {tensor.name: tensor.data for tensor in gguf.GGUFReader(first).tensors}
+    found = {tensor.name: tensor.data for tensor in gguf.GGUFReader(back).tensors}
+    assert kept.keys() == found.keys()
+    assert all(np.array_equal(kept[name], found[name]) for name in kept)
+    again = import_gguf(str(back), tmp_path / "again")
+    before, after = (load_file(one / "model.safetensors") for one in (folder, again))
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.fixture(scope="module")

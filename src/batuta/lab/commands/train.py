@@ -112,7 +112,7 @@ def export_model(
         typer.Option(min=0, help="Of its drafts when it is served; by default its card's."),
     ] = None,
 ) -> None:
-    """Write a trained policy of the Llama kind, or an adapter of PEFT's, as a GGUF file."""
+    """Write a trained Llama or Qwen2 policy, or a Llama adapter of PEFT's, as a GGUF file."""
     require_packages()
     from batuta.embedded.adapters import is_adapter  # noqa: PLC0415 - loads numpy
     from batuta.lab.train.adapter_files import export_adapter  # noqa: PLC0415 - loads torch

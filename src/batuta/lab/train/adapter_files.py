@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from batuta.distribution import install_hint
 from batuta.embedded.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from batuta.errors import ConfigError, StoreError
-from batuta.lab.train.gguf_files import EXPORTED_ARCHITECTURE, rotate_rows
+from batuta.lab.train.gguf_files import LLAMA, rotate_rows
 
 _PREFIX = "base_model.model."
 _SUFFIXES = {".lora_A.weight": ".lora_a", ".lora_B.weight": ".lora_b"}
@@ -58,8 +58,11 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder} and {like} cannot be read: {error}") from None
     fields = {field.name: field.contents() for field in original.fields.values()}
-    if fields.get("general.architecture") != EXPORTED_ARCHITECTURE:
-        raise ConfigError(f"only adapters of models of the Llama kind are exported, not of {like}")
+    if fields.get("general.architecture") != LLAMA:
+        raise ConfigError(
+            f"only adapters of Llama models are exported, not of {like}: make one model of it with "
+            "batuta train merge, and export that"
+        )
     shapes = {t.name: tuple(int(n) for n in reversed(t.shape)) for t in original.tensors}
     heads = {
         "num_attention_heads": fields["llama.attention.head_count"],
@@ -124,7 +127,7 @@ def _write_adapter(tensors: Mapping[str, np.ndarray[Any, Any]], alpha: float, ou
     from gguf import GGUFWriter  # noqa: PLC0415 - an extra
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    writer: Any = GGUFWriter(str(out), EXPORTED_ARCHITECTURE)
+    writer: Any = GGUFWriter(str(out), LLAMA)
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", alpha)

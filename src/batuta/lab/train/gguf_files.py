@@ -38,9 +38,12 @@ ORIGIN_FILE = "gguf.json"
 BYTES_PER_PARAMETER = 10
 """Memory per parameter during import: the fp32 weights twice, and the quantised ones."""
 _MAGIC = b"GGUF"
-EXPORTED_ARCHITECTURE = "llama"
+LLAMA = "llama"
+EXPORTED = {LLAMA: "LLAMA", "qwen2": "QWEN2"}
+"""Architectures that are written, as config.json names them, and gguf's name for each."""
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-"""Projections whose rows GGUF stores in another order, and the config's name for their heads."""
+"""Llama's projections whose rows GGUF stores in another order, and the config's name for their
+heads. Qwen2's rows stay as they are."""
 
 
 def find_gguf(source: str) -> Path:
@@ -198,8 +201,8 @@ def export_gguf(
         raise ConfigError(f"weights are kept as F32, F16, BF16 or Q8_0, not {kind}") from None
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{folder} and {like} cannot be read: {first_line(error)}") from None
-    if not isinstance(config, dict) or config.get("model_type") != EXPORTED_ARCHITECTURE:
-        raise ConfigError(f"only models of the Llama kind are exported, not those of {folder}")
+    if not isinstance(config, dict) or config.get("model_type") not in EXPORTED:
+        raise ConfigError(f"only Llama and Qwen2 models are exported, not that of {folder}")
     tensors = dict(_gguf_tensors(weights, config))
     wanted = {
         tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in original.tensors
@@ -208,7 +211,7 @@ def export_gguf(
     if found != wanted:
         raise ConfigError(f"{folder} is not the model of {like}: their tensors differ")
     try:
-        _write_gguf(original, tensors, out, quantised)
+        _write_gguf(original, tensors, out, quantised, str(config["model_type"]))
     except OSError as error:
         raise StoreError(f"{out} cannot be written: {error.strerror}") from None
     if is_policy(folder):
@@ -224,9 +227,12 @@ def _gguf_tensors(
     """Yield every tensor under GGUF's name and in its order of rows."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
-    names = get_tensor_name_map(MODEL_ARCH.LLAMA, int(config["num_hidden_layers"]))
+    kind = str(config["model_type"])
+    names = get_tensor_name_map(MODEL_ARCH[EXPORTED[kind]], int(config["num_hidden_layers"]))
     for name, tensor in weights.items():
-        array = rotate_rows(name.split(".")[-2], tensor.float().numpy(), config)
+        array = tensor.float().numpy()
+        if kind == LLAMA:
+            array = rotate_rows(name.split(".")[-2], array, config)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if gguf_name is None:
             raise ConfigError(f"GGUF has no name for {name}")
@@ -245,14 +251,14 @@ def rotate_rows(
 
 
 def _write_gguf(
-    original: Any, tensors: Mapping[str, np.ndarray[Any, Any]], out: Path, kind: Any
+    original: Any, tensors: Mapping[str, np.ndarray[Any, Any]], out: Path, kind: Any, like: str
 ) -> None:
     """Write the metadata of `original` with these tensors."""
     from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - an extra
     from gguf.quants import quantize  # noqa: PLC0415 - same
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    writer: Any = GGUFWriter(str(out), EXPORTED_ARCHITECTURE)
+    writer: Any = GGUFWriter(str(out), like)
     for field in original.fields.values():
         if field.name.startswith("GGUF.") or field.name in {
             "general.architecture",
