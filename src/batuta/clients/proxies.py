@@ -28,7 +28,7 @@ class Proxy:
     """Headers with the login, if there is one."""
 
 
-_DIRECT = Proxy()
+NO_PROXY = Proxy()
 
 
 class OutwardRoutes:
@@ -55,11 +55,11 @@ class OutwardRoutes:
     def find_proxy(self, url: str) -> Proxy:
         """Find the proxy of a request for that URL."""
         if not self._proxies:
-            return _DIRECT
+            return NO_PROXY
         parts = urlsplit(url)
         found = self._proxies.get(parts.scheme) or self._proxies.get("all")
         if found is None or self._is_direct(parts.hostname or "", parts.port):
-            return _DIRECT
+            return NO_PROXY
         return found
 
     def _is_direct(self, host: str, port: int | None) -> bool:

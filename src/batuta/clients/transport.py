@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import aiohttp
 import anyio
 import orjson
+from aiohttp.abc import AbstractResolver
 
 from batuta.clients.bounded_response import BoundedResponse
 from batuta.clients.cloud_credentials import RequestSigner
@@ -28,7 +29,7 @@ from batuta.clients.connection_errors import (
 from batuta.clients.decoding import SseEvent, SseParser, load_json
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.proxies import OutwardRoutes
+from batuta.clients.proxies import NO_PROXY, OutwardRoutes
 from batuta.core.redaction import address_parts
 from batuta.errors import BadRequestError, ClientError, InvalidReplyError
 
@@ -72,6 +73,7 @@ class HttpTransport:
         max_request_bytes: int = 32 * MEBIBYTE,
         max_reply_bytes: int = 32 * MEBIBYTE,
         environ: Mapping[str, str] | None = None,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         """Opens nothing yet.
 
@@ -82,12 +84,15 @@ class HttpTransport:
             max_reply_bytes: a larger reply is refused while it is read.
             environ: where `HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` and their like are read; None:
                 this process's own.
+            resolver: looks names up; then no proxy is used, which would look them up again. None:
+                the system.
         """
         self.connect = connect
         self.idle = idle
         self._max_request = max_request_bytes
         self._max_reply = max_reply_bytes
         self._routes = OutwardRoutes(os.environ if environ is None else environ)
+        self._resolver = resolver
         self._signer: RequestSigner | None = None
         self._companions: dict[str, Closable] = {}
         self._sessions: weakref.WeakKeyDictionary[
@@ -189,13 +194,45 @@ class HttpTransport:
         finally:
             _release_connection(response)
 
+    async def fetch(self, target: HttpTarget, accept: str, max_bytes: int) -> FetchedBody:
+        """Return the body at `target` as it came, whatever its status.
+
+        A redirect is returned as one and not followed.
+
+        Raises:
+            ClientError: of the kind that names what went wrong; the body may be too large.
+        """
+        response = await self._request("GET", target, None, accept, any_status=True)
+        try:
+            body = await _read_body(response, max_bytes)
+        except _CONNECTION_ERRORS as error:
+            failure = interrupted_body_error(target, error)
+        else:
+            if len(body) <= max_bytes:
+                return FetchedBody(
+                    status=response.status,
+                    location=response.headers.get("Location", ""),
+                    content_type=response.content_type
+                    if response.headers.get("Content-Type")
+                    else "",
+                    charset=response.charset or "",
+                    body=body,
+                )
+            failure = too_large_error(target, max_bytes)
+        finally:
+            _release_connection(response)
+        raise failure
+
     def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None or session.closed:
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=30, ssl=self._routes.certificates or True
+                    limit=0,
+                    keepalive_timeout=30,
+                    ssl=self._routes.certificates or True,
+                    resolver=self._resolver,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
@@ -231,13 +268,14 @@ class HttpTransport:
         accept: str,
         *,
         kind: str = "application/json",
+        any_status: bool = False,
     ) -> aiohttp.ClientResponse:
         headers = {**target.headers, "Accept": accept}
         if payload is not None:
             headers["Content-Type"] = kind
         if self._signer is not None:
             headers = await self._signer.sign(method, target.url, headers, payload or b"")
-        proxy = self._routes.find_proxy(target.url)
+        proxy = NO_PROXY if self._resolver else self._routes.find_proxy(target.url)
         if proxy.headers and target.url.startswith("http:"):
             headers |= proxy.headers  # without a tunnel the proxy reads the headers of the request
         try:
@@ -253,7 +291,7 @@ class HttpTransport:
         except _CONNECTION_ERRORS as error:
             failure = connection_error(target, error, self.idle)
         else:
-            if response.status < HTTPStatus.MULTIPLE_CHOICES:
+            if any_status or response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
             failure = await _status_error(target, response)
         # Raised out here so that aiohttp's error, which holds our headers, is not its context.
@@ -298,6 +336,19 @@ class HttpTransport:
                     target, InvalidReplyError("the provider answered with malformed JSON")
                 )
         raise failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBody:
+    """An answer of any kind, as it came."""
+
+    status: int
+    location: str
+    """The address that a redirect names, as it is written there."""
+    content_type: str
+    """In small letters and without parameters; empty: none was said."""
+    charset: str
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

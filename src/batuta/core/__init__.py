@@ -23,6 +23,7 @@ from batuta.core.events import (
 from batuta.core.message import (
     Attachment,
     Audio,
+    Citation,
     Delta,
     File,
     Image,
@@ -72,6 +73,7 @@ __all__ = [
     "Attempt",
     "Audio",
     "CallListener",
+    "Citation",
     "Client",
     "Conductor",
     "Cost",

@@ -103,6 +103,18 @@ class ToolResult:
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A page that an answer or a tool's output is taken from."""
+
+    url: str
+    title: str = ""
+    date: str = ""
+    """The day it is of, as 2026-05-01; empty: not known."""
+    excerpt: str = ""
+    """What it says there."""
+
+
 Attachment = Image | File | Audio
 Part = Text | Image | File | Audio | ToolCall | ToolResult
 

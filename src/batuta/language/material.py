@@ -19,6 +19,9 @@ SUBTASK = "agent_subtask"
 RESPONSE = "agent_response"
 PREVIOUS_ROUND = "previous_round"
 TURN = "conversation_turn"
+FETCHED = "fetched_text"
+"""The tag of what came from the web. A reply of a worker may hold such texts, so it is escaped in
+them alone."""
 
 LABELS = ("User", "Assistant", "System", "Tool result")
 """Before the turns of a conversation."""
@@ -37,6 +40,9 @@ _HEADING_NAMES = "|".join(
 _SEEN_TAG_NAMES = re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", _TAG_NAMES)
 """The names as a reader sees them: with anything invisible between their letters."""
 _TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{_SEEN_TAG_NAMES}))", re.IGNORECASE)
+_SEEN_FETCHED = re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", FETCHED)
+_FETCHED_TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+{_SEEN_FETCHED})", re.IGNORECASE)
+_FETCHED_BLOCK = re.compile(rf"<{FETCHED}>\n.*?\n</{FETCHED}>", re.DOTALL)
 _HEADINGS = re.compile(
     rf"<[^\w<]*+(?:{_TAG_NAMES})"
     rf"|\b(?:{_HEADING_NAMES})\b"
@@ -71,6 +77,22 @@ def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
     """
     attribute = "" if step is None else f' step="{step}"'
     return f"<{tag}{attribute}>\n{escape_tags(text)}\n</{tag}>"
+
+
+def wrap_fetched(text: str, most: int | None = None) -> str:
+    """Return what came from the web between tags that it cannot close, nor those around them.
+
+    Args:
+        text: anything.
+        most: characters of it that are kept; None: all.
+    """
+    escaped = _FETCHED_TAGS.sub("&lt;", escape_tags(text))
+    return f"<{FETCHED}>\n{escaped[:most]}\n</{FETCHED}>"
+
+
+def without_fetched(text: str) -> str:
+    """Return what is said beside the texts that came from the web."""
+    return _FETCHED_BLOCK.sub("", text)
 
 
 def escape_tags(text: str) -> str:

@@ -1,0 +1,53 @@
+"""Which domains may be searched and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainRules:
+    """Domains with all below them; an entry may go on with the beginning of a path."""
+
+    allow: tuple[str, ...] = ()
+    """Empty: every domain."""
+    deny: tuple[str, ...] = ()
+
+    def permit(self, url: str) -> bool:
+        """Return True if the address may be shown and read."""
+        try:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").rstrip(".").lower()
+        except ValueError:
+            return False
+        if not host or any(_holds_host(entry, host, parts.path) for entry in self.deny):
+            return False
+        return not self.allow or any(_holds_host(entry, host, parts.path) for entry in self.allow)
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """The allowed domains without paths, each once, for engines that filter by them."""
+        return tuple(dict.fromkeys(_split_entry(entry)[0] for entry in self.allow))
+
+    @property
+    def denied_hosts(self) -> tuple[str, ...]:
+        """The denied domains that are denied as a whole."""
+        split = map(_split_entry, self.deny)
+        return tuple(dict.fromkeys(host for host, path in split if not path))
+
+
+def _split_entry(entry: str) -> tuple[str, str]:
+    """Return an entry's domain and the beginning of its path."""
+    bare = entry.strip().lower().partition("://")[2] or entry.strip()
+    host, slash, path = bare.partition("/")
+    return host.lower().removeprefix("*.").removeprefix("."), slash + path if path else ""
+
+
+def _holds_host(entry: str, host: str, path: str) -> bool:
+    wanted, beginning = _split_entry(entry)
+    below = host == wanted or host.endswith(f".{wanted}")
+    return below and path.startswith(beginning)
+
+
+ANY_DOMAIN = DomainRules()

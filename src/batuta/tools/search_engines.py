@@ -1,0 +1,188 @@
+"""Search engines: how each is asked and what it answers, one class each, over one transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, final
+from urllib.parse import urlencode
+
+from batuta.clients import NO_KEY, HttpTransport, Secret
+from batuta.clients.http_target import HttpTarget
+from batuta.tools.domains import DomainRules
+
+MAX_EXCERPT = 500
+"""Characters of a page that an engine is asked for, where it can be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawResult:
+    """A result as an engine wrote it; nothing of it is trusted."""
+
+    url: str
+    title: str = ""
+    excerpt: str = ""
+    date: str = ""
+
+
+class SearchEngine(Protocol):
+    """Finds pages.
+
+    Laws: one request a search; results in the engine's order; whatever comes in the place of an
+    answer is a `ClientError` or no results.
+    """
+
+    async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
+        """Return about so many results; rules that the engine cannot keep are left to the caller.
+
+        Raises:
+            ClientError: the engine gave none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAddress:
+    """Where an engine is reached."""
+
+    http: HttpTransport
+    url: str
+    key: Secret = NO_KEY
+
+    def target(self, path: str, headers: Mapping[str, str]) -> HttpTarget:
+        """Return the target of a request."""
+        return HttpTarget(url=self.url + path, headers=headers, key=self.key)
+
+
+def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
+    """Return the objects of the list at that path; whatever else is there is none."""
+    for name in path:
+        answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
+    rows = cast("list[Any]", answer) if isinstance(answer, list) else []
+    return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+
+
+def _find_text(row: Mapping[str, Any], *names: str) -> str:
+    """Return the first of those fields that is a text and not empty."""
+    found = (row.get(name) for name in names)
+    return next((text for text in found if isinstance(text, str) and text), "")
+
+
+def _with_site(query: str, domains: DomainRules) -> str:
+    """Return the query with the one domain that is allowed, in the words that engines share."""
+    hosts = domains.allowed_hosts
+    return f"{query} site:{hosts[0]}" if len(hosts) == 1 else query
+
+
+@final
+class SearxngEngine:
+    """SearXNG, with `json` among the `formats` of its settings."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+    async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
+        """See `SearchEngine`."""
+        asked = urlencode({"q": _with_site(query, domains), "format": "json"})
+        target = self._address.target(f"/search?{asked}", {})
+        answer = await self._address.http.get(target)
+        return [
+            RawResult(
+                url=_find_text(row, "url"),
+                title=_find_text(row, "title"),
+                excerpt=_find_text(row, "content"),
+                date=_find_text(row, "publishedDate", "pubdate"),
+            )
+            for row in _find_rows(answer, "results")
+        ]
+
+
+@final
+class BraveEngine:
+    """The web search API of Brave."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+    async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
+        """See `SearchEngine`."""
+        asked = urlencode({"q": _with_site(query, domains), "count": min(count, 20)})
+        headers = {"X-Subscription-Token": self._address.key.reveal()}
+        target = self._address.target(f"/res/v1/web/search?{asked}", headers)
+        answer = await self._address.http.get(target)
+        return [
+            RawResult(
+                url=_find_text(row, "url"),
+                title=_find_text(row, "title"),
+                excerpt=_find_text(row, "description"),
+                date=_find_text(row, "page_age"),
+            )
+            for row in _find_rows(answer, "web", "results")
+        ]
+
+
+@final
+class TavilyEngine:
+    """The search API of Tavily."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+    async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
+        """See `SearchEngine`."""
+        body: dict[str, Any] = {"query": query, "max_results": min(count, 20)}
+        if domains.allow:
+            body["include_domains"] = list(domains.allowed_hosts)
+        if domains.denied_hosts:
+            body["exclude_domains"] = list(domains.denied_hosts)
+        headers = {"Authorization": f"Bearer {self._address.key.reveal()}"}
+        answer = await self._address.http.post(self._address.target("/search", headers), body)
+        return [
+            RawResult(
+                url=_find_text(row, "url"),
+                title=_find_text(row, "title"),
+                excerpt=_find_text(row, "content"),
+                date=_find_text(row, "published_date"),
+            )
+            for row in _find_rows(answer, "results")
+        ]
+
+
+@final
+class ExaEngine:
+    """The search API of Exa."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+    async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
+        """See `SearchEngine`."""
+        body: dict[str, Any] = {
+            "query": query,
+            "numResults": min(count, 20),
+            "contents": {"text": {"maxCharacters": MAX_EXCERPT}},
+        }
+        if domains.allow:
+            body["includeDomains"] = list(domains.allowed_hosts)
+        if domains.denied_hosts:
+            body["excludeDomains"] = list(domains.denied_hosts)
+        headers = {"x-api-key": self._address.key.reveal()}
+        answer = await self._address.http.post(self._address.target("/search", headers), body)
+        return [
+            RawResult(
+                url=_find_text(row, "url"),
+                title=_find_text(row, "title"),
+                excerpt=_find_text(row, "text"),
+                date=_find_text(row, "publishedDate"),
+            )
+            for row in _find_rows(answer, "results")
+        ]
+
+
+ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] = {
+    "searxng": (SearxngEngine, "", ""),
+    "brave": (BraveEngine, "https://api.search.brave.com", "BRAVE_API_KEY"),
+    "tavily": (TavilyEngine, "https://api.tavily.com", "TAVILY_API_KEY"),
+    "exa": (ExaEngine, "https://api.exa.ai", "EXA_API_KEY"),
+}
+"""Each engine with its usual address and the variable of its key; both empty: there is none."""

@@ -1,0 +1,228 @@
+"""The laws of tool sources, and what each of them does with a web that is not friendly."""
+
+import json
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import anyio
+import pytest
+
+from batuta.clients import HttpTransport, Secret
+from batuta.clients.public_addresses import PublicResolver
+from batuta.core import Text
+from batuta.schemas import validator_for
+from batuta.tools.domains import DomainRules
+from batuta.tools.pages import WebFetch
+from batuta.tools.search import NOTHING_FOUND, WebSearch
+from batuta.tools.search_engines import ENGINES, EngineAddress
+from batuta.tools.source import (
+    ToolClass,
+    ToolContext,
+    ToolError,
+    ToolLimits,
+    ToolOutput,
+    call_cost,
+    call_tool,
+)
+from fakes.web import FakeWeb, Page
+
+pytestmark = pytest.mark.anyio
+SOON = ToolLimits(seconds=5.0, characters=4000)
+
+
+ECHO = {"type": "object", "properties": {"said": {"type": "string"}}, "required": ["said"]}
+
+
+@dataclass
+class Echo:
+    """The smallest source."""
+
+    name = "echo"
+    description = "Says it again."
+    schema: Mapping[str, Any] = field(default_factory=lambda: ECHO)
+    kind = ToolClass.OBSERVE
+    price: Decimal | None = None
+    limits: ToolLimits = ToolLimits(seconds=0.2, characters=10)
+
+    async def call(self, arguments, context):
+        if arguments["said"] == "wait":
+            await anyio.sleep(30)
+        return ToolOutput(parts=(Text(arguments["said"]), Text("x" * 50)))
+
+
+def engine(name, address):
+    return ENGINES[name][0](address)
+
+
+@asynccontextmanager
+async def open_source(kind, fake):
+    """A source of that kind over the fake web, and arguments that it can answer."""
+    fact = fake.facts[0]
+    if kind == "echo":
+        yield Echo(), {"said": "a"}
+        return
+    if kind == "web_fetch":
+        allowed = {fake.host}
+        async with HttpTransport(resolver=PublicResolver(allowed)) as http:
+            yield WebFetch(http, private_hosts=allowed, limits=SOON), {"url": fake.url + fact.path}
+        return
+    async with HttpTransport() as http:
+        address = EngineAddress(http=http, url=fake.url, key=Secret("key"))
+        price = Decimal("0.005") if kind == "brave" else None
+        yield (
+            WebSearch(engine(kind, address), price=price, limits=SOON),
+            {"query": fact.question},
+        )
+
+
+KINDS = ("echo", "web_fetch", *ENGINES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_source_keeps_the_laws(kind):
+    async with FakeWeb() as fake, open_source(kind, fake) as (source, fitting):
+        await validator_for(source.schema).check()
+        assert source.schema["type"] == "object" and source.name.isidentifier()
+        for odd in (
+            "",
+            "[]",
+            "{}",
+            "null",
+            '{"query": 3}',
+            '{"url": []}',
+            "{" * 3000,
+            '{"said": null}',
+        ):
+            with pytest.raises(ToolError) as refused:
+                await call_tool(source, odd)
+            assert refused.value.cost.usd == refused.value.cost.unpriced_calls == 0
+            assert "\n" not in str(refused.value)
+        assert not fake.received  # nothing was asked
+        outputs = [await call_tool(source, json.dumps(fitting)) for _ in range(2)]
+        assert source.kind is ToolClass.CHANGE or outputs[0] == outputs[1]
+        for output in outputs:
+            assert output.text and len(output.text) <= source.limits.characters
+            assert output.cost == call_cost(source)
+            assert all(cited.url.startswith("http") and cited.title for cited in output.citations)
+
+
+async def test_a_call_ends_with_its_time():
+    with pytest.raises(ToolError, match=r"echo took more than 0\.2 seconds") as late:
+        await call_tool(Echo(), '{"said": "wait"}')
+    assert late.value.cost.unpriced_calls == 1
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+async def test_a_search_finds_dated_pages_each_once(kind):
+    async with FakeWeb() as fake, open_source(kind, fake) as (source, _):
+        fact = next(fact for fact in fake.facts if fact.wrong)
+        output = await call_tool(source, json.dumps({"query": f"  {fact.question}\n"}))
+        urls = [cited.url for cited in output.citations]
+        assert fake.url + fact.path in urls and len(set(urls)) == len(urls) <= 8
+        assert all(len(cited.date) == 10 for cited in output.citations)
+        assert fact.answer in output.text and fact.wrong in output.text
+        assert all(url.startswith(fake.url) for url in urls)
+        assert len(fake.searches) == 1
+
+
+async def test_an_engine_that_fails_is_asked_once_more():
+    async with FakeWeb() as fake, open_source("searxng", fake) as (source, fitting):
+        fake.failures = 1
+        assert (await call_tool(source, json.dumps(fitting))).citations
+        fake.failures = 2
+        with pytest.raises(ToolError, match="the search failed"):
+            await call_tool(source, json.dumps(fitting))
+        assert len(fake.searches) == 4
+
+
+async def test_a_wrong_key_is_told_without_it():
+    async with FakeWeb() as fake, HttpTransport() as http:
+        address = EngineAddress(http=http, url=fake.url, key=Secret("another-secret-key"))
+        with pytest.raises(ToolError) as refused:
+            await call_tool(WebSearch(engine("brave", address)), '{"query": "a"}')
+        assert "another-secret-key" not in str(refused.value)
+
+
+async def test_domains_are_allowed_and_denied_by_both():
+    async with FakeWeb() as fake, HttpTransport() as http:
+        searxng = engine("searxng", EngineAddress(http=http, url=fake.url))
+        query = json.dumps({"query": fake.facts[0].question})
+        mine = WebSearch(searxng, domains=DomainRules(deny=("127.0.0.1",)))
+        assert (await call_tool(mine, query)).text == NOTHING_FOUND
+        everything = WebSearch(searxng)
+        for rules in (DomainRules(deny=("127.0.0.1",)), DomainRules(allow=("example.org",))):
+            found = await call_tool(everything, query, ToolContext(domains=rules))
+            assert not found.citations
+        assert fake.searches[-1].query["q"].endswith("site:example.org")
+
+
+@pytest.mark.parametrize(
+    ("entry", "url", "held"),
+    [
+        ("example.org", "https://a.example.org/x", True), ("example.org", "https://notexample.org/", False),
+        ("*.example.org", "https://a.example.org/x", True), ("https://Example.org/", "http://example.org", True),
+        ("example.org/docs", "https://example.org/docs/a", True), ("example.org/docs", "https://example.org/", False),
+        ("example.org", "https://example.org.evil.com/", False), ("example.org", "http://[", False),
+    ],
+)  # fmt: skip
+def test_a_domain_holds_what_is_below_it(entry, url, held):
+    assert DomainRules(allow=(entry,)).permit(url) is held
+
+
+async def read(fake, path, **options):
+    """What the reader says of that page."""
+    allowed = {fake.host}
+    options = {"limits": SOON, "private_hosts": allowed, **options}
+    async with HttpTransport(resolver=PublicResolver(allowed), idle=2.0) as http:
+        url = path if ":" in path else fake.url + path
+        return await call_tool(WebFetch(http, **options), json.dumps({"url": url}))
+
+
+async def test_a_page_becomes_markdown_and_a_pdf_text():
+    extra = {
+        "/paper": Page("/paper", "Paper", "The canal has 17 locks.", "2026-01-01", "pdf"),
+    }
+    async with FakeWeb(extra=extra) as fake:
+        fact = fake.facts[0]
+        page = await read(fake, fact.path)
+        assert f"opened in {fact.answer}" in page.text and "Home" not in page.text
+        (cited,) = page.citations
+        assert (
+            cited.title == fake.pages[fact.path].title and cited.date == fake.pages[fact.path].date
+        )
+        paper = await read(fake, "/paper")
+        assert "[page 1]" in paper.text and "The canal has 17 locks." in paper.text
+
+
+@pytest.mark.parametrize("trap", ["dead", "private", "loop", "silent", "endless", "bomb", "broken_pdf", "picture"])  # fmt: skip
+async def test_no_trap_catches_the_reader(trap):
+    async with FakeWeb() as fake:
+        paths = [page.path for page in fake.pages.values() if page.trap == trap]
+        assert paths
+        for path in paths[: 1 if trap in {"silent", "bomb"} else 20]:
+            with pytest.raises(ToolError) as refused:
+                await read(fake, path)
+            assert "\n" not in str(refused.value) and fake.canary not in str(refused.value)
+        assert not fake.trespasses
+
+
+async def test_what_a_page_says_closes_no_tag():
+    async with FakeWeb() as fake:
+        path = next(page.path for page in fake.pages.values() if page.trap == "injection")
+        text = (await read(fake, path)).text
+        assert "Ignore your task" in text
+        assert text.count("</fetched_text>") == 1 and text.endswith("\n</fetched_text>")
+        assert "</agent_response>" not in text
+
+
+async def test_a_redirect_to_another_port_of_this_machine_is_not_followed():
+    extra = {"/go": Page("/go", "Go", "", "2026-01-01", "canary")}
+    async with FakeWeb(extra=extra) as fake:
+        with pytest.raises(ToolError, match="public"):
+            await read(fake, "/go")
+        with pytest.raises(ToolError, match="public"):
+            await read(fake, f"http://{fake.canary}/")
+        assert not fake.trespasses
