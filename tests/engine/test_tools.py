@@ -9,6 +9,7 @@ from batuta.core import (
     Limits,
     Message,
     Outcome,
+    Plan,
     Pool,
     Question,
     Reply,
@@ -70,12 +71,12 @@ async def begun(conductor, crew_of, question=ASKED, **options):
     return run, events
 
 
-async def gone_on(run, question, crew_of, conductor=None):
+async def gone_on(run, question, crew_of, conductor=None, **options):
     assert find_asking_run(question) == run.id
     resumed = find_resume_state(run, question, POOL)
     assert resumed is not None
     conductor = conductor or fixed(("never executed", 0, []))
-    again, _ = await begun(conductor, crew_of, question, resumed=resumed)
+    again, _ = await begun(conductor, crew_of, question, resumed=resumed, **options)
     return again
 
 
@@ -285,3 +286,51 @@ def test_ids_are_short_and_read_back():
     place = ToolCallOrigin("run_" + "f" * 24, 9, 4, 127)
     assert decode_call_id(encode_call_id(place)) == place and len(encode_call_id(place)) <= 40
     assert decode_call_id("call_abc") is None and decode_call_id("toolu_01_2_3_4") is None
+
+
+async def test_a_step_beside_the_acting_one_has_no_tools_and_reads_of_calls_as_text():
+    call = ToolCall(id="a", name="look", arguments="{}")
+    said = (
+        *ASKED.messages,
+        Message(role=Role.ASSISTANT, parts=(call,)),
+        Message(role=Role.TOOL, parts=(ToolResult(call_id="a", content="a cat"),)),
+        user_message("And now?"),
+    )
+    crew = crew_of(w0=["beside"], w1=["before"], w2=["answer"])
+    flow = fixed(("beside", 0, []), ("before", 1, []), ("answer", 2, [1]))
+    run, _ = await begun(flow, crew, Question(messages=said, tools=TOOLS))
+    beside, before, acting = (
+        next(step.request for step in run.steps if step.index == index) for index in range(3)
+    )
+    assert (beside.tools, before.tools, acting.tools) == ((), TOOLS, TOOLS)
+    assert [message.role for message in beside.messages] == ["user", "assistant", "user", "user"]
+    assert "a cat" in beside.messages[2].text and "look" in beside.messages[1].text
+    assert before.messages[1:3] == said[1:3] == acting.messages[1:3]
+
+
+async def test_a_step_that_continues_reads_its_own_work_then_its_answer_then_what_to_do():
+    class Again:
+        name = "again"
+
+        async def plan(self, context, listener=None):
+            step = Step(subtask="Not done.", worker=IDS[0], continues=True)
+            first = Step(subtask="", worker=IDS[0])
+            return Plan(Workflow((step if context.previous else first,)))
+
+    crew = crew_of(w0=[wants("look"), "Done.", wants("count"), "Really done."])
+    run, _ = await begun(Again(), crew, limits=Limits(rounds=2))
+    (call,) = run.reply.tool_calls
+    first = told(ASKED, run, {call.id: "a cat"})
+    again = await gone_on(
+        run, first, crew, Again(), limits=Limits(rounds=2)
+    )  # "Done.", and in round 1 a call
+    assert again.outcome is Outcome.WAITING
+    asked = crew["w0"].requests  # pyright: ignore[reportArgumentType]
+    assert [m.text for m in asked[2].messages[-2:]] == ["Done.", "Not done."]
+    assert asked[2].messages[: len(asked[1].messages)] == asked[1].messages
+    (second,) = again.reply.tool_calls
+    back = told(first, again, {second.id: "two"})
+    run = await gone_on(again, back, crew, Again(), limits=Limits(rounds=2))
+    assert run.answer == "Really done."
+    assert asked[3].messages[: len(asked[2].messages)] == asked[2].messages  # a stable prefix
+    assert len(asked[3].messages) == len(asked[2].messages) + 2

@@ -41,6 +41,8 @@ class Plan:
     workflow: Workflow
     draft: Draft = Draft()
     kind: Literal["plan"] = "plan"
+    reason: str = ""
+    """Why this workflow, as a clause with figures, where a rule says so; empty: no rule does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class AcceptedAnswer:
 
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"
+    reason: str = ""
+    """Why, as a clause, where a rule says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

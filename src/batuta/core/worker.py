@@ -12,6 +12,7 @@ from batuta.usage import Price
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Iterator
+    from decimal import Decimal
 
 WorkerId = NewType("WorkerId", str)
 PROGRAM = "program"
@@ -144,6 +145,12 @@ class Worker:
     def measured(self) -> dict[str, float]:
         """Shares by family, without those of public boards."""
         return {skill.family: skill.share for skill in self.skills if not skill.board}
+
+
+def token_price(worker: Worker, unknown: Price) -> Decimal:
+    """Return the price of a million tokens, read and written alike."""
+    price = worker.price or unknown
+    return price.input + price.output
 
 
 @dataclass(frozen=True, slots=True)

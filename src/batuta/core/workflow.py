@@ -25,6 +25,9 @@ class Step:
     previous: bool = False
     """True in a corrective round if the step reads every step before it and the previous round
     ("all")."""
+    continues: bool = False
+    """True in a corrective round if its worker goes on from its own reply of the round before: it
+    is told the subtask behind that reply, so that its provider's cache holds all before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class PlanCheck:
         rule = self.rules.find_broken(workflow, before)
         if rule is None:
             return round_
-        able = [worker.id for worker in able_workers(context, list(context.pool.ranked()))]
+        able = [worker.id for worker in able_workers(context.question, list(context.pool.ranked()))]
         steps = context.budget.limits.steps
         repaired = self.rules.repair(workflow, able, steps, before)
         await self._tell(rule, "refused" if repaired is None else "repaired")

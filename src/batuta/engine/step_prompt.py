@@ -25,6 +25,7 @@ from batuta.core.decision import Draft, Plan
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
+from batuta.language.conversation import without_calls
 from batuta.language.plan_rules import with_worker
 
 MAX_SUBSTITUTES = 2
@@ -72,6 +73,8 @@ def step_request(
     if not last:
         tools = context.settings.tool_classes.of_step(workflow, index, question.tools)
         choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if tools else None
+        if question.tools and not tools:
+            messages = without_calls(messages)
         parallel = question.parallel_tool_calls
         return Request(
             messages=messages,
@@ -164,7 +167,7 @@ def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) ->
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
-    able = able_workers(context, list(context.pool.ranked()))
+    able = able_workers(context.question, list(context.pool.ranked()))
     there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
     return (there or able[:1])[: 1 + MAX_SUBSTITUTES]
 
@@ -203,7 +206,7 @@ def substitute_workers(
     With one of them in the place of `worker_id` the workflow keeps the rules for plans.
     """
     others = [worker for worker in context.pool.ranked() if worker.id != worker_id]
-    able = able_workers(context, others)
+    able = able_workers(context.question, others)
     if context.rules:
         present, before = context.rounds[-1], workers_before(context.rounds[:-1])
         for ended in present.steps:
@@ -224,11 +227,11 @@ def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
     return ()
 
 
-def able_workers(context: RunContext, workers: list[Worker]) -> list[Worker]:
+def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
     """Return the workers that can see the question's pictures and call its tools."""
-    for tag in context.question.needed_tags:
+    for tag in question.needed_tags:
         workers = _workers_with_tag(workers, tag)
-    return _workers_with_tag(workers, "tools") if context.question.tools else workers
+    return _workers_with_tag(workers, "tools") if question.tools else workers
 
 
 def _workers_with_tag(workers: list[Worker], tag: str) -> list[Worker]:

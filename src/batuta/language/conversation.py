@@ -289,6 +289,50 @@ def _step_turns(
             yield replace(message, parts=mine)
 
 
+def turns_by_round(
+    messages: tuple[Message, ...], rounds: int, step: int, chain: Collection[RunId]
+) -> list[list[Message]]:
+    """The turns of each round, without the calls and results of other steps than that one.
+
+    Args:
+        messages: what came after the question.
+        rounds: how many there are, the present one among them.
+        step: the step whose calls and results are kept.
+        chain: the runs that have executed them.
+    """
+    turns: list[list[Message]] = [[] for _ in range(rounds)]
+    number = 0
+    for message in messages:
+        places = [place for part in message.parts if (place := _call_origin(part, chain))]
+        number = min(max((place.round for place in places), default=number), rounds - 1)
+        turns[number] += _step_turns((message,), number, step, chain)
+    return turns
+
+
+def without_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The turns with calls of tools and their results as text, for whoever is offered no tools.
+
+    Some providers refuse calls in a request without tools.
+    """
+    return tuple(map(_without_calls, messages))
+
+
+def _without_calls(message: Message) -> Message:
+    if not any(isinstance(part, ToolCall | ToolResult) for part in message.parts):
+        return message
+    parts = tuple(_as_text(part) for part in message.parts)
+    role = Role.USER if message.role is Role.TOOL else message.role
+    return replace(message, role=role, parts=parts, thoughts=(), reasoning="")
+
+
+def _as_text(part: Part) -> Part:
+    if isinstance(part, ToolCall):
+        return Text(f"[called {part.name} with {part.arguments}]\n", cache=part.cache)
+    if isinstance(part, ToolResult):
+        return Text(f"[it returned: {part.content}]\n", cache=part.cache)
+    return part
+
+
 def _belongs_to_chain(message: Message, chain: Collection[RunId]) -> bool:
     return any(_call_origin(part, chain) for part in message.parts)
 

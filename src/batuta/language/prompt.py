@@ -8,7 +8,7 @@ examples are our own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,7 @@ from batuta.core import (
     Text,
     Worker,
     Workflow,
+    assistant_message,
     user_message,
 )
 from batuta.core.worker import PROGRAM
@@ -39,6 +40,7 @@ from batuta.language.conversation import (
     clip_to_tokens,
     question_index,
     question_text,
+    turns_by_round,
     turns_for_step,
     with_mark,
     without_prefill,
@@ -407,6 +409,9 @@ def worker_messages(
     later = (
         messages[at + 1 :] if index == len(workflow) - 1 else without_prefill(messages[at + 1 :])
     )
+    if step.continues and len(rounds) > 1:
+        by_round = turns_by_round(later, len(rounds), index, chain)
+        return (*messages[: at + 1], *_continued_turns(by_round, rounds))
     after = turns_for_step(later, max(len(rounds) - 1, 0), index, chain)
     if not step.subtask and not step.access and not step.previous:
         return (*messages[: at + 1], *after)
@@ -424,6 +429,18 @@ def worker_messages(
     parts: tuple[Part, ...] = (prompt, *messages[at].attachments)
     earlier = with_mark(messages[:at], messages[at])
     return (*earlier, Message(role=Role.USER, parts=parts), *after)
+
+
+def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> Iterator[Message]:
+    """The turns of each round, its answer, and what its worker was then told to do."""
+    for number, (said, round_) in enumerate(zip(turns, rounds, strict=True)):
+        last = round_.step(len(round_.workflow) - 1) if round_.workflow else None
+        if number and round_.workflow is not None:
+            yield user_message(round_.workflow.steps[-1].subtask)
+        yield from said
+        ended = last is not None and number < len(rounds) - 1
+        if ended and isinstance(last.result, Reply):
+            yield assistant_message(last.result.text)
 
 
 def _step_section(workflow: Workflow, index: int, round_: Round) -> str:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from batuta.conductors import FixedConductor
 from batuta.core import Message, Pool, Price, Question, Request, Role, Step, Worker, Workflow
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import PROGRAM
-from batuta.gateway.serving.effort import token_price
+from batuta.core.worker import PROGRAM, token_price
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from types import MappingProxyType
 
 from batuta.conductors import best_single_worker
 from batuta.config.served_systems import ServedSystem
-from batuta.core import Limits, Pool, Price, Worker
+from batuta.core import Limits, Pool, Price
 from batuta.core.conductor import needed_rounds
+from batuta.core.worker import token_price
 from batuta.gateway.serving.models import ServedModel, model_of_system
 from batuta.usage import ASSUMED_PRICE
 
@@ -108,12 +108,6 @@ def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -
     prices = sorted(token_price(worker, unknown) for worker in pool)
     dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
     return Pool(tuple(worker for worker in pool if token_price(worker, unknown) <= dearest))
-
-
-def token_price(worker: Worker, unknown: Price) -> Decimal:
-    """Return the price of a million tokens, read and written alike."""
-    price = worker.price or unknown
-    return price.input + price.output
 
 
 def _has_conductor(served: ServedModel) -> bool:
