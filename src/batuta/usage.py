@@ -79,12 +79,14 @@ class Price:
     """Price of input written to a cache; None if it is that of `input`."""
     audio: Decimal | None = None
     """Price of input that is a recording; None if it is that of `input`."""
+    call: Decimal = Decimal(0)
+    """Dollars a call, beside its tokens."""
 
     def __post_init__(self) -> None:
         parts = (
             self.input,
             self.output,
-            *filter(None, (self.cached, self.cache_write, self.audio)),
+            *filter(None, (self.cached, self.cache_write, self.audio, self.call)),
         )
         if any(part < 0 for part in parts):
             raise ValueError(f"a price must not be negative: {self}")
@@ -100,7 +102,8 @@ class Price:
         written = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cached - usage.cache_write
         dollars = plain * self.input + usage.cached * cached
-        return (dollars + usage.cache_write * written + usage.output * self.output) / MILLION
+        dollars += usage.cache_write * written + usage.output * self.output
+        return dollars / MILLION + (usage.calls * self.call if self.call else 0)
 
 
 def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:

@@ -24,6 +24,7 @@ from batuta.config.settings import (
     ServerSetting,
     Settings,
 )
+from batuta.config.tool_settings import ReaderSetting, SearchSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
@@ -162,6 +163,26 @@ PLAN_RULE = {
     "says": "Not so.",
     **PLAN_RULE_KINDS,
 }
+SEARCHING = {"engine": "searxng", "base_url": URL}
+READING = {}
+SEARCH = {
+    "engine": "brave",
+    "base_url": "http://127.0.0.1:5",
+    "key_env": "OTHER_KEY",
+    "price": 0.5,
+    "results": 3,
+    "timeout_s": 3,
+    "allow_domains": ["a.org"],
+    "deny_domains": ["b.org"],
+}
+READER = {
+    "allow_domains": ["a.org"],
+    "deny_domains": ["b.org"],
+    "private_hosts": ["wiki:80"],
+    "max_bytes": 5000,
+    "max_characters": 900,
+    "timeout_s": 3,
+}
 READ_BY_THE_SERVER = (
     AuditSetting,
     ServerSetting,
@@ -254,6 +275,19 @@ def single_cases():
         )
     for name, value in SESSIONS.items():
         yield f"sessions.{name}", with_setting(), with_setting(sessions={name: value})
+    for table, usual, values in (("search", SEARCHING, SEARCH), ("reader", READING, READER)):
+        workers = [A, B, {"id": "t", "provider": table}]
+        for name, value in values.items():
+            keyed = (
+                {"engine": "brave", "key_env": "MY_KEY"} if name in {"engine", "key_env"} else {}
+            )
+            before = usual | (keyed if name == "key_env" else {})
+            after = usual | keyed | {name: value}
+            yield (
+                f"tools.{table}.{name}",
+                with_setting(workers=workers, tools={table: before}),
+                with_setting(workers=workers, tools={table: after}),
+            )
     yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
@@ -278,12 +312,19 @@ def test_every_setting_has_a_case():
         "deployments": DeploymentSetting,
         "models": PresetSetting,
         "models.limits": PresetLimits,
+        "tools.search": SearchSetting,
+        "tools.reader": ReaderSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
     elsewhere = {"audit", "server", "answer_cache", "oidc", "moderation", "baselines"}
     assert set(Settings.model_fields) == (
-        (tables.keys() - {"sampling", "deployments", "models.limits"}) | elsewhere | {"aliases"}
+        (
+            tables.keys()
+            - {"sampling", "deployments", "models.limits", "tools.search", "tools.reader"}
+        )
+        | elsewhere
+        | {"aliases", "tools"}
     )
 
 
@@ -295,9 +336,21 @@ async def test_a_setting_alone_changes_something(name, tmp_path, monkeypatch):
 
 
 PYTHON = {"id": "py", "provider": "python"}
+FINDER = {"id": "find", "provider": "search"}
 CARD = APART | {"card": "{card}"}
 CONTEXTS = {
     "a worker that runs code": (lambda extra: with_setting(workers=[A, PYTHON | extra]), WORKER),
+    "a worker that searches": (
+        lambda extra: with_setting(workers=[A, FINDER | extra], tools={"search": SEARCHING}), WORKER,
+    ),
+    "a search that nobody uses": (
+        lambda extra: with_setting(**({"tools": {"search": SEARCHING | extra}} if extra else {})),
+        {"results": 3},
+    ),
+    "an engine without a key": (
+        lambda extra: with_setting(workers=[A, FINDER], tools={"search": SEARCHING | extra}),
+        {"key_env": "MY_KEY"},
+    ),
     "a worker of one place": (lambda extra: with_setting(workers=[A | extra, B]), WORKER),
     "a thinking model": (
         lambda extra: with_setting(workers=[A, B | {"sampling": {"effort": "low"} | extra}]),

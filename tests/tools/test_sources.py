@@ -13,13 +13,13 @@ import pytest
 from batuta.clients import HttpTransport, Secret
 from batuta.clients.public_addresses import PublicResolver
 from batuta.core import Text
+from batuta.core.tool_classes import ToolClass
 from batuta.schemas import validator_for
 from batuta.tools.domains import DomainRules
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import NOTHING_FOUND, WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
 from batuta.tools.source import (
-    ToolClass,
     ToolContext,
     ToolError,
     ToolLimits,

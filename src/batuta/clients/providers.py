@@ -27,6 +27,11 @@ from batuta.errors import ConfigError
 
 PYTHON = "python"
 """The provider whose workers run code in this machine's sandbox."""
+SEARCH = "search"
+"""The provider whose workers search the web by the engine of the settings."""
+READER = "reader"
+"""The provider whose workers read web pages."""
+TOOL_PROVIDERS = frozenset({SEARCH, READER})
 LOCAL = "local"
 """The provider whose models Batuta fetches and serves by itself, on this machine."""
 
@@ -160,6 +165,8 @@ _KNOWN_PROVIDERS = (
         local=True,
     ),
     Provider(name=PYTHON, base_url="", local=True),
+    Provider(name=SEARCH, base_url=""),
+    Provider(name=READER, base_url=""),
     Provider(name=LOCAL, base_url="", local=True),
     Provider(name="compatible", base_url=""),
 )

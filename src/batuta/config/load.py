@@ -42,7 +42,7 @@ from batuta.config.workers import (
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker
-from batuta.core.worker import EMBEDDINGS, PROGRAM
+from batuta.core.worker import EMBEDDINGS
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
@@ -241,7 +241,7 @@ async def _load_file(
 ) -> LoadedConfig:
     settings = read_settings(path, Settings)
     if settings.workers:
-        specs = tuple(worker_spec(worker, environ) for worker in settings.workers)
+        specs = tuple(worker_spec(each, environ, settings.tools) for each in settings.workers)
     else:
         specs = (await find_workers(environ, http)).specs
     if not specs:
@@ -284,7 +284,9 @@ def _build_config(
     shared = _shared_limits(settings.server, http, environ, processes)
     if shared is None and processes > 1:
         specs = divide_limits(specs, processes)
-    clients = open_worker_clients(specs, http, health, shared=shared, environ=environ)
+    clients = open_worker_clients(
+        specs, http, health, shared=shared, environ=environ, tools=settings.tools
+    )
     opener = ConductorOpener(
         pool=pool,
         clients=clients,
@@ -370,8 +372,9 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
         pool = Pool(tuple(worker for worker in workers if worker not in embedders))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
-    if all(PROGRAM in worker.tags for worker in pool):
-        raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
+    if not any(worker.is_model for worker in pool):
+        need = "workers that run code, search or read need one"
+        raise ConfigError(f"{source} has no language model: {need}")
     return pool, embedders
 
 

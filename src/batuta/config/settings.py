@@ -18,6 +18,7 @@ from batuta.config.plan_rule_settings import PlanRuleSettings
 from batuta.config.preset_settings import PresetSetting
 from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings_file import StrictModel
+from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
 from batuta.embedded.policy import is_policy
@@ -311,6 +312,14 @@ class Settings(StrictModel):
     policies: tuple[GuardrailSetting, ...] = ()
     plan_rules: PlanRuleSettings = ()
     audit: AuditSetting = AuditSetting()
+    tools: ToolsSetting = ToolsSetting()
+
+    @model_validator(mode="after")
+    def _tools_are_used(self) -> Self:
+        for name in sorted(self.tools.model_fields_set):
+            if not any(worker.provider == name for worker in self.workers):
+                raise ValueError(f'[tools.{name}] needs a worker with `provider = "{name}"`')
+        return self
 
     def resolve_folders(self, folder: Path) -> Settings:
         """The same with workflows and trained conductors and selectors as seen from here.

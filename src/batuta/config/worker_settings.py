@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import AfterValidator, Field, model_validator
 
 from batuta.clients.adaptations import Kind
-from batuta.clients.providers import LOCAL, PYTHON
+from batuta.clients.providers import LOCAL, PYTHON, TOOL_PROVIDERS
 from batuta.clients.think_tags import ThinkTags
 from batuta.config.settings_file import StrictModel
 from batuta.core import Skill
@@ -88,7 +88,7 @@ _OF_MODELS = (
     "adapt", "base_url", "context_window", "deployments", "extra_body", "field_names", "key_env",
     "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags", "tpm", "weight",
 )  # fmt: skip
-"""Settings that mean nothing of a worker that runs code."""
+"""Settings that mean nothing of a worker that runs code, searches or reads."""
 
 _OF_SERVERS = ("base_url", "deployments", "key_env", "rpm", "tpm", "weight")
 """Settings that mean nothing of a model that Batuta serves by itself."""
@@ -132,11 +132,13 @@ class WorkerSetting(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _program(cls, data: Any) -> Any:
-        """A worker that runs code has no model to name."""
+        """A worker that runs code, searches or reads has no model to name."""
         if not isinstance(data, dict):
             return data
         said = cast("dict[str, Any]", data)
-        return {"model": PYTHON, **said} if said.get("provider") == PYTHON else said
+        provider = said.get("provider")
+        has_none = provider == PYTHON or provider in TOOL_PROVIDERS
+        return {"model": provider, **said} if has_none else said
 
     @model_validator(mode="after")
     def _without_idle_settings(self) -> Self:
@@ -144,6 +146,8 @@ class WorkerSetting(StrictModel):
             self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
             if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
                 raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
+        if self.provider in TOOL_PROVIDERS:
+            self.refuse_settings(_OF_MODELS, "is of language models; see [tools]")
         if self.provider == LOCAL:
             self.refuse_settings(_OF_SERVERS, "is of a server, and Batuta serves this model itself")
         if not self.deployments:

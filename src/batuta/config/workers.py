@@ -22,10 +22,18 @@ from batuta.clients.http_target import url_host
 from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.clients.providers import LOCAL, PYTHON, DeploymentSpec, has_url_override
+from batuta.clients.providers import (
+    LOCAL,
+    PYTHON,
+    SEARCH,
+    TOOL_PROVIDERS,
+    DeploymentSpec,
+    has_url_override,
+)
 from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.secret import Secret
 from batuta.config.settings import ModerationSetting
+from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
 from batuta.core.worker import PROGRAM
@@ -38,6 +46,15 @@ PROGRAM_DESCRIPTION = (
     "a sandbox without network, and returns what the program printed, or its error. Let a model "
     "write the program in an earlier step."
 )
+SEARCH_DESCRIPTION = (
+    "No language model: searches the web for its subtask, which is the query itself, and returns "
+    "addresses with titles, dates and excerpts."
+)
+READER_DESCRIPTION = (
+    "No language model: reads the web pages whose addresses its subtask names, or those that the "
+    "steps which it reads have named, and returns their text."
+)
+NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
 """The id under which keys allow or deny the provider of moderation."""
 _NO_SAMPLING = Sampling()
@@ -45,7 +62,9 @@ PROGRAMS = 4
 """Programs of one worker at the same time."""
 
 
-def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpec:
+def worker_spec(
+    setting: WorkerSetting, environ: Mapping[str, str], tools: ToolsSetting = NO_TOOLS
+) -> WorkerSpec:
     """A worker of the file, completed by what is known of its provider and model.
 
     Raises:
@@ -57,6 +76,8 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
     _check_address(setting.id, url)
     if setting.provider == PYTHON:
         return program_spec(setting)
+    if setting.provider in TOOL_PROVIDERS:
+        return tool_spec(setting, tools)
     served_here = local_spec(setting.model) if setting.provider == LOCAL else None
     known = (
         served_here.worker
@@ -202,12 +223,29 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
     )
 
 
+def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
+    """A worker that searches the web or reads pages; it has no model."""
+    searches = setting.provider == SEARCH
+    free = Decimal(0)
+    call = free if not searches else tools.search.known_price if tools.search else None
+    worker = Worker(
+        id=WorkerId(setting.id),
+        model=setting.model,
+        description=setting.description or (SEARCH_DESCRIPTION if searches else READER_DESCRIPTION),
+        tags=(setting.provider, *setting.tags),
+        price=None if call is None else Price(input=free, output=free, call=call),
+        seconds=setting.seconds,
+    )
+    return WorkerSpec(worker=worker, provider=setting.provider, concurrency=setting.concurrency)
+
+
 def open_worker_clients(
     specs: tuple[WorkerSpec, ...],
     http: HttpTransport,
     health: Mapping[WorkerId, WorkerHealth],
     shared: RedisConnections | None = None,
     environ: Mapping[str, str] = os.environ,
+    tools: ToolsSetting = NO_TOOLS,
 ) -> dict[WorkerId, Client]:
     """The workers' clients; with `shared` their limits hold over all processes.
 
@@ -216,7 +254,12 @@ def open_worker_clients(
     """
     return {
         spec.worker.id: open_worker_client(
-            spec, http, health.get(spec.worker.id), shared=shared, environ=environ
+            spec,
+            http,
+            health.get(spec.worker.id),
+            shared=shared,
+            environ=environ,
+            tools=tools,
         )
         for spec in specs
     }
@@ -230,8 +273,9 @@ def open_worker_client(
     shared: RedisConnections | None = None,
     environ: Mapping[str, str] = os.environ,
     attempts: int = RetryPolicy().attempts,
+    tools: ToolsSetting = NO_TOOLS,
 ) -> Client:
-    """A worker's client: of a provider, of a model that Batuta serves itself, or of programs.
+    """A worker's client: of a provider, of a model that Batuta serves itself, or of a tool.
 
     Raises:
         ConfigError: as `open_worker_clients`.
@@ -240,6 +284,11 @@ def open_worker_client(
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
 
         return RateLimitedClient(PythonWorker(), CallLimiter(spec.concurrency, None, None))
+    if spec.provider in TOOL_PROVIDERS:
+        from batuta.config.tools import open_tool_client  # noqa: PLC0415 - loaded where it is used
+
+        client = open_tool_client(spec, tools, http, environ)
+        return RateLimitedClient(client, CallLimiter(spec.concurrency, None, None))
     if spec.provider == LOCAL:
         return LocalClient(spec, http, health, pool_server(http, environ))
     policy = RetryPolicy(attempts=attempts)
@@ -253,7 +302,7 @@ def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[Worker
         ConfigError: a limit is smaller than the number of processes.
     """
     return tuple(
-        spec if spec.provider == PYTHON else _divide_spec(spec, processes) for spec in specs
+        spec if not spec.worker.is_model else _divide_spec(spec, processes) for spec in specs
     )
 
 

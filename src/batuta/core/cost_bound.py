@@ -240,7 +240,7 @@ def bound_call_cost(
         dearest = max(dearest, price.audio)
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
-        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION,
+        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION + price.call,
         token_usd=price.output * (request.sampling.choices or 1) / MILLION,
         desired_output=wanted,
         min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 WorkerId = NewType("WorkerId", str)
 PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
+SEARCH, READER = "search", "reader"
+"""The tags of workers that search the web and that read pages; they answer no question either."""
+_NO_MODELS = frozenset({PROGRAM, SEARCH, READER})
 
 
 EMBEDDINGS = "embeddings"
@@ -142,6 +145,11 @@ class Worker:
             raise ValueError(f"strength of {self.id} is not in [0, 1]: {self.strength}")
 
     @property
+    def is_model(self) -> bool:
+        """Whether it is a language model, and no tool that stands among them."""
+        return _NO_MODELS.isdisjoint(self.tags)
+
+    @property
     def measured(self) -> dict[str, float]:
         """Shares by family, without those of public boards."""
         return {skill.family: skill.share for skill in self.skills if not skill.board}
@@ -214,11 +222,11 @@ class Pool:
         Of equal strengths the cheaper is the better, one of unknown price the last; where no
         strength is known the dearer is taken for the better. Skills count where all workers without
         a strength were measured on a family in common; what a public board says does not. Workers
-        that run programs are left out unless there is nobody else.
+        that are no language models are left out unless there is nobody else.
         """
         if len(self.workers) == 1:  # a request for a named worker asks often
             return self.workers
-        able = [w for w in self.workers if PROGRAM not in w.tags] or list(self.workers)
+        able = [w for w in self.workers if w.is_model] or list(self.workers)
         unrated = [w.measured.keys() for w in able if w.strength is None]
         families = set[str](unrated[0]).intersection(*unrated) if unrated else set[str]()
         return tuple(sorted(able, key=lambda worker: _ranking_key(worker, families), reverse=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.core import Price, Skill, Worker
-from batuta.core.worker import PROGRAM
+from batuta.core.worker import PROGRAM, READER, SEARCH
 
 _ABILITIES = {
     "tools": "call tools",
@@ -11,6 +11,8 @@ _ABILITIES = {
     "files": "read PDF files",
     "audio": "hear recordings",
     PROGRAM: "run Python code",
+    SEARCH: "search the web",
+    READER: "read web pages",
 }
 """The meaning of each tag of a worker."""
 MOST_SKILLS = 8
@@ -50,6 +52,8 @@ def worker_line(worker: Worker, *, prices: bool) -> str:
     measured = [skill for skill in worker.skills if not skill.board]
     if worker.strength is not None or measured:
         told.append(f"Right alone: {_measured_text(worker.strength, measured)}")
+    if prices and worker.price and worker.price.call:
+        told.append(f"${worker.price.call:f} a call")
     if prices and worker.price and worker.price.output:
         told.append(f"${worker.price.output:f} per million tokens")
     return f"{worker.id}: {'. '.join(told)}."
@@ -79,6 +83,8 @@ def _worker_facts(worker: Worker, price: str) -> list[str]:
 
 
 def _price_text(price: Price) -> str:
+    if price.call:
+        return f"${price.call:f} a call"
     if not price.input and not price.output:
         return "costs nothing"
     return f"${price.input:f} in, ${price.output:f} out per million tokens"

@@ -190,7 +190,7 @@ def cast_roles(pool: Pool) -> dict[str, WorkerId]:
 
 
 def _first_numbers(pool: Pool) -> dict[str, WorkerId]:
-    ids = [worker.id for worker in pool if PROGRAM not in worker.tags]
+    ids = [worker.id for worker in pool if worker.is_model]
     ids = ids or [worker.id for worker in pool]
     return _assign_roles(ids, ids[-1])
 

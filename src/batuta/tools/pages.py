@@ -18,6 +18,7 @@ from batuta.clients.http_target import HttpTarget
 from batuta.clients.public_addresses import is_public_url
 from batuta.clients.transport import FetchedBody
 from batuta.core import Citation, Text
+from batuta.core.tool_classes import ToolClass
 from batuta.distribution import install_hint
 from batuta.errors import ClientError
 from batuta.language.material import wrap_fetched
@@ -31,7 +32,7 @@ from batuta.offload import (
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.page_text import html_text, pdf_text
 from batuta.tools.search import MAX_URL
-from batuta.tools.source import ToolClass, ToolContext, ToolError, ToolLimits, ToolOutput
+from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 5 << 20

@@ -12,11 +12,12 @@ import anyio
 
 from batuta.core import Citation, Text
 from batuta.core.control_characters import INVISIBLE
+from batuta.core.tool_classes import ToolClass
 from batuta.errors import ClientError
 from batuta.language.material import wrap_fetched
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.search_engines import MAX_EXCERPT, RawResult, SearchEngine
-from batuta.tools.source import ToolClass, ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
+from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
 
 MAX_QUERY = 400
 """Characters of a query: the most that Brave and Tavily take."""

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any, Protocol
 
 import anyio
 
 from batuta.core import Citation, Image, Text
+from batuta.core.tool_classes import ToolClass
 from batuta.errors import BatutaError
 from batuta.schemas import SchemaTimeoutError, validator_for
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
@@ -25,13 +25,6 @@ class ToolError(BatutaError):
         super().__init__(message)
         self.cost = cost
         """Dollars that the broken call cost."""
-
-
-class ToolClass(StrEnum):
-    """Whether a tool changes something outside."""
-
-    OBSERVE = "observe"
-    CHANGE = "change"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

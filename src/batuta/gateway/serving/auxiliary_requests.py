@@ -12,7 +12,7 @@ from dataclasses import replace
 from batuta.conductors import FixedConductor
 from batuta.core import Message, Pool, Price, Question, Request, Role, Step, Worker, Workflow
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import PROGRAM, token_price
+from batuta.core.worker import token_price
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
 
@@ -95,7 +95,7 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
     """The cheapest model whose window holds the question; of equals the best."""
-    models = [worker for worker in pool.ranked() if PROGRAM not in worker.tags]
+    models = [worker for worker in pool.ranked() if worker.is_model]
     size = estimate_request_tokens(Request(messages=question.messages))
     fitting = [one for one in models if one.context_window is None or one.context_window > size]
     return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))

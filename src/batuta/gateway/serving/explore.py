@@ -22,7 +22,6 @@ from batuta.conductors.bandit import ArmStats, choose_arm
 from batuta.conductors.workflow_selector import WorkflowSelector
 from batuta.core import Conductor, Limits, Pool, Question, Run, RunId
 from batuta.core.exploration import Exploration
-from batuta.core.worker import PROGRAM
 from batuta.errors import StoreError
 from batuta.gateway.serving.cost_bound import bound_first_calls, bound_workflow
 from batuta.gateway.serving.models import ServedModel
@@ -189,7 +188,7 @@ def list_arms(
         if arms:
             return cell, arms
     most = bound_first_calls(question, pool, limits, direct=False).usd
-    singles = [worker for worker in pool if PROGRAM not in worker.tags]
+    singles = [worker for worker in pool if worker.is_model]
     alone = [
         Arm(
             f"worker {worker.id}",

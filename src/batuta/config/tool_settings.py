@@ -1,0 +1,69 @@
+"""The settings of the tools that Batuta runs itself: web search and pages."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from batuta.config.settings_file import StrictModel
+
+Domain = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class SearchSetting(StrictModel):
+    """The search engine, and what may be found by it."""
+
+    engine: Literal["searxng", "brave", "tavily", "exa"]
+    base_url: str = ""
+    """Empty: the engine's own; SearXNG has none."""
+    key_env: str = ""
+    """The environment variable with the key; by default the engine's own."""
+    price: Decimal | None = Field(default=None, ge=0)
+    """Dollars a search; None: unknown, and 0 of SearXNG."""
+    results: int = Field(default=8, ge=1, le=20)
+    """Results of one search, at most."""
+    timeout_s: float = Field(default=20.0, gt=0)
+    """How long one search may take."""
+    allow_domains: tuple[Domain, ...] = ()
+    """The only domains that are shown; empty: all."""
+    deny_domains: tuple[Domain, ...] = ()
+    """Domains that are not shown."""
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if self.engine == "searxng":
+            self.refuse_settings(("key_env",), "is of engines with keys, and SearXNG has none")
+            if not self.base_url:
+                raise ValueError('`engine = "searxng"` needs the `base_url` of its server')
+        return self
+
+    @property
+    def known_price(self) -> Decimal | None:
+        """Dollars a search; None: unknown."""
+        return Decimal(0) if self.price is None and self.engine == "searxng" else self.price
+
+
+class ReaderSetting(StrictModel):
+    """Which pages may be read."""
+
+    allow_domains: tuple[Domain, ...] = ()
+    """The only domains that are read; empty: all."""
+    deny_domains: tuple[Domain, ...] = ()
+    """Domains that are not read."""
+    private_hosts: tuple[Domain, ...] = ()
+    """Hosts, or `host:port`, of private networks that may be read; others are public."""
+    max_bytes: int = Field(default=5 << 20, ge=1000)
+    """Bytes of a page, at most."""
+    max_characters: int = Field(default=20_000, ge=500)
+    """Characters of a page's text that are given on."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """How long one page may take."""
+
+
+class ToolsSetting(StrictModel):
+    """Tools that Batuta runs itself; see docs/tools.md."""
+
+    search: SearchSetting | None = None
+    reader: ReaderSetting = ReaderSetting()

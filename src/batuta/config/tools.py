@@ -1,0 +1,88 @@
+"""Web search and the reader of pages, as the settings say; loaded where there are any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from batuta.clients import HttpTransport, Secret, WorkerSpec
+from batuta.clients.http_target import url_host
+from batuta.clients.providers import SEARCH
+from batuta.clients.public_addresses import PublicResolver
+from batuta.config.tool_settings import ReaderSetting, SearchSetting, ToolsSetting
+from batuta.core import Client
+from batuta.environment import read_variable
+from batuta.errors import ConfigError
+from batuta.tools.domains import DomainRules
+from batuta.tools.pages import WebFetch
+from batuta.tools.search import WebSearch
+from batuta.tools.search_engines import ENGINES, EngineAddress
+from batuta.tools.source import ToolLimits
+from batuta.tools.worker import open_reader_worker, open_search_worker
+
+NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
+
+
+def open_search(
+    setting: SearchSetting | None, http: HttpTransport, environ: Mapping[str, str] = os.environ
+) -> WebSearch:
+    """Open the web search of the settings.
+
+    Raises:
+        ConfigError: there is none, its address is none, or its key is not set.
+    """
+    if setting is None:
+        raise ConfigError(NO_SEARCH)
+    make_engine, usual_url, usual_key = ENGINES[setting.engine]
+    variable = setting.key_env or usual_key
+    key = Secret((read_variable(environ, variable) or "") if variable else "")
+    if variable and not key:
+        raise ConfigError(f"[tools.search] needs the variable {variable}")
+    url = (setting.base_url or usual_url).rstrip("/")
+    try:
+        url_host(url)
+    except ConfigError:
+        raise ConfigError("[tools.search] base_url must start with http:// or https://") from None
+    return WebSearch(
+        make_engine(EngineAddress(http=http, url=url, key=key)),
+        price=setting.known_price,
+        results=setting.results,
+        domains=DomainRules(allow=setting.allow_domains, deny=setting.deny_domains),
+        limits=ToolLimits(seconds=setting.timeout_s),
+    )
+
+
+def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:
+    """Open the reader of pages, over connections that reach public addresses only."""
+    private = tuple(sorted(host.lower() for host in setting.private_hosts))
+
+    def open_transport() -> HttpTransport:
+        return HttpTransport(
+            idle=setting.timeout_s,
+            max_reply_bytes=setting.max_bytes,
+            resolver=PublicResolver(private),
+        )
+
+    return WebFetch(
+        http.companion(f"pages {private} {setting.timeout_s}", open_transport),
+        domains=DomainRules(allow=setting.allow_domains, deny=setting.deny_domains),
+        private_hosts=private,
+        max_bytes=setting.max_bytes,
+        limits=ToolLimits(seconds=setting.timeout_s, characters=setting.max_characters),
+    )
+
+
+def open_tool_client(
+    spec: WorkerSpec, tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
+) -> Client:
+    """Open the client of a worker that searches or reads.
+
+    Raises:
+        ConfigError: see `open_search`.
+    """
+    if spec.provider == SEARCH:
+        try:
+            return open_search_worker(open_search(tools.search, http, environ))
+        except ConfigError as error:
+            raise ConfigError(f"worker {spec.worker.id}: {error}") from None
+    return open_reader_worker(open_fetch(tools.reader, http))

@@ -1,0 +1,76 @@
+"""The prompt of a step, read by a worker that is no language model. Pure.
+
+It gives back what `worker_messages` was given: what others wrote stands between tags that no text
+of theirs can close, so nothing in it is taken for the subtask.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from batuta.core import Message, Role
+from batuta.language.material import PREVIOUS_ROUND, RESPONSE, SUBTASK, TASK, without_fetched
+from batuta.language.prompt import ASSIGNED, LAST_STEP, WORKER_PREAMBLE
+
+_OPENING = re.compile(rf'<({TASK}|{SUBTASK}|{RESPONSE}|{PREVIOUS_ROUND})(?: step="\d+")?>\n')
+_RESPONSES = re.compile(rf'<{RESPONSE} step="\d+">\n(.*?)\n</{RESPONSE}>', re.DOTALL)
+_ADDRESS = re.compile(r"https?://[^\s<>\"'`\\^{}|]+", re.IGNORECASE)
+_AFTER_ADDRESS = ".,;:!?*_"
+_PAIRS = {")": "(", "]": "["}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWords:
+    """What a step was asked, and what it may read."""
+
+    subtask: str
+    """Of a step without one that reads nothing: the question."""
+    responses: tuple[str, ...] = ()
+    """The replies that it may read, in the order of its prompt."""
+
+
+def read_step(messages: tuple[Message, ...]) -> StepWords:
+    """Return the subtask and the replies of a step's prompt."""
+    spoken = [message.text for message in messages if message.role is Role.USER]
+    prompt = spoken[-1] if spoken else ""
+    if not prompt.startswith(WORKER_PREAMBLE):
+        return StepWords(subtask=prompt.strip())
+    at, responses = len(WORKER_PREAMBLE), list[str]()
+    while (opened := _OPENING.match(prompt, _skip_space(prompt, at))) is not None:
+        closing = f"\n</{opened[1]}>"
+        # A text that is empty leaves one line break for the two of its tags.
+        end = prompt.find(closing, opened.end() - 1)
+        if end < 0:
+            break
+        at = end + len(closing)
+        block = prompt[opened.start() : at]
+        responses += [found[1] for found in _RESPONSES.finditer(block)]
+    rest = prompt[_skip_space(prompt, at) :].removesuffix(LAST_STEP).strip()
+    subtask = rest.removeprefix(ASSIGNED) if rest.startswith(ASSIGNED) else ""
+    return StepWords(subtask=subtask.strip(), responses=tuple(responses))
+
+
+def _skip_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] == "\n":
+        at += 1
+    return at
+
+
+def find_addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses of the web in a text, each once; not those in what was fetched."""
+    found = (_trim_address(each[0]) for each in _ADDRESS.finditer(without_fetched(text)))
+    return tuple(dict.fromkeys(found))
+
+
+def _trim_address(address: str) -> str:
+    """Return the address without the marks that a sentence puts after it."""
+    while address and (
+        address[-1] in _AFTER_ADDRESS
+        or (
+            address[-1] in _PAIRS
+            and address.count(address[-1]) > address.count(_PAIRS[address[-1]])
+        )
+    ):
+        address = address[:-1]
+    return address

@@ -1,0 +1,93 @@
+"""A tool source as a worker of a workflow: its step's subtask says with what it is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import final
+
+from batuta.core import CallListener, Delta, Reply, Request, Usage
+from batuta.core.conductor import NULL_LISTENER
+from batuta.language.prompt import MAX_READ_PAGES
+from batuta.language.step_reading import StepWords, find_addresses, read_step
+from batuta.tools.search import MAX_QUERY
+from batuta.tools.source import ToolError, ToolSource, call_tool
+from batuta.usage import ZERO_COST
+
+NO_QUERY = "There is nothing to search for: write the query as this step's subtask."
+NO_ADDRESS = (
+    "There is no address to read: write it in this step's subtask, or let the step read one that "
+    "names addresses."
+)
+
+ReadArguments = Callable[[StepWords], list[dict[str, str]]]
+"""Says with which arguments a step's tool is called, call by call."""
+
+
+def read_query(words: StepWords) -> list[dict[str, str]]:
+    """Return a search's arguments: the subtask, or what the last step that it reads has written."""
+    asked = words.subtask or next(iter(words.responses[::-1]), "")
+    query = " ".join(asked.split()).strip("\"'` ")[:MAX_QUERY]
+    return [{"query": query}] if query else []
+
+
+def read_addresses(words: StepWords) -> list[dict[str, str]]:
+    """Return a reader's arguments: the addresses in the subtask, or those that steps have named."""
+    found = find_addresses(words.subtask)
+    if not found:
+        named = (url for text in words.responses for url in find_addresses(text))
+        found = tuple(dict.fromkeys(named))
+    return [{"url": url} for url in found[:MAX_READ_PAGES]]
+
+
+@final
+class ToolWorker:
+    """A Client that calls a tool source; what goes wrong is an answer, for a model to read.
+
+    Nobody is asked in its place: a language model would make up what it would have found.
+    """
+
+    def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
+        """Calls nothing yet.
+
+        Args:
+            source: the tool.
+            read_arguments: says with what it is called.
+            nothing: the answer if that is nothing.
+        """
+        self._source = source
+        self._read_arguments = read_arguments
+        self._nothing = nothing
+
+    def __repr__(self) -> str:
+        return f"ToolWorker({self._source.name})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Reply with the tool's outputs, or with what went wrong."""
+        calls = self._read_arguments(read_step(request.messages))
+        texts, cost = list[str](), ZERO_COST
+        for arguments in calls:
+            try:
+                output = await call_tool(self._source, json.dumps(arguments))
+            except ToolError as error:
+                said = next(iter(arguments.values()))
+                texts.append(f"{said}: {error}.")
+                cost += error.cost
+            else:
+                texts.append(output.text)
+                cost += output.cost
+        text = "\n\n".join(texts) or self._nothing
+        if listener.streaming:
+            await listener.on_delta(Delta(text=text))
+        usage = Usage(calls=max(len(calls), 1))
+        return Reply(text=text, usage=usage, cost=cost, model=self._source.name)
+
+
+def open_search_worker(source: ToolSource) -> ToolWorker:
+    """Return the worker that searches by that source."""
+    return ToolWorker(source, read_query, NO_QUERY)
+
+
+def open_reader_worker(source: ToolSource) -> ToolWorker:
+    """Return the worker that reads pages by that source."""
+    return ToolWorker(source, read_addresses, NO_ADDRESS)
