@@ -13,12 +13,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar, cast, final
 from uuid import UUID, uuid4
 
 import anyio
 
-from batuta.clients.cache import CallClaim, name_kept, read_reply, write_reply
+from batuta.clients.cache import (
+    CallCache,
+    CallClaim,
+    CallJournal,
+    name_kept,
+    read_reply,
+    write_reply,
+)
 from batuta.clients.replay import request_fingerprint
 from batuta.core import Reply, Request
 from batuta.distribution import install_hint
@@ -88,6 +96,31 @@ class _Key:
 
     def __iter__(self) -> Any:
         return iter((self.scope, self.worker, self.request))
+
+
+def is_shared(journal: str) -> bool:
+    """Tell whether several machines can write to that journal."""
+    return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
+
+
+@asynccontextmanager
+async def open_call_journal(journal: str, scope: str) -> AsyncGenerator[CallJournal]:
+    """The journal of finished calls in that file or database.
+
+    Args:
+        journal: a path, or postgresql://user@host/database.
+        scope: calls in a database are shared within one scope; those in a file by all who name it.
+
+    Raises:
+        ConfigError: the extra for a database is missing.
+        StoreError: it cannot be opened.
+    """
+    if is_shared(journal):
+        async with open_shared_journal(journal, scope) as shared:
+            yield shared
+    else:
+        with CallCache(Path(journal)) as opened:
+            yield opened
 
 
 @asynccontextmanager

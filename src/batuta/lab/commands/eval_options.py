@@ -197,7 +197,8 @@ class EvalExecution:
     journal: Annotated[
         str | None,
         typer.Option(
-            help="PostgreSQL URL for finished calls, shared by machines; default a file in --out."
+            help="File of finished calls, or a PostgreSQL URL that machines share; default a file "
+            "in --out."
         ),
     ] = None
 

@@ -196,8 +196,8 @@ async def _open_trial_runner(
     Raises:
         ConfigError: there is no such executor, or its machines have no journal in common.
     """
+    from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
     from batuta.lab.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
-    from batuta.lab.evals.setup import is_shared  # noqa: PLC0415 - same
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
 
     where = wanted.execution

@@ -181,6 +181,7 @@ async def _run_tuning(
         folder=options.output.out, sandbox=grading.sandbox,
         judge=None if grading.judge is None else WorkerId(grading.judge),
         concurrency=where.concurrency, executor=where.executor, processes=where.workers,
+        journal=where.journal,
     ) as (runner, budget):  # fmt: skip
         console = open_console(stderr=True)
 

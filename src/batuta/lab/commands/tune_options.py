@@ -97,6 +97,13 @@ class TuneExecution:
     concurrency: ConcurrentRuns = 32
     executor: ExecutorName = "local"
     workers: RayProcesses = None
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="File or PostgreSQL URL of finished calls, which cost nothing, as `batuta eval` "
+            "keeps them; default a file in --out."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batuta.clients import HttpTransport
-from batuta.clients.cache import CallCache, CallJournal
-from batuta.clients.cache_shared import open_shared_journal
+from batuta.clients.cache_shared import open_call_journal
 from batuta.clients.identity import Identity, client_identity, identity_digest
 from batuta.conductors import LLMConductor
 from batuta.config.load import load_config
@@ -89,12 +88,7 @@ class SubjectSetup:
         """
         if self.journal is None:
             return subject
-        if is_shared(self.journal):
-            opened: CallJournal = await stack.enter_async_context(
-                open_shared_journal(self.journal, self.scope)
-            )
-        else:
-            opened = stack.enter_context(CallCache(Path(self.journal)))
+        opened = await stack.enter_async_context(open_call_journal(self.journal, self.scope))
         return subject.with_call_cache(opened)
 
     async def open_tests(
@@ -156,11 +150,6 @@ def _without_breaker(conductor: Conductor) -> Conductor:
     if isinstance(conductor, LLMConductor):
         return replace(conductor, health=None)
     return conductor
-
-
-def is_shared(journal: str) -> bool:
-    """Tell whether several machines can write to that journal."""
-    return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
 
 
 def _find_judge(name: str | None, subject: Subject) -> Client | None:

@@ -11,9 +11,8 @@ from typing import final
 
 import anyio
 
-from batuta.clients import CallCache, CallCacheClient, HttpTransport
-from batuta.clients.cache import CallJournal
-from batuta.clients.cache_shared import open_shared_journal
+from batuta.clients import CallCacheClient, HttpTransport
+from batuta.clients.cache_shared import is_shared, open_call_journal
 from batuta.clients.identity import client_identity
 from batuta.config.load import load_config
 from batuta.core import CallListener, Client, Grade, Reply, Request, Task, WorkerId
@@ -21,7 +20,6 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError
 from batuta.lab.evals.grading import open_answer_grader
 from batuta.lab.evals.pool_record import note_identities
-from batuta.lab.evals.setup import is_shared
 from batuta.lab.executor import LocalExecutor, open_executor
 from batuta.lab.task_sources import find_source_grader
 from batuta.lab.train.budget import TrainingBudget, budget_problem
@@ -82,7 +80,8 @@ class RolloutSetup:
             clients |= {w.id: budget.limit_client(clients[w.id], w) for w in ensemble.pool}
         if self.journal is not None and not ensemble.simulated:
             self._report_changed_workers(clients)
-            journal = await self._open_journal(self.journal, stack)
+            opening = open_call_journal(self.journal, self.scope)
+            journal = await stack.enter_async_context(opening)
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
         judge_client = self._find_judge(clients)
         grade = await stack.enter_async_context(open_answer_grader(self.kinds, judge_client))
@@ -113,11 +112,6 @@ class RolloutSetup:
         if WorkerId(self.judge) not in clients:
             raise ConfigError(f"reward.judge: there is no worker {self.judge!r} in {self.pool}")
         return _SeededClient(clients[WorkerId(self.judge)])
-
-    async def _open_journal(self, journal: str, stack: AsyncExitStack) -> CallJournal:
-        if is_shared(journal):
-            return await stack.enter_async_context(open_shared_journal(journal, self.scope))
-        return stack.enter_context(CallCache(Path(journal)))
 
 
 @final

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from batuta.clients.cache import CallCache, CallCacheClient
+from batuta.clients.cache import CallCacheClient
+from batuta.clients.cache_shared import open_call_journal
 from batuta.conductors.workflow_selector.reader import fit_reader
 from batuta.core import Client, Pool, Task, TaskId, WorkerId
 from batuta.distribution import install_hint
@@ -149,10 +150,12 @@ async def open_runner(
     concurrency: int = 32,
     executor: str = LOCAL,
     processes: int | None = None,
+    journal: str | None = None,
 ) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
     """Open the runner within the budget; calls paid in that folder before are not paid again.
 
-    Calls are made and paid in this process, even if runs are executed elsewhere.
+    Calls are made and paid in this process, even if runs are executed elsewhere. `journal` keeps
+    them in another file, or in a PostgreSQL database, where calls that others made cost nothing.
 
     Raises:
         ConfigError: a grader lacks what it needs, or the folder holds another tuning.
@@ -166,36 +169,38 @@ async def open_runner(
         )
     keep_plan(folder, describe_plan(pool, questions, settings))
     unknown = settings.allowance.unknown
-    with CallCache(folder / CALLS) as journal, PaidCalls(folder / PAID) as paid:
-        budget = TuneBudget(settings.allowance, paid)
-        wrapped: dict[WorkerId, Client] = {
-            worker.id: CallCacheClient(
-                BudgetedClient(clients[worker.id], worker, budget), journal, worker.id
-            )
-            for worker in pool
-        }
-        meter = CallMeter(unknown)
-        judging = None if judge is None else wrapped[judge]
-        async with (
-            open_answer_grader(questions.tasks, judging, sandbox)
-            if questions.grade is None
-            else _as_is(questions.grade) as grade
-        ):
-            runner = CandidateRunner(
-                pool,
-                wrapped,
-                grade,
-                meter,
-                unknown=unknown,
-                concurrency=concurrency,
-                seed=settings.seed,
-                grades_steps=judge is None,
-            )
-            async with open_executor(executor, processes) as opened:
-                if not isinstance(opened, LocalExecutor):
-                    job = _describe_job(runner, questions, settings, judge, sandbox=sandbox)
-                    runner.elsewhere = RemoteRuns(opened, job, wrapped, meter)
-                yield runner, budget
+    place = journal or str(folder / CALLS)
+    async with open_call_journal(place, folder.absolute().name) as calls:
+        with PaidCalls(folder / PAID) as paid:
+            budget = TuneBudget(settings.allowance, paid)
+            wrapped: dict[WorkerId, Client] = {
+                worker.id: CallCacheClient(
+                    BudgetedClient(clients[worker.id], worker, budget), calls, worker.id
+                )
+                for worker in pool
+            }
+            meter = CallMeter(unknown)
+            judging = None if judge is None else wrapped[judge]
+            async with (
+                open_answer_grader(questions.tasks, judging, sandbox)
+                if questions.grade is None
+                else _as_is(questions.grade) as grade
+            ):
+                runner = CandidateRunner(
+                    pool,
+                    wrapped,
+                    grade,
+                    meter,
+                    unknown=unknown,
+                    concurrency=concurrency,
+                    seed=settings.seed,
+                    grades_steps=judge is None,
+                )
+                async with open_executor(executor, processes) as opened:
+                    if not isinstance(opened, LocalExecutor):
+                        job = _describe_job(runner, questions, settings, judge, sandbox=sandbox)
+                        runner.elsewhere = RemoteRuns(opened, job, wrapped, meter)
+                    yield runner, budget
 
 
 def _describe_job(
