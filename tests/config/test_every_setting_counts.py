@@ -45,6 +45,14 @@ PRICE = {"input": 1, "output": 2}
 SESSIONS = {
     "conduct_auxiliary": True,
     "tools": {"get_lock": "change"},
+    "worth_usd": 2,
+    "margin_usd": 0.5,
+    "warm_s": 60,
+    "failures": 3,
+    "stall_actions": 9,
+    "consultations": 1,
+    "max_cost_usd": 4,
+    "max_turns": 30,
 }
 
 # Of each setting a value that is not the usual one; beside what else it needs.

@@ -75,8 +75,8 @@ class PoolOptions:
     conductor: Annotated[
         str | None,
         typer.Option(
-            help="A worker's id, best, vote, fusion, critique, plan-solve-verify, single/<id>, or "
-            "chain/<id>><id>."
+            help="A worker's id, best, vote, fusion, critique, plan-solve-verify, escalate, "
+            "advise, gate, single/<id>, or chain/<id>><id>."
         ),
     ] = None
     yes: Annotated[

@@ -167,6 +167,8 @@ def _round_parts(
             parts.append(Text("the best single worker answers instead", style="yellow"))
     if isinstance(round_.decision, AcceptedAnswer):
         parts.append(Text("the conductor returns the answer as it is", style="green"))
+    if not isinstance(round_.decision, MalformedPlan) and round_.decision.reason:
+        parts.append(Text(round_.decision.reason, style="dim"))
     if round_.workflow is not None:
         parts.append(_step_table(number, round_, round_.workflow, running))
         parts += _step_notes(round_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from batuta.conductors.fixed_workflows import (
@@ -17,6 +17,7 @@ from batuta.conductors.fixed_workflows import (
 from batuta.conductors.llm_conductor import LLMConductor
 from batuta.conductors.prompted import ConductorOptions, prompted_conductor
 from batuta.conductors.selector import is_selector, open_selector
+from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.conductors.workflow_selector import is_workflow_selector, open_workflow_selector
 from batuta.core import Client, Conductor, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
@@ -25,14 +26,18 @@ from batuta.errors import ConfigError
 
 PROMPTED = "prompted/"
 """The prefix of a prompted conductor's name."""
-FIXED = {
+FIXED: Mapping[str, Callable[[], Conductor]] = {
+    "advise": Advise,
     "best": best_single_worker,
     "critique": revised_by_critique,
+    "escalate": Escalate,
     "fusion": panel_fusion,
     "plan-solve-verify": plan_solve_verify,
     "vote": parallel_vote,
 }
-"""Conductors that write the same workflow for every question."""
+"""Conductors that need no model of their own."""
+GATE = "gate"
+"""The name of the conductor that has the pool's workers judge each other."""
 _SINGLE = "single/"
 _CHAIN = "chain/"
 """The prefix of a chain's name, followed by workers' ids separated by `>`."""
@@ -61,7 +66,7 @@ def open_conductor(
     """Open the conductor of that name or folder.
 
     Args:
-        name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`;
+        name: a worker's id, whose model is prompted; one of `FIXED`; `gate`; `single/<id>`;
             `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; or a
             trained conductor's GGUF file.
         pool: the workers that it conducts.
@@ -77,13 +82,15 @@ def open_conductor(
         return opened
     if name in FIXED:
         return FIXED[name]()
+    if name == GATE:
+        return Gate(clients=clients)
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
     chain = _chain_workers(name)
     if chain and all(one in pool for one in chain):
         return worker_chain(chain)
     if name not in pool:
-        known = suggest_names(name, (*FIXED, *(worker.id for worker in pool)))
+        known = suggest_names(name, (*FIXED, GATE, *(worker.id for worker in pool)))
         raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from batuta.core.message import Request
@@ -40,6 +40,7 @@ class Plan:
 
     workflow: Workflow
     draft: Draft = Draft()
+    _: KW_ONLY
     kind: Literal["plan"] = "plan"
     reason: str = ""
     """Why this workflow, as a clause with figures, where a rule says so; empty: no rule does."""

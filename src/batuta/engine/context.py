@@ -5,7 +5,7 @@ The engine, the stream and the tests fold the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -29,6 +29,7 @@ from batuta.core import (
     StepRun,
     Worker,
     WorkerId,
+    Workflow,
 )
 from batuta.core.tool_classes import ToolClasses
 from batuta.engine.budget import Budget, Funds, Hold
@@ -65,6 +66,7 @@ class TimeoutPolicy:
 
 
 NO_TIMEOUT = TimeoutPolicy()
+WorkflowRevision = Callable[[Workflow], tuple[Workflow, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,8 @@ class RunHooks:
     """A budget beside the limits, reserved from before every call."""
     guarded: tuple[GuardrailTriggered, ...] = ()
     """Actions that guardrails took on the question before the run."""
+    revise: WorkflowRevision | None = None
+    """Changes each workflow before it is run, and says why as a clause; None: nothing does."""
     latency: LatencyLookup = no_latency
     """Observed seconds of a worker's call, for the estimate of a dry run."""
 

@@ -46,7 +46,13 @@ from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.budget import Budget, Hold
-from batuta.engine.context import Recorder, RunContext, RunHooks, RunSettings
+from batuta.engine.context import (
+    Recorder,
+    RunContext,
+    RunHooks,
+    RunSettings,
+    WorkflowRevision,
+)
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.plan_check import PlanCheck, keep_resumed, refused_end, restrict_workers
@@ -123,9 +129,9 @@ class PlanningListener(NullListener):
         draft = replace(decision.draft, usage=usage, cost=cost)
         match decision:
             case Plan():
-                return Plan(decision.workflow, draft)
+                return replace(decision, draft=draft)
             case AcceptedAnswer():
-                return AcceptedAnswer(draft)
+                return replace(decision, draft=draft)
             case _:
                 return MalformedPlan(
                     draft=draft,
@@ -230,7 +236,7 @@ async def conduct(
     if not context.clients and (rule := rules.forbidding_rule(pool.workers[0].id)):
         await context.publish(refused_end(rule, context.elapsed()))
         return recorder.run()
-    loop = _RunLoop(context, conductor)
+    loop = _RunLoop(context, conductor, hooks.revise)
     await _run_within_deadline(limits, context, loop)
     for event in context.deferred_events:
         if hooks.emit is not None:
@@ -324,8 +330,11 @@ async def _record_cancellation(context: RunContext) -> None:
 class _RunLoop:
     """The rounds of one run."""
 
-    def __init__(self, context: RunContext, conductor: Conductor) -> None:
+    def __init__(
+        self, context: RunContext, conductor: Conductor, revise: WorkflowRevision | None = None
+    ) -> None:
         self.context = context
+        self.revise = revise
         self.settings = context.settings
         self.conductor = conductor
         self.rounds_exhausted = False
@@ -402,12 +411,23 @@ class _RunLoop:
             if again is None:
                 break
             drafts.append(again)
-        workflow = self._choose_workflow(decision)
+        decision, workflow = self._revised(decision, self._choose_workflow(decision))
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
         if workflow is None or not self.check.rules:
             return planned
         return await self.check.settle(planned, workflow)
+
+    def _revised(
+        self, decision: Decision, workflow: Workflow | None
+    ) -> tuple[Decision, Workflow | None]:
+        """The decision with the reason for its workflow, and the workflow as it is to be run."""
+        if workflow is None or self.revise is None:
+            return decision, workflow
+        workflow, reason = self.revise(workflow)
+        if isinstance(decision, Plan):
+            decision = replace(decision, reason=reason)
+        return decision, workflow
 
     async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
         """The decision as a draft after which another one is asked for; None: it stands.

@@ -45,6 +45,7 @@ from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
+from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
@@ -87,6 +88,8 @@ class ServerState:
     """The exporter of runs' spans; None for none."""
     answer_cache: RepeatedAnswers | None = None
     """Finds answers that are given again; None: none is."""
+    sessions: SessionMemory = field(default_factory=LocalSessions)
+    """The states of sessions; if not given, they live as long as the process."""
     oidc: OidcClient | None = None
     """The identity provider by which people sign in to the page; None: by keys alone."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
@@ -128,6 +131,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         metrics=metrics,
         span_exporter=state.span_exporter,
         answer_cache=state.answer_cache,
+        sessions=state.sessions,
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)

@@ -62,6 +62,7 @@ from batuta.gateway.serving.models import (
     served_models,
 )
 from batuta.gateway.serving.presets import preset_models
+from batuta.gateway.serving.session_memory import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
@@ -184,8 +185,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
         ):
             hasher, redis = open_key_hasher(data_folder()), _find_redis(server)
             oidc = _open_oidc(config.oidc, http, hasher)
-            has_sign_in = oidc is not None
-            authenticator = Authenticator(store, hasher, admin_token(), has_sign_in=has_sign_in)
+            authenticator = Authenticator(store, hasher, admin_token(), has_sign_in=bool(oidc))
             await authenticator.needs_key()
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
@@ -200,6 +200,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 origins=frozenset(server.cors_origins),
                 span_exporter=span_exporter,
                 answer_cache=answer_cache,
+                sessions=RedisSessions(redis) if redis else LocalSessions(),
                 oidc=oidc,
             )
 
@@ -209,8 +210,8 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
             await record_settings(store, config)
             again = partial(serve_options.reread, http, store)
             tasks.start_soon(reload_on_hangup, catalogue, again)
-            failures, kept_days = authenticator.failed_sign_ins, config.audit.kept_days
-            tasks.start_soon(AuditKeeper(store, failures, kept_days).work)
+            audited = (authenticator.failed_sign_ins, config.audit.kept_days)
+            tasks.start_soon(AuditKeeper(store, *audited).work)
             if server.keep_days is not None:
                 tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
             try:

@@ -28,6 +28,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import conductor_worker
+from batuta.engine.context import WorkflowRevision
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole
 from batuta.gateway.access.rate_limit import (
@@ -49,6 +50,7 @@ from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
 from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
+from batuta.gateway.serving.session_call import SessionCall
 from batuta.gateway.serving.session_key import SESSION_HEADER
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -355,6 +357,10 @@ class PreparedCall:
     run_id: RunId
     session: str | None = None
     """The id of the session that it belongs to; None: to none."""
+    in_session: SessionCall | None = None
+    """Its place in that session."""
+    revise: WorkflowRevision | None = None
+    """Changes the workflows of its conductor, as its session has it."""
     admission: Admission
     """The call's share of its caller's rates and budgets."""
     guardrails: Guardrails = NO_GUARDRAILS
@@ -387,6 +393,8 @@ class PreparedCall:
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
         if self.session is not None:
             headers[SESSION_HEADER] = self.session
+        if self.in_session is not None:
+            headers.update(self.in_session.headers)
         if self.repeatable is not None:
             headers[CACHE_HEADER] = self.cache_result
         if self.chosen is not None:
@@ -409,4 +417,7 @@ class PreparedCall:
             refused = budget.refusal()
             if refused is not None:
                 return refused
+        session = self.in_session
+        if session is not None and session.is_bound and run.limit == "usd":
+            return session.cost_error()
         return error_of_run(run, direct=self.served_model.direct)

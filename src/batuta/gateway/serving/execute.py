@@ -59,7 +59,9 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
 )
 from batuta.gateway.serving.prepare import CallPreparer, find_served_model, load_served_model
+from batuta.gateway.serving.session_call import SessionKeeper, SessionPlan
 from batuta.gateway.serving.session_key import session_id
+from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     PendingToolRuns,
@@ -105,6 +107,7 @@ class RunService:
         metrics: Metrics,
         span_exporter: RunSpanExporter | None = None,
         answer_cache: RepeatedAnswers | None = None,
+        sessions: SessionMemory | None = None,
     ) -> None:
         """Learns who runs, and where it is recorded.
 
@@ -116,6 +119,7 @@ class RunService:
             metrics: count each run.
             span_exporter: where the spans of runs go; None: nowhere.
             answer_cache: finds answers that are given again; None: none is.
+            sessions: the states of sessions; None: in memory.
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
@@ -128,6 +132,7 @@ class RunService:
         self._span_exporter = span_exporter
         self._answer_cache = answer_cache
         self._explorer = Explorer(store)
+        self._sessions = SessionKeeper(LocalSessions() if sessions is None else sessions)
 
     def find_model(self, name: str) -> ServedModel:
         """The model that answers a request for that name, by an alias too.
@@ -164,8 +169,7 @@ class RunService:
         await load_served_model(self._catalogue, call.model)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
-        session = await self._find_session(call, caller.tenant)
-        prepared_call = replace(prepared_call, session=session)
+        prepared_call = await self._begin_in_session(prepared_call, call, caller.tenant)
         if call.question.has_tool_results and not call.options.dry_run:
             resumed = await self._pending_tool_runs.find_resumed(
                 call.question, prepared_call.pool, caller.tenant
@@ -176,6 +180,7 @@ class RunService:
             prepared_call = await self._find_earlier(prepared_call)
             if prepared_call.served_model.explore is not None:
                 prepared_call = await self._explored(prepared_call)
+        prepared_call = self._conduct_in_session(prepared_call, call)
         admission = prepared_call.admission
         try:
             await self._admission.admit(
@@ -201,6 +206,40 @@ class RunService:
         finally:
             if prepared_call.chosen is not None:
                 await self._explorer.settle(prepared_call.chosen)
+
+    async def _begin_in_session(
+        self, prepared: PreparedCall, call: ParsedCall, tenant: str
+    ) -> PreparedCall:
+        """The call in its session.
+
+        Raises:
+            APIError: the session has reached a limit.
+        """
+        session = await self._find_session(call, tenant)
+        if session is None:
+            return prepared
+        begun = await self._sessions.begin(call, tenant, session, self._catalogue.session_rules)
+        return replace(prepared, session=session, in_session=begun)
+
+    def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:
+        """The call with what its session runs for it."""
+        if prepared.in_session is None or prepared.earlier is not None:
+            return prepared
+        served = replace(prepared.served_model, pool=prepared.pool)
+        plan = SessionPlan(
+            call=prepared.in_session,
+            served=served,
+            limits=prepared.limits,
+            resumed=prepared.resumed,
+        )
+        plan = self._sessions.conduct(plan, call, self._catalogue.session_rules)
+        return replace(
+            prepared,
+            served_model=plan.served,
+            limits=plan.limits,
+            resumed=plan.resumed,
+            revise=plan.revise,
+        )
 
     async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
         """The session of the call: the one it names, that of the response before, or its own.
@@ -303,6 +342,7 @@ class RunService:
                     funds=prepared.admission.reserved_budget,
                     guarded=prepared.guarded,
                     latency=self._call_seconds,
+                    revise=prepared.revise,
                 ),
             )
             return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
@@ -399,6 +439,8 @@ class RunService:
             if run.outcome is Outcome.WAITING:
                 self._pending_tool_runs.add(run, caller.tenant)
             await self._admission.count_tokens(caller, admission, run)
+            if prepared.in_session is not None:
+                await self._sessions.end(prepared.in_session, run)
             if store is None:
                 return
             try:

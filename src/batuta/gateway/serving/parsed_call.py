@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from batuta.core import (
@@ -39,9 +40,22 @@ _KNOWN_FIELDS = {
     "dry_run",
     "workflow",
     "cache",
+    "session",
     "tags",
 }
+_KNOWN_OF_SESSION = {"max_cost_usd", "max_turns"}
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """The limits of a whole session; None is none beside those of the settings."""
+
+    max_cost_usd: Decimal | None = None
+    max_turns: int | None = None
+
+
+NO_SESSION_LIMITS = SessionLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +80,8 @@ class RunOptions:
     """False: neither take an earlier answer nor keep this one for later."""
     tags: tuple[str, ...] = ()
     """Rules for plans tell questions apart by these words."""
+    session: SessionLimits | None = None
+    """The limits of the session that the request belongs to."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
         """Return the limits: those asked for, else the default, and never more than `ceiling`.
@@ -186,6 +202,18 @@ def parse_run_options(body: Fields) -> RunOptions:
         dry_run=bool(given.flag("dry_run")),
         cache=False if body.is_fresh else given.flag("cache"),
         tags=_parse_tags(given),
+        session=_parse_session(given.object("session")),
+    )
+
+
+def _parse_session(given: Fields | None) -> SessionLimits | None:
+    if given is None:
+        return None
+    _check_names(given, _KNOWN_OF_SESSION)
+    usd = given.number("max_cost_usd", 0, _MAX_VALUE)
+    return SessionLimits(
+        max_cost_usd=None if usd is None else Decimal(str(usd)),
+        max_turns=given.whole("max_turns", 1, _MAX_VALUE),
     )
 
 

@@ -36,6 +36,8 @@ from batuta.store import Store
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+Clock = Callable[[], float]
+"""Tells the seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from batuta.core import (
     MalformedPlan,
     Message,
     Outcome,
+    Plan,
     Pool,
     Reply,
     Round,
@@ -122,8 +123,8 @@ def _cropping_text(cropping: Cropping | None) -> str:
 
 def _decision_text(round_: Round) -> str:
     match round_.decision:
-        case AcceptedAnswer():
-            return "The conductor let the answer stand."
+        case AcceptedAnswer(reason=reason):
+            return f"The conductor let the answer stand{': ' if reason else ''}{reason}."
         case MalformedPlan() as malformed if malformed.outage and not malformed.again:
             return f"No workflow was asked for: {malformed.reason}"
         case MalformedPlan() as malformed if malformed.outage and was_heard(round_):
@@ -132,8 +133,8 @@ def _decision_text(round_: Round) -> str:
             return f"The conductor could not be reached: {malformed.reason}"
         case MalformedPlan() as malformed:
             return f"The conductor's draft was no workflow: {malformed.reason}"
-        case _:
-            return ""
+        case Plan(reason=reason):
+            return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
 def was_heard(round_: Round) -> bool:

@@ -1,0 +1,140 @@
+"""Where a session is conducted anew; in between, the acting worker goes on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batuta.conductors.sessions.rules import SessionRules
+from batuta.conductors.sessions.state import SessionThread
+from batuta.conductors.sessions.turn import MOST_ACTIONS, Action, Turn
+from batuta.core import Pool, Question, ToolCall
+from batuta.core.formatting import format_count
+from batuta.core.tool_classes import ToolClass
+
+_SHRUNK = 0.6
+"""The part of a thread's tokens below which its next request is a compacted one."""
+_LONG = 4_000
+"""Tokens below which a conversation that became shorter was not compacted."""
+_ALIKE = 3
+"""Equal actions in a row that are a stall."""
+
+
+class Boundary(StrEnum):
+    """A moment at which it is decided anew who acts."""
+
+    BEGINNING = "beginning"
+    """Nobody has acted yet, or nobody who may now."""
+    TASK = "task"
+    """The user sets a new task."""
+    COMPACTION = "compaction"
+    """The conversation was made shorter, so that no worker's cache holds it."""
+    SAME_FAILURE = "same_failure"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A request's place in its session."""
+
+    boundary: Boundary | None
+    """None: the acting worker goes on."""
+    reason: str
+    """Why, as a clause with figures."""
+
+
+def find_moment(
+    thread: SessionThread | None,
+    question: Question,
+    turn: Turn,
+    *,
+    tokens: int,
+    pool: Pool,
+    rules: SessionRules,
+) -> Moment:
+    """Say whether the request is at a boundary.
+
+    Args:
+        thread: what is known of the conversation; None: nothing.
+        question: the conversation.
+        turn: its newest turn.
+        tokens: about how many tokens it has.
+        pool: the workers that may answer.
+        rules: the constants.
+    """
+    if thread is None or thread.acting is None:
+        return Moment(Boundary.BEGINNING, "nobody has acted in this conversation yet")
+    acting = thread.acting
+    if acting not in pool:
+        return Moment(Boundary.BEGINNING, f"{acting}, which acted, may not answer any more")
+    window = pool[acting].context_window
+    if window is not None and tokens > window:
+        size = f"about {format_count(tokens)} tokens do not fit in the {format_count(window)}"
+        return Moment(Boundary.BEGINNING, f"{size} of {acting}")
+    if thread.tokens > _LONG and tokens < thread.tokens * _SHRUNK:
+        sizes = f"from about {format_count(thread.tokens)} to {format_count(tokens)} tokens"
+        return Moment(Boundary.COMPACTION, f"the conversation was compacted {sizes}")
+    if turn.is_fresh:
+        return _fresh_moment(turn)
+    return _find_trouble(question, turn, rules) or _going_on(turn)
+
+
+def _fresh_moment(turn: Turn) -> Moment:
+    if turn.says_to_go_on:
+        return Moment(None, "the user says to go on")
+    return Moment(Boundary.TASK, "the user sets a new task")
+
+
+def _going_on(turn: Turn) -> Moment:
+    count = turn.new_results
+    many = "1 result of a tool" if count == 1 else f"{count or 'no'} results of tools"
+    return Moment(None, f"{many} came back")
+
+
+def _find_trouble(question: Question, turn: Turn, rules: SessionRules) -> Moment | None:
+    """The same failure for an even number of times, or a stall that has just become one."""
+    if not turn.actions:
+        return None
+    counts, newest = turn.failures, turn.actions[-1]
+    for key in newest.failures:
+        if counts[key] % 2 == 0:
+            tool = key.partition(" ")[0]
+            return Moment(
+                Boundary.SAME_FAILURE, f"{tool} failed in the same way {counts[key]} times"
+            )
+    keys = [action.key for action in turn.actions[-_ALIKE:]]
+    if len(keys) == _ALIKE and len(set(keys)) == 1 and _count_alike(turn) % _ALIKE == 0:
+        return Moment(Boundary.STALL, f"the same was done {_count_alike(turn)} times in a row")
+    idle = _count_idle(question, turn, rules)
+    if 0 < idle < MOST_ACTIONS and idle % rules.stall_actions == 0:
+        return Moment(Boundary.STALL, f"{idle} actions in a row changed nothing")
+    return None
+
+
+def _count_alike(turn: Turn) -> int:
+    """The number of equal actions at the end of the turn."""
+    last = turn.actions[-1].key
+    count = 0
+    for action in reversed(turn.actions):
+        if action.key != last:
+            break
+        count += 1
+    return count
+
+
+def _count_idle(question: Question, turn: Turn, rules: SessionRules) -> int:
+    """The number of actions at the end of the turn that changed nothing."""
+    classes = {tool.name: rules.tool_classes.of(tool) for tool in question.tools}
+
+    def changes(call: ToolCall) -> bool:
+        return classes.get(call.name, ToolClass.CHANGE) is ToolClass.CHANGE
+
+    def acts(action: Action) -> bool:
+        return any(changes(call) for call in action.calls)
+
+    count = 0
+    for action in reversed(turn.actions):
+        if acts(action):
+            break
+        count += 1
+    return count

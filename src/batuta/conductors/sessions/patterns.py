@@ -1,0 +1,377 @@
+"""How a session is conducted: who acts, when a second model is asked, who takes over.
+
+`escalate`, `advise` and `gate` are conductors like any other: without a session they plan for a
+conversation of which nothing is known. In a session every other conductor plans at boundaries only,
+and its choice of the acting worker stands if it pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from batuta.conductors.sessions.boundaries import Boundary, Moment
+from batuta.conductors.sessions.review import find_reviewer, review_answer
+from batuta.conductors.sessions.rules import DEFAULT_RULES, SessionRules
+from batuta.conductors.sessions.state import SessionThread
+from batuta.conductors.sessions.switching import cold_cost, price_switch
+from batuta.conductors.sessions.turn import Turn
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Client,
+    Conductor,
+    Decision,
+    Plan,
+    PlanningContext,
+    Pool,
+    Question,
+    Reply,
+    Step,
+    Worker,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.formatting import format_usd
+from batuta.core.worker import PROGRAM, token_price
+from batuta.engine.step_prompt import able_workers
+from batuta.language.conversation import clip_text
+
+REVIEWS = 2
+"""Reviews of one run, after each of which its work can go on."""
+_LONGEST_REASONS = 2_000
+"""Characters of a reviewer's reasons that the acting worker is told."""
+ADVISE = (
+    "The worker that acts here is stuck. Read what was done so far and say what it should do next, "
+    "in at most 300 words (400 tokens): the likely cause, then the steps in their order, with the "
+    "names of files and commands. Do not act yourself and call no tool."
+)
+FOLLOW = (
+    "Go on with the task. The advice comes from a stronger model that saw the same conversation: "
+    "follow it where it is right."
+)
+REDO = (
+    "A reviewer has read your work and says that it is not done yet. Its reasons:\n\n{reasons}\n\n"
+    "Do what is missing. Where one of the tools can run tests, run them before you say that you "
+    "are done."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A request in its session, as a pattern sees it."""
+
+    thread: SessionThread
+    turn: Turn
+    moment: Moment
+    question: Question
+    pool: Pool
+    tokens: int
+    """About how many tokens the conversation has."""
+    now: float
+    """Seconds since the epoch."""
+    consultations: int = 0
+    """How often a second model was asked in this session."""
+    rules: SessionRules = DEFAULT_RULES
+
+    @property
+    def acting(self) -> Worker | None:
+        """The acting worker, if it may still answer."""
+        named = self.thread.acting
+        return self.pool[named] if named is not None and named in self.pool else None
+
+    @property
+    def failures(self) -> int:
+        """Failures of tools in the present task."""
+        return 0 if self.turn.is_fresh else self.turn.failures.total()
+
+    @property
+    def may_consult(self) -> bool:
+        """Whether a second model may be asked once more."""
+        return self.consultations < self.rules.consultations
+
+    def price_of(self, worker: Worker) -> str:
+        """Say what of the conversation the worker's provider must read anew, and for how much."""
+        cost = cold_cost(self.thread, worker, tokens=self.tokens, now=self.now, rules=self.rules)
+        return "no cache is lost" if not cost else f"{format_usd(round(cost, 4))} of cache is lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conducting:
+    """What is run for a request of a session."""
+
+    conductor: Conductor
+    goes_on: bool
+    """Whether the workflow that waits for results goes on, if there is one."""
+    is_plain: bool = False
+    """Whether one worker is asked the conversation as it stands, and nothing is checked."""
+
+
+@runtime_checkable
+class SessionPattern(Protocol):
+    """A conductor that decides by the state of a session.
+
+    Law: what it decides is a function of the view; no text of a worker or a tool is obeyed.
+    """
+
+    def in_session(self, view: SessionView) -> Conducting:
+        """Return what is run for that request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActingWorker:
+    """A conductor that lets one worker act on the conversation as it stands."""
+
+    name: str
+    worker: WorkerId
+    reason: str
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Plan the one step; accept the answer in a later round."""
+        if context.previous:
+            return AcceptedAnswer()
+        return _plan_actor(self.worker, self.reason)
+
+
+def _plan_actor(worker: WorkerId, reason: str) -> Plan:
+    return Plan(Workflow((Step(subtask="", worker=worker),)), reason=reason)
+
+
+def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worker:
+    """Return the cheapest worker that can see the question and call its tools.
+
+    Of equals it is the best.
+    """
+    able = able_workers(question, [one for one in pool.ranked() if PROGRAM not in one.tags])
+    return min(able or pool.ranked(), key=lambda one: token_price(one, rules.unknown))
+
+
+def strongest_actor(question: Question, pool: Pool) -> Worker:
+    """Return the best worker that can see the question and call its tools."""
+    return able_workers(question, list(pool.ranked()))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """The cheapest worker acts; the best takes over after failures, until the next task."""
+
+    rules: SessionRules = DEFAULT_RULES
+    name: str = "escalate"
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Plan for a conversation of which nothing is known: the cheapest worker acts."""
+        return await _begin_cheaply(self.name, context, self.rules)
+
+    def in_session(self, view: SessionView) -> Conducting:
+        """Choose the acting worker."""
+        worker, reason = _choose_escalated(view)
+        goes_on = view.moment.boundary is None and worker.id == view.thread.acting
+        conductor = ActingWorker(name=self.name, worker=worker.id, reason=reason)
+        return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
+
+
+async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
+    worker = cheapest_actor(context.question, context.pool, rules)
+    acting = ActingWorker(
+        name=name, worker=worker.id, reason=_describe_cheapest(worker, context.pool)
+    )
+    return await acting.plan(context)
+
+
+def _describe_cheapest(worker: Worker, pool: Pool) -> str:
+    return f"{worker.id} acts, the cheapest of {len(pool)}"
+
+
+def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
+    """The worker that acts by the rules of `escalate`, and why."""
+    cheap = cheapest_actor(view.question, view.pool, view.rules)
+    strong = strongest_actor(view.question, view.pool)
+    acting, failures = view.acting, view.failures
+    if view.moment.boundary is Boundary.TASK and acting is not None and acting.id != cheap.id:
+        return cheap, f"{cheap.id} takes the new task over from {acting.id}: {view.price_of(cheap)}"
+    if failures >= view.rules.failures and strong.id != cheap.id:
+        if acting is None:
+            return strong, f"{strong.id} acts, the best of {len(view.pool)}: {failures} failures"
+        if acting.id == cheap.id:
+            return _take_over(view, acting, strong)
+    if acting is None:
+        return cheap, f"{_describe_cheapest(cheap, view.pool)}: {view.moment.reason}"
+    return acting, f"{acting.id} goes on: {view.moment.reason}"
+
+
+def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worker, str]:
+    switch = price_switch(
+        view.thread,
+        acting,
+        strong,
+        tokens=view.tokens,
+        failures=view.failures,
+        now=view.now,
+        rules=view.rules,
+    )
+    return (strong if switch.pays else acting), f"after {view.failures} failures {switch.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advise:
+    """The cheapest worker acts; where it is stuck the best one says what to do."""
+
+    rules: SessionRules = DEFAULT_RULES
+    name: str = "advise"
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Plan for a conversation of which nothing is known: the cheapest worker acts."""
+        return await _begin_cheaply(self.name, context, self.rules)
+
+    def in_session(self, view: SessionView) -> Conducting:
+        """Let the worker act, with advice where it is stuck."""
+        acting = view.acting or cheapest_actor(view.question, view.pool, view.rules)
+        adviser = strongest_actor(view.question, view.pool)
+        is_stuck = view.moment.boundary in {Boundary.SAME_FAILURE, Boundary.STALL}
+        if is_stuck and view.may_consult and adviser.id != acting.id:
+            advised = AdvisedWorker(
+                name=self.name, worker=acting.id, adviser=adviser.id, reason=_advice_reason(view)
+            )
+            return Conducting(conductor=advised, goes_on=False)
+        reason = f"{acting.id} goes on: {view.moment.reason}"
+        if view.acting is None:
+            reason = f"{_describe_cheapest(acting, view.pool)}: {view.moment.reason}"
+        conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
+        return Conducting(
+            conductor=conductor, goes_on=view.moment.boundary is None or is_stuck, is_plain=True
+        )
+
+
+def _advice_reason(view: SessionView) -> str:
+    asked = f"question {view.consultations + 1} of {view.rules.consultations}"
+    return f"a stronger model is asked what to do ({asked}): {view.moment.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedWorker:
+    """A conductor that has one worker say what another one, which acts, should do."""
+
+    name: str
+    worker: WorkerId
+    adviser: WorkerId
+    reason: str
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Plan the advice, and the step that follows it; accept the answer in a later round."""
+        if context.previous:
+            return AcceptedAnswer()
+        advice = Step(subtask=ADVISE, worker=self.adviser)
+        acts = Step(subtask=FOLLOW, worker=self.worker, access=(0,))
+        if context.max_steps < 2:  # noqa: PLR2004 - advice needs a step of its own
+            return _plan_actor(self.worker, "advice needs two steps, and one is allowed")
+        return Plan(Workflow((advice, acts)), reason=self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The cheapest worker acts; when it says that it is done, another family's model judges."""
+
+    clients: Mapping[WorkerId, Client]
+    rules: SessionRules = DEFAULT_RULES
+    name: str = "gate"
+    acting: ActingWorker | None = None
+    """Who acts, in a session; None: the cheapest."""
+    consultations: int = 0
+    """How often a judge was asked in the session."""
+
+    @property
+    def needed_rounds(self) -> int:
+        """The rounds in which its work can go on after each review."""
+        return 1 + REVIEWS
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Let the worker act; then have its answer judged, and its work go on if it is not done."""
+        if not context.previous:
+            if self.acting is None:
+                return await _begin_cheaply(self.name, context, self.rules)
+            return await self.acting.plan(context)
+        ended = context.previous[-1]
+        last = ended.step(len(ended.workflow) - 1) if ended.workflow else None
+        if last is None or not isinstance(last.result, Reply):
+            return AcceptedAnswer(reason="there is no answer to judge")
+        reviewer = find_reviewer(last.worker, context)
+        asked = self.consultations + len(context.previous) - 1
+        if reviewer is None or reviewer.id not in self.clients:
+            return AcceptedAnswer(reason="no other model may judge the answer")
+        if asked >= self.rules.consultations:
+            return AcceptedAnswer(reason=f"a judge was asked {asked} times in this session")
+        client = self.clients[reviewer.id]
+        verdict = await review_answer(
+            context, last.result, reviewer, client=client, listener=listener
+        )
+        if not verdict.redo:
+            return AcceptedAnswer(verdict.draft, reason=verdict.reason)
+        subtask = REDO.format(reasons=clip_text(verdict.reasons, _LONGEST_REASONS))
+        step = Step(subtask=subtask, worker=last.worker, continues=True)
+        return Plan(Workflow((step,)), verdict.draft, reason=verdict.reason)
+
+    def in_session(self, view: SessionView) -> Conducting:
+        """Let the acting worker go on; its answer is judged."""
+        worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
+        goes = "goes on" if view.acting else "begins"
+        reason = f"{worker.id} {goes}: {view.moment.reason}"
+        acting = ActingWorker(name=self.name, worker=worker.id, reason=reason)
+        conductor = replace(self, acting=acting, consultations=view.consultations, rules=view.rules)
+        return Conducting(conductor=conductor, goes_on=view.moment.boundary is None)
+
+
+def conduct_in_session(conductor: Conductor, view: SessionView) -> Conducting:
+    """Return what is run for the request: the pattern's choice, or the acting worker in between.
+
+    Args:
+        conductor: of the served model.
+        view: the request.
+    """
+    if isinstance(conductor, SessionPattern):
+        return conductor.in_session(view)
+    acting = view.acting
+    if view.moment.boundary is not None or acting is None:
+        return Conducting(conductor=conductor, goes_on=False)
+    reason = f"{acting.id} goes on, nothing is conducted: {view.moment.reason}"
+    name = f"acting/{acting.id}"
+    by = ActingWorker(name=name, worker=acting.id, reason=reason)
+    return Conducting(conductor=by, goes_on=True, is_plain=True)
+
+
+def revise_actor(view: SessionView) -> Callable[[Workflow], tuple[Workflow, str]]:
+    """Return a function that keeps the acting worker in a plan where leaving it does not pay."""
+
+    def revise(workflow: Workflow) -> tuple[Workflow, str]:
+        acting, planned = view.acting, workflow.steps[-1].worker
+        boundary = view.moment.reason
+        if acting is None or planned == acting.id or planned not in view.pool:
+            return workflow, f"conducted: {boundary}"
+        switch = price_switch(
+            view.thread,
+            acting,
+            view.pool[planned],
+            tokens=view.tokens,
+            failures=view.failures,
+            now=view.now,
+            rules=view.rules,
+        )
+        reason = f"conducted: {boundary}; {switch.reason}"
+        if switch.pays:
+            return workflow, reason
+        last = replace(workflow.steps[-1], worker=acting.id)
+        return Workflow((*workflow.steps[:-1], last)), reason
+
+    return revise

@@ -1,0 +1,286 @@
+"""A request in its session: where it stands, what is run for it, and what it adds to the session.
+
+Pure but for the memory of sessions, which is asked before a run and told after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from time import time
+from typing import TypeVar, final
+
+from batuta.conductors.sessions.boundaries import find_moment
+from batuta.conductors.sessions.patterns import (
+    Conducting,
+    SessionPattern,
+    SessionView,
+    conduct_in_session,
+    revise_actor,
+)
+from batuta.conductors.sessions.rules import SessionRules
+from batuta.conductors.sessions.state import SessionEntry, SessionState, SessionThread
+from batuta.conductors.sessions.turn import read_turn, thread_key, turn_key
+from batuta.core import Limits, Plan, Question, Reply, Request, ResumeState, Round, Run, WorkerId
+from batuta.core.formatting import format_usd
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.engine.context import WorkflowRevision
+from batuta.gateway.errors import APIError
+from batuta.gateway.serving.auxiliary_requests import auxiliary_kind
+from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
+from batuta.gateway.serving.session_memory import SessionMemory
+
+COST_HEADER = "x-batuta-session-cost"
+UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
+_N = TypeVar("_N", int, Decimal)
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionCall:
+    """A request in its session."""
+
+    tenant: str
+    id: str
+    """The session's id."""
+    thread: str
+    """The key of its thread; empty: nothing is kept of the conversation."""
+    turn: str
+    """A digest of its turn."""
+    tokens: int
+    """About how many tokens the conversation has."""
+    state: SessionState
+    """The session before the run, and after it once it has ended."""
+    max_cost_usd: Decimal | None = None
+    acts: bool = False
+    """Whether whoever answers acts in the session from then on."""
+    consults: bool = False
+    """Whether its calls of other models count among the session's consultations."""
+    is_bound: bool = False
+    """Whether the run's limit in dollars is what is left of the session's."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The answer's headers; an unknown cost is left out, not shown as zero."""
+        cost = self.state.cost
+        headers: dict[str, str] = {}
+        if cost.unpriced_calls:
+            headers[UNPRICED_HEADER] = str(cost.unpriced_calls)
+        if cost.usd or not cost.unpriced_calls:
+            headers[COST_HEADER] = f"{cost.usd:f}"
+        return headers
+
+    def cost_error(self) -> APIError:
+        """Say that the session may not cost more."""
+        most, spent = self.max_cost_usd or Decimal(0), self.state.cost.usd
+        message = (
+            f"This session has cost {format_usd(spent)} and may cost {format_usd(most)}, which "
+            "leaves too little for this request: begin a new session, or raise max_cost_usd of "
+            "orchestration.session."
+        )
+        return _limit_error(message)
+
+
+def _limit_error(message: str) -> APIError:
+    return APIError(429, "session_limit_exceeded", message, headers=_NO_RETRY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPlan:
+    """What is run for a request of a session."""
+
+    call: SessionCall
+    served: ServedModel
+    limits: Limits
+    resumed: ResumeState | None
+    revise: WorkflowRevision | None = None
+    """Keeps the acting worker in a plan where leaving it does not pay."""
+
+
+@final
+class SessionKeeper:
+    """Says what is run for each request of a session, and keeps what it did."""
+
+    def __init__(self, memory: SessionMemory, clock: Callable[[], float] = time) -> None:
+        """Keep nothing yet.
+
+        Args:
+            memory: has the states of sessions.
+            clock: tells the seconds since the epoch.
+        """
+        self._memory = memory
+        self._clock = clock
+
+    async def begin(
+        self, call: ParsedCall, tenant: str, session: str, rules: SessionRules
+    ) -> SessionCall:
+        """Find the request's place in its session.
+
+        Raises:
+            APIError: the session has reached a limit.
+        """
+        question, state = call.question, await self._memory.load(tenant, session)
+        turn = read_turn(question)
+        is_kept = not call.options.dry_run and auxiliary_kind(call) is None
+        limits = call.options.session or NO_SESSION_LIMITS
+        begun = SessionCall(
+            tenant=tenant,
+            id=session,
+            thread=thread_key(question) if is_kept else "",
+            turn=turn_key(question, turn),
+            tokens=estimate_request_tokens(
+                Request(messages=question.messages, tools=question.tools)
+            ),
+            state=state,
+            max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
+        )
+        if state.left_usd(begun.max_cost_usd) == 0:
+            raise begun.cost_error()
+        _check_turns(begun, limits, rules)
+        return begun
+
+    def conduct(self, plan: SessionPlan, call: ParsedCall, rules: SessionRules) -> SessionPlan:
+        """Return what is run, as the session has it: the acting worker between boundaries.
+
+        Args:
+            plan: what would be run without a session.
+            call: the request.
+            rules: the constants.
+        """
+        plan = _with_limit(plan)
+        if not _is_conducted(plan.served, call):
+            return plan
+        conductor = plan.served.conductor
+        assert conductor is not None  # noqa: S101 - it is conducted
+        view = self._view(plan, call.question, rules)
+        plan.call.acts, plan.call.consults = True, isinstance(conductor, SessionPattern)
+        conducting = conduct_in_session(conductor, view)
+        if conducting.goes_on and plan.resumed is not None:
+            served = replace(plan.served, conductor=conductor)
+            if plan.call.consults:
+                served = replace(plan.served, conductor=conducting.conductor)
+            reason = f"{view.thread.acting} goes on, nothing is conducted: {view.moment.reason}"
+            return replace(plan, served=served, resumed=_with_reason(plan.resumed, reason))
+        return _conduct_anew(plan, conducting, view)
+
+    def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
+        """The request as a pattern sees it."""
+        call, turn = plan.call, read_turn(question)
+        thread = call.state.threads.get(call.thread)
+        if (thread is None or thread.acting is None) and plan.resumed is not None:
+            thread = SessionThread(acting=_planned_actor(plan.resumed), turn=call.turn)
+        rules = replace(rules, unknown=plan.limits.unknown)
+        pool = plan.served.pool
+        return SessionView(
+            thread=thread or SessionThread(),
+            turn=turn,
+            moment=find_moment(thread, question, turn, tokens=call.tokens, pool=pool, rules=rules),
+            question=question,
+            pool=pool,
+            tokens=call.tokens,
+            now=self._clock(),
+            consultations=call.state.consultations,
+            rules=rules,
+        )
+
+    async def end(self, call: SessionCall, run: Run) -> None:
+        """Keep what the run did."""
+        known = call.state.threads.get(call.thread) or SessionThread()
+        after = replace(known, turn=call.turn, tokens=call.tokens)
+        actor = find_actor(run) if call.acts else None
+        if actor is not None:
+            after = replace(after, acting=actor).with_reader(actor, call.tokens, self._clock())
+        entry = SessionEntry(
+            thread=call.thread,
+            after=after,
+            cost=run.cost,
+            consultations=count_consultations(run) if call.consults else 0,
+        )
+        call.state = await self._memory.note(call.tenant, call.id, entry)
+
+
+def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) -> None:
+    """Return if the session may have this turn; results of tools belong to a turn that has begun.
+
+    Raises:
+        APIError: it may not.
+    """
+    most, turns = _least_limit(limits.max_turns, rules.max_turns), call.state.turns
+    known = call.state.threads.get(call.thread)
+    is_new = bool(call.thread) and (known is None or known.turn != call.turn)
+    if most is not None and is_new and turns + 1 > most:
+        message = (
+            f"This session has had {turns} turns and may have {most}: begin a new session, or "
+            "raise max_turns of orchestration.session."
+        )
+        raise _limit_error(message)
+
+
+def _least_limit(one: _N | None, other: _N | None) -> _N | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _with_limit(plan: SessionPlan) -> SessionPlan:
+    """The plan with no more dollars for the run than are left of the session's."""
+    left = plan.call.state.left_usd(plan.call.max_cost_usd)
+    usd = plan.limits.usd
+    if left is None or (usd is not None and usd <= left):
+        return plan
+    plan.call.is_bound = True
+    return replace(plan, limits=replace(plan.limits, usd=float(left)))
+
+
+def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
+    """Tell whether the session says who acts: an agent's work by a model that conducts."""
+    options = call.options
+    if served.conductor is None or served.direct or not call.question.tools:
+        return False
+    return options.workflow is None and not options.dry_run
+
+
+def _conduct_anew(plan: SessionPlan, conducting: Conducting, view: SessionView) -> SessionPlan:
+    """The plan that begins anew, with what the session has chosen."""
+    served = replace(plan.served, conductor=conducting.conductor, explore=None)
+    if conducting.is_plain:
+        limits = replace(plan.limits, steps=1, rounds=1)
+        served = replace(served, direct=True)
+        return replace(plan, served=served, limits=limits, resumed=None)
+    revise = None if plan.call.consults else revise_actor(view)
+    return replace(plan, served=served, resumed=None, revise=revise)
+
+
+def _planned_actor(resumed: ResumeState) -> WorkerId | None:
+    """The worker of the last step of a workflow that waits."""
+    workflow = resumed.rounds[-1].workflow
+    return workflow.steps[-1].worker if workflow is not None else None
+
+
+def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
+    *before, last = resumed.rounds
+    if isinstance(last.decision, Plan):
+        last = replace(last, decision=replace(last.decision, reason=reason))
+    return replace(resumed, rounds=(*before, last))
+
+
+def find_actor(run: Run) -> WorkerId | None:
+    """Return the worker whose reply reached the client; None: no last step has ended."""
+    for round_ in reversed(run.rounds):
+        if round_.workflow is not None:
+            last = round_.step(len(round_.workflow) - 1)
+            return last.worker if last and isinstance(last.result, Reply) else None
+    return None
+
+
+def count_consultations(run: Run) -> int:
+    """Return how often another model than the acting one was asked: to advise, or to judge."""
+    return sum(_consultations_of(round_) for round_ in run.rounds)
+
+
+def _consultations_of(round_: Round) -> int:
+    last = len(round_.workflow) - 1 if round_.workflow is not None else 0
+    advised = sum(1 for step in round_.steps if step.index != last)
+    return advised + bool(round_.decision.draft.usage.calls)
