@@ -182,6 +182,8 @@ SEARCH = {
     "timeout_s": 3,
     "allow_domains": ["a.org"],
     "deny_domains": ["b.org"],
+    "server_tool": True,
+    "max_uses": 7,
 }
 READER = {
     "allow_domains": ["a.org"],
@@ -289,7 +291,8 @@ def single_cases():
             keyed = (
                 {"engine": "brave", "key_env": "MY_KEY"} if name in {"engine", "key_env"} else {}
             )
-            before = usual | (keyed if name == "key_env" else {})
+            keyed |= {"server_tool": True} if name == "max_uses" else {}
+            before = usual | (keyed if name in {"key_env", "max_uses"} else {})
             after = usual | keyed | {name: value}
             yield (
                 f"tools.{table}.{name}",
@@ -354,6 +357,10 @@ CONTEXTS = {
     "a search that nobody uses": (
         lambda extra: with_setting(**({"tools": {"search": SEARCHING | extra}} if extra else {})),
         {"results": 3},
+    ),
+    "a search that no client can ask for": (
+        lambda extra: with_setting(workers=[A, FINDER], tools={"search": SEARCHING | extra}),
+        {"max_uses": 7},
     ),
     "an engine without a key": (
         lambda extra: with_setting(workers=[A, FINDER], tools={"search": SEARCHING | extra}),
@@ -504,7 +511,7 @@ async def observe(file, folder, monkeypatch):
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
          config.health, config.timeouts, config.guardrails, config.plan_rules, config.max_rounds, config.checker, config.explore,
-         catalogue.models, catalogue.aliases, catalogue.conducts_auxiliary, catalogue.session_rules),
+         catalogue.models, catalogue.aliases, catalogue.web_search, catalogue.conducts_auxiliary, catalogue.session_rules),
         set(),
     )  # fmt: skip
 

@@ -42,6 +42,7 @@ from batuta.config.workers import (
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker
+from batuta.core.server_tools import ServerTool
 from batuta.core.worker import EMBEDDINGS
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
@@ -264,6 +265,7 @@ async def _load_file(
         checker=known.checker,
         plan_rules=_plan_rules(settings, specs, assembled),
         audit=settings.audit,
+        web_search=_open_web_search(settings, http, environ),
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
@@ -279,14 +281,12 @@ def _build_config(
     processes: int = 1,
 ) -> LoadedConfig:
     pool, embedders = _split_pool(source, specs)
-    resilience = settings.resilience
-    health = _watch_workers(specs, resilience)
+    health = _watch_workers(specs, settings.resilience)
     shared = _shared_limits(settings.server, http, environ, processes)
     if shared is None and processes > 1:
         specs = divide_limits(specs, processes)
-    clients = open_worker_clients(
-        specs, http, health, shared=shared, environ=environ, tools=settings.tools
-    )
+    tools = settings.tools
+    clients = open_worker_clients(specs, http, health, shared=shared, environ=environ, tools=tools)
     opener = ConductorOpener(
         pool=pool,
         clients=clients,
@@ -316,7 +316,7 @@ def _build_config(
         aliases=Aliases(settings.aliases),
         embedders=embedders,
         health=health,
-        timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),
+        timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
         guardrails=build_guardrails(settings.policies) if settings.policies else NO_GUARDRAILS,
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
@@ -325,6 +325,22 @@ def _build_config(
         moderation=open_moderation(settings.moderation, http, environ),
         oidc=settings.oidc,
     )
+
+
+def _open_web_search(
+    settings: Settings, http: HttpTransport, environ: Mapping[str, str]
+) -> ServerTool | None:
+    """Open the web search that clients may ask for; it is loaded only if there is one.
+
+    Raises:
+        ConfigError: it cannot be reached.
+    """
+    setting = settings.tools.search
+    if setting is None or not setting.server_tool:
+        return None
+    from batuta.config.tools import open_server_search  # noqa: PLC0415 - see above
+
+    return open_server_search(setting, http, environ)
 
 
 def _watch_workers(

@@ -317,8 +317,10 @@ class Settings(StrictModel):
     @model_validator(mode="after")
     def _tools_are_used(self) -> Self:
         for name in sorted(self.tools.model_fields_set):
-            if not any(worker.provider == name for worker in self.workers):
-                raise ValueError(f'[tools.{name}] needs a worker with `provider = "{name}"`')
+            serves = name == "search" and self.tools.search and self.tools.search.server_tool
+            if not serves and not any(worker.provider == name for worker in self.workers):
+                need = " or `server_tool = true`" if name == "search" else ""
+                raise ValueError(f'[tools.{name}] needs a worker with `provider = "{name}"`{need}')
         return self
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -31,12 +31,19 @@ class SearchSetting(StrictModel):
     deny_domains: tuple[Domain, ...] = ()
     """Domains that are not shown."""
 
+    server_tool: bool = False
+    """Whether clients may ask that any model searches while it answers."""
+    max_uses: int | None = Field(default=None, ge=1, le=50)
+    """Searches of one call of a model, at most; None: 5."""
+
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
         if self.engine == "searxng":
             self.refuse_settings(("key_env",), "is of engines with keys, and SearXNG has none")
             if not self.base_url:
                 raise ValueError('`engine = "searxng"` needs the `base_url` of its server')
+        if not self.server_tool:
+            self.refuse_settings(("max_uses",), "needs `server_tool = true`")
         return self
 
     @property

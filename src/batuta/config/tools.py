@@ -11,15 +11,19 @@ from batuta.clients.providers import SEARCH
 from batuta.clients.public_addresses import PublicResolver
 from batuta.config.tool_settings import ReaderSetting, SearchSetting, ToolsSetting
 from batuta.core import Client
+from batuta.core.server_tools import ServerTool
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.tools.domains import DomainRules
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
+from batuta.tools.server_tool import open_server_tool
 from batuta.tools.source import ToolLimits
 from batuta.tools.worker import open_reader_worker, open_search_worker
 
+MAX_USES = 5
+"""Searches of one call of a model, where the settings say nothing."""
 NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
 
 
@@ -50,6 +54,17 @@ def open_search(
         domains=DomainRules(allow=setting.allow_domains, deny=setting.deny_domains),
         limits=ToolLimits(seconds=setting.timeout_s),
     )
+
+
+def open_server_search(
+    setting: SearchSetting, http: HttpTransport, environ: Mapping[str, str]
+) -> ServerTool:
+    """Open the web search that models call while they answer.
+
+    Raises:
+        ConfigError: see `open_search`.
+    """
+    return open_server_tool(open_search(setting, http, environ), setting.max_uses or MAX_USES)
 
 
 def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:

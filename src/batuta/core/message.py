@@ -115,6 +115,21 @@ class Citation:
     """What it says there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCall:
+    """A tool's call that the server ran while a model answered."""
+
+    id: str
+    name: str
+    query: str
+    citations: tuple[Citation, ...] = ()
+    """What came out."""
+    error: str = ""
+    """`max_uses_exceeded` or `unavailable`, if nothing did."""
+    at: int = 0
+    """Characters of the reply's text before it."""
+
+
 Attachment = Image | File | Audio
 Part = Text | Image | File | Audio | ToolCall | ToolResult
 
@@ -321,6 +336,8 @@ class Reply:
     """Log probabilities of the text's tokens, if they were asked for."""
     vectors: tuple[tuple[float, ...], ...] = ()
     """Vectors of a model that embeds: one for each message."""
+    server_calls: tuple[ServerCall, ...] = ()
+    """The calls that the server ran for it."""
     alternatives: tuple[Reply, ...] = ()
     """The other replies, if several were asked for; their tokens and dollars are in `usage` and
     `cost` of this one."""
@@ -350,3 +367,5 @@ class Delta:
     """Which of several replies it belongs to."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the text's tokens."""
+    server_call: ServerCall | None = None
+    """A call that the server ran has ended."""

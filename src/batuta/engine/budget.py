@@ -155,6 +155,13 @@ class Budget:
             self._notify_waiters()
             self._count()
 
+    def join_holds(self, hold: Hold, other: Hold) -> None:
+        """Make one reservation of two; the second one holds nothing then."""
+        if hold.usd and other.usd:
+            self._holds -= 1
+        hold.usd += other.usd
+        other.usd = ZERO_USD
+
     def check(self) -> None:
         """Return if another call may be made, else raise.
 

@@ -250,8 +250,18 @@ class WorkerCall:
     # -- the listener ---------------------------------------------------------------------
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """The request as it is: a worker's call was reserved before it was made."""
-        return request
+        """Reserve a further call within this one: of the model, or of a tool that it has called.
+
+        The first call was reserved before it was made.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        if self.hold is None:
+            return request
+        more = await self.context.reserve(request, worker, waits=False)
+        self.context.budget.join_holds(self.hold, more)
+        return more.request
 
     async def on_delta(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""

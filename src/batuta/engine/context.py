@@ -280,7 +280,9 @@ class RunContext:
             self.limit = error
             raise
 
-    async def reserve(self, request: Request, worker: Worker, *, whole: bool = False) -> Hold:
+    async def reserve(
+        self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
+    ) -> Hold:
         """Reserve the most that the call can cost.
 
         The call is made with the reservation's request.
@@ -289,7 +291,7 @@ class RunContext:
             LimitReachedError: not another call; the run remembers which limit it was.
         """
         try:
-            return await self.budget.reserve(request, worker, whole=whole)
+            return await self.budget.reserve(request, worker, whole=whole, waits=waits)
         except LimitReachedError as error:
             self.limit = error
             raise

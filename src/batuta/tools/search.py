@@ -96,9 +96,10 @@ class WebSearch:
             if self._domains.permit(row.url) and context.domains.permit(row.url)
         )
         pages = distinct_pages(permitted, self._results)
-        while len(render_results(pages)) > self.limits.characters and pages:
+        first = context.first_number
+        while len(render_results(pages, first)) > self.limits.characters and pages:
             pages.pop()
-        return ToolOutput(parts=(Text(render_results(pages)),), citations=tuple(pages))
+        return ToolOutput(parts=(Text(render_results(pages, first)),), citations=tuple(pages))
 
     async def _search_twice(self, query: str, domains: DomainRules) -> list[RawResult]:
         """Search, and once more if the engine failed on its side.
@@ -162,11 +163,11 @@ def _one_line(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def render_results(pages: list[Citation]) -> str:
+def render_results(pages: list[Citation], first: int = 1) -> str:
     """Write the results for a model: addresses by themselves, what strangers wrote between tags."""
     if not pages:
         return NOTHING_FOUND
-    return "\n\n".join(_render_result(number, page) for number, page in enumerate(pages, 1))
+    return "\n\n".join(_render_result(number, page) for number, page in enumerate(pages, first))
 
 
 def _render_result(number: int, page: Citation) -> str:

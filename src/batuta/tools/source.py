@@ -42,6 +42,8 @@ class ToolContext:
 
     domains: DomainRules = ANY_DOMAIN
     """The caller's own rules, beside the operator's."""
+    first_number: int = 1
+    """The number of its first result, where results are cited by numbers."""
 
 
 NO_CONTEXT = ToolContext()

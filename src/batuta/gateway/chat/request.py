@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from batuta.core import Image, Message, Part, Question, Role, Sampling, Text, ToolCall, ToolResult
+from batuta.core.server_tools import SearchWish
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
@@ -42,7 +43,6 @@ REFUSED_FIELDS = {
     "function_call": "use 'tool_choice'.",
     "audio": "answers are text.",
     "logit_bias": "it cannot be honoured for every worker.",
-    "web_search_options": "there is no web search here.",
 }
 """Fields we know and cannot honour, unless their value asks for nothing."""
 _USED_FIELDS = {
@@ -64,6 +64,7 @@ _USED_FIELDS = {
     "parallel_tool_calls",
     "response_format",
     "reasoning_effort",
+    "web_search_options",
     "store",
     "modalities",
     "frequency_penalty",
@@ -84,6 +85,7 @@ _ACCEPTED_FIELDS = {
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
+_SEARCH_FIELDS = frozenset({"web_search_options"})
 _FORMAT_FIELDS = frozenset({"response_format"})
 _SAMPLING_FIELDS = frozenset(
     {
@@ -145,7 +147,16 @@ def parse_chat(body: Fields) -> ParsedCall:
         options=parse_run_options(body),
         session=client_session(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
+        web_search=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else None,
     )
+
+
+def _parse_search(body: Fields) -> SearchWish | None:
+    options = body.object("web_search_options")
+    if options is None:
+        return None
+    options.choice("search_context_size", ("low", "medium", "high"))
+    return SearchWish(field="web_search_options", is_refused=True)
 
 
 def parse_sampling(body: Fields) -> Sampling:

@@ -22,6 +22,7 @@ from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.progress import ProgressPiece, RunProgress
 from batuta.gateway.serving.trace import orchestration_of, usage_of
+from batuta.gateway.serving.web_search import find_citations, found_pages
 
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
@@ -101,9 +102,29 @@ def _message_object(reply: Reply) -> dict[str, Any]:
         message |= {"content": None, "refusal": reply.text}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
+    if annotations := _find_annotations(reply):
+        message["annotations"] = annotations
     if reply.tool_calls:
         message["tool_calls"] = [tool_call_object(call) for call in reply.tool_calls]
     return message
+
+
+def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
+    """Return the places of the text that cite what was found for it."""
+    if not reply.server_calls:
+        return []
+    return [
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "start_index": place.start,
+                "end_index": place.end,
+                "url": place.page.url,
+                "title": place.page.title,
+            },
+        }
+        for place in find_citations(reply.text, found_pages(reply))
+    ]
 
 
 DONE_FRAME = b"data: [DONE]\n\n"
@@ -224,6 +245,8 @@ class ChatStreamRenderer:
         if text:
             field = "refusal" if reply.is_refusal else "content"
             await self._write_chunk({field: text}, number, () if shown else reply.logprobs)
+        if annotations := _find_annotations(reply):
+            await self._write_chunk({"annotations": annotations}, number)
         for index, call in enumerate(reply.tool_calls):
             seen = self._tools.get((number, index))
             rest = call.arguments[seen or 0 :]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
+from batuta.core.server_tools import SearchWish
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
@@ -18,11 +19,14 @@ from batuta.gateway.serving.parsed_call import (
 )
 from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
+from batuta.gateway.serving.web_search import parse_search_tools
 
 _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
+SEARCH_NAME = "web_search"
+"""The name that the tool has in this dialect."""
 REFUSED_FIELDS = {
     "container": "there are no containers here.",
     "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
@@ -83,6 +87,7 @@ def parse_message(body: Fields) -> MessageCall:
         options=parse_run_options(body),
         session=client_session(body),
         ignored=_ignored_fields(body),
+        web_search=_parse_search(body),
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})
 
@@ -134,6 +139,19 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     return tools
 
 
+def _parse_search(body: Fields) -> SearchWish | None:
+    """Return the client's wish that the models may search; None: it has none, or forbids it."""
+    wish = parse_search_tools(body.objects("tools", MAX_ENTRIES) or ())
+    choice = body.object("tool_choice")
+    if wish is None or choice is None:
+        return wish
+    kind = choice.text("type")
+    if kind == "none":
+        return None
+    alone = kind == "any" and not _parse_tools(body)
+    return replace(wish, is_forced=alone or choice.text("name") == SEARCH_NAME)
+
+
 def _parse_tool(entry: Fields) -> Tool:
     schema = forwarded_schema(entry.need_object("input_schema"))
     description, strict = entry.text("description") or "", entry.flag("strict")
@@ -154,12 +172,20 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     kind = choice.choice("type", ("auto", "any", "tool", "none"))
     if kind == "tool":
         name = choice.need_text("name")
+        if name == SEARCH_NAME and _offers_search(body):
+            return tools, "auto" if tools else None
         if all(tool.name != name for tool in tools):
             raise invalid_value(choice.path("name"), f"'tools' has no tool named '{name}'.")
         return tools, name
     if kind == "any" and not tools:
+        if _offers_search(body):
+            return tools, None
         raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
     return tools, "required" if kind == "any" else kind if tools else None
+
+
+def _offers_search(body: Fields) -> bool:
+    return parse_search_tools(body.objects("tools", MAX_ENTRIES) or ()) is not None
 
 
 def _parse_thinking(body: Fields) -> str | None:

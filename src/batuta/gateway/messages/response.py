@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast, final
 
 import orjson
 
-from batuta.core import Finish, Reply, Run, RunId, Thought, ToolCall
+from batuta.core import Citation, Finish, Reply, Run, RunId, ServerCall, Thought, ToolCall
 from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
 from batuta.gateway.serving.progress import ProgressPiece
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 from batuta.gateway.serving.trace import orchestration_of
+from batuta.gateway.serving.web_search import find_citations, found_pages
 
 Json = dict[str, Any]
 Events = list[Json]
 _SERVER_ERROR = 500
+_MAX_CITED = 150
+"""Characters of a page that a citation repeats."""
 
 
 def message_id(run_id: RunId) -> str:
@@ -36,8 +41,7 @@ def message_object(
         trace: whether the whole run goes with it.
     """
     content: list[Json] = _thinking_blocks(reply) if thinks else []
-    if reply.text:
-        content.append({"type": "text", "text": reply.text})
+    content += _text_blocks(reply)
     content += [
         _tool_use_block(call, _arguments_object(call.arguments)) for call in reply.tool_calls
     ]
@@ -54,6 +58,65 @@ def message_object(
     if told is not None:
         body["orchestration"] = told
     return body
+
+
+def _text_blocks(reply: Reply) -> list[Json]:
+    """Return the text, with the searches at their places in it."""
+    blocks: list[Json] = []
+    told = 0
+    for number, call in enumerate(reply.server_calls):
+        before = reply.text[told : call.at]
+        if before:
+            blocks.append(_cited_text(before, found_pages(reply, number)))
+        told += len(before)
+        blocks += [_search_block(call, {"query": call.query}), _search_result_block(call)]
+    rest = reply.text[told:]
+    return [*blocks, _cited_text(rest, found_pages(reply))] if rest else blocks
+
+
+def _cited_text(text: str, pages: Sequence[Citation]) -> Json:
+    cited = _citation_objects(text, pages)
+    return {"type": "text", "text": text} | ({"citations": cited} if cited else {})
+
+
+def _citation_objects(text: str, pages: Sequence[Citation]) -> list[Json]:
+    cited = dict.fromkeys(place.page for place in find_citations(text, pages))
+    return [
+        {
+            "type": "web_search_result_location",
+            "url": page.url,
+            "title": page.title or None,
+            "encrypted_index": "",
+            "cited_text": page.excerpt[:_MAX_CITED],
+        }
+        for page in cited
+    ]
+
+
+def _search_block(call: ServerCall, given: Json) -> Json:
+    return {"type": "server_tool_use", "id": _search_id(call), "name": call.name, "input": given}
+
+
+def _search_result_block(call: ServerCall) -> Json:
+    if call.error:
+        found: Any = {"type": "web_search_tool_result_error", "error_code": call.error}
+    else:
+        found = [
+            {
+                "type": "web_search_result",
+                "url": page.url,
+                "title": page.title,
+                "encrypted_content": "",
+                "page_age": page.date or None,
+            }
+            for page in call.citations
+        ]
+    return {"type": "web_search_tool_result", "tool_use_id": _search_id(call), "content": found}
+
+
+def _search_id(call: ServerCall) -> str:
+    """Return the call's id in the form that readers of this dialect check."""
+    return "srvtoolu_" + re.sub(r"[^A-Za-z0-9_]", "_", call.id)
 
 
 def _thinking_blocks(reply: Reply) -> list[Json]:
@@ -98,11 +161,14 @@ def message_usage(run: Run) -> Json:
     seen = run.reply.usage if run.reply else None
     prompt, cached, written = (seen.input, seen.cached, seen.cache_write) if seen else (0, 0, 0)
     completion = seen.output if seen else 0
+    calls = run.reply.server_calls if run.reply else ()
+    searches = {"server_tool_use": {"web_search_requests": len(calls)}} if calls else {}
     return {
         "input_tokens": prompt - cached - written,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": completion,
+        **searches,
         "orchestration_input_tokens": every.input - prompt,
         "orchestration_input_cached_tokens": every.cached - cached,
         "orchestration_output_tokens": every.output - completion,
@@ -142,6 +208,9 @@ class MessageEventWriter:
         """The argument characters sent so far of each call, by its index."""
         self._thoughts: list[Thought] = []
         self._texts: list[str] = []
+        self._block_text: list[str] = []
+        """The texts of the open block of text."""
+        self._searches: list[ServerCall] = []
         self._mid_line = False
         """Whether the last progress told ended within a line."""
 
@@ -186,7 +255,20 @@ class MessageEventWriter:
         """More of the answer."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
+        if self._searches:
+            self._block_text.append(text)
         return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
+
+    def server_call(self, call: ServerCall) -> Events:
+        """A search that has ended, with what it found."""
+        events = self._close_block()
+        self._searches.append(call)
+        events.append(self._block_start(_search_block(call, {})))
+        asked = orjson.dumps({"query": call.query}).decode()
+        events.append(self._block_delta(self._count - 1, "input_json_delta", partial_json=asked))
+        events.append(_block_stop_event(self._count - 1))
+        events.append(self._block_start(_search_result_block(call)))
+        return [*events, _block_stop_event(self._count - 1)]
 
     def call(self, index: int, call: ToolCall) -> Events:
         """More of the tool call of that number; `call` holds what is new of its arguments."""
@@ -215,6 +297,10 @@ class MessageEventWriter:
         elif thoughts:
             unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
             events += [event for thought in unsaid for event in self.sign(thought)]
+        for call in reply.server_calls[len(self._searches) :]:
+            if before := reply.text[len(self.text_so_far) : call.at]:
+                events += self.text(before)
+            events += self.server_call(call)
         text = reply.text[len(self.text_so_far) :]
         if text:
             events += self.text(text)
@@ -262,10 +348,19 @@ class MessageEventWriter:
         place, signature = self._count - 1, self._open
         self._open = None
         if signature == "text":
-            return [_block_stop_event(place)]
+            return [*self._cite(place), _block_stop_event(place)]
         return [
             self._block_delta(place, "signature_delta", signature=signature),
             _block_stop_event(place),
+        ]
+
+    def _cite(self, place: int) -> Events:
+        """Tell which pages the block of text cites."""
+        text, self._block_text = "".join(self._block_text), []
+        pages = [page for call in self._searches for page in call.citations]
+        return [
+            self._block_delta(place, "citations_delta", citation=cited)
+            for cited in _citation_objects(text, pages)
         ]
 
     def _block_start(self, block: Json) -> Json:

@@ -11,12 +11,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.core import Reply, Thought, ToolCall
+from batuta.core import Citation, Reply, ServerCall, Thought, ToolCall
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.responses.response import item_id
 from batuta.gateway.responses.tools import NAMESPACE, flat_name, own_names
 from batuta.gateway.serving.progress import ProgressPiece
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
+from batuta.gateway.serving.web_search import find_citations
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -52,6 +53,11 @@ class ResponseEventWriter:
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
         self._thoughts: list[Thought] = []
+        self._pages: list[Citation] = []
+        """What searches have found, in the order of its numbers."""
+        self._searches = 0
+        self._replayed: list[Json] = []
+        """Citations of a text that is told again."""
 
     @property
     def text_so_far(self) -> str:
@@ -133,6 +139,38 @@ class ResponseEventWriter:
         delta = self._content_event("response.output_text.delta", delta=text, logprobs=told)
         return [*events, delta]
 
+    def cited_text(self, part: Json) -> Events:
+        """Tell a whole text again, with the citations that it had."""
+        events = self.text(part["text"], part.get("logprobs") or ())
+        self._replayed = part.get("annotations") or []
+        events += self._close_item()
+        self._replayed = []
+        return events
+
+    def repeat_search(self, item: Json) -> Events:
+        """Tell a search again."""
+        return self._whole_search(item["action"], is_failed=item["status"] == "failed")
+
+    def server_call(self, call: ServerCall) -> Events:
+        """A search that has ended, with what it found."""
+        sources = [{"type": "url", "url": page.url} for page in call.citations]
+        action = {"type": "search", "query": call.query, "queries": [call.query]}
+        self._pages += call.citations
+        self._searches += 1
+        return self._whole_search({**action, "sources": sources}, is_failed=bool(call.error))
+
+    def _whole_search(self, action: Json, *, is_failed: bool) -> Events:
+        """Tell a search from its beginning to its end."""
+        events = self._close_item()
+        fields: Json = {"type": "web_search_call", "action": {**action, "sources": []}}
+        events.append(self._add_item("ws", fields))
+        item, self._open = self._open_item, None
+        place = {"item_id": item["id"], "output_index": len(self.output) - 1}
+        for phase in ("in_progress", "searching", "completed"):
+            events.append(self._event(f"response.web_search_call.{phase}", **place))
+        item.update(action=action, status="failed" if is_failed else "completed")
+        return [*events, self._item_done(len(self.output) - 1, item)]
+
     def call(self, index: int, call: ToolCall) -> Events:
         """More of the function call of that number; `call` holds what is new of its arguments."""
         events: Events = []
@@ -164,6 +202,10 @@ class ResponseEventWriter:
         elif thoughts:
             unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
             events += [event for thought in unsaid for event in self.sign(thought)]
+        for call in reply.server_calls[self._searches :]:
+            if before := reply.text[len(self.text_so_far) : call.at]:
+                events += self.text(before)
+            events += self.server_call(call)
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls):
             told = () if self.text_so_far else reply.logprobs
@@ -245,10 +287,18 @@ class ResponseEventWriter:
     def _close_text(self) -> Events:
         part = self._open_item["content"][0]
         part["text"] = "".join(self._message_texts)
+        events: Events = []
+        for cited in self._replayed or _find_annotations(part["text"], self._pages):
+            kind = "response.output_text.annotation.added"
+            number = len(part["annotations"])
+            part["annotations"].append(cited)
+            event = self._content_event(kind, annotation_index=number, annotation=cited)
+            events.append(event)
         text = self._content_event(
             "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
         )
-        return [text, self._content_event("response.content_part.done", part=part)]
+        done = self._content_event("response.content_part.done", part=part)
+        return [*events, text, done]
 
     def _close_tools(self) -> Events:
         events: Events = []
@@ -284,6 +334,19 @@ class ResponseEventWriter:
         return event
 
 
+def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
+    return [
+        {
+            "type": "url_citation",
+            "start_index": place.start,
+            "end_index": place.end,
+            "url": place.page.url,
+            "title": place.page.title,
+        }
+        for place in find_citations(text, pages)
+    ]
+
+
 def _text_part() -> Json:
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
@@ -300,7 +363,9 @@ def replay_events(response: Json) -> Events:
             events += script.end_reasoning(item)
         elif item["type"] == "message":
             part = item["content"][0]
-            events += script.text(part["text"], part.get("logprobs") or ())
+            events += script.cited_text(part)
+        elif item["type"] == "web_search_call":
+            events += script.repeat_search(item)
         else:
             name = flat_name(item.get(NAMESPACE), item["name"])
             call = ToolCall(id=item["call_id"], name=name, arguments=item["arguments"])

@@ -18,6 +18,7 @@ from batuta.gateway.responses.tools import (
     parse_functions,
     parse_text_format,
     parse_tool_choice,
+    parse_web_search,
 )
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.parsed_call import (
@@ -29,6 +30,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_run_options,
 )
 from batuta.gateway.serving.session_key import client_session
+from batuta.gateway.serving.web_search import is_web_search
 
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
@@ -176,6 +178,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         session=client_session(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
+        web_search=parse_web_search(body),
     )
     given = tuple(dict(item.raw) for item in items)
     return ResponseCall(
@@ -299,7 +302,7 @@ def _request_echo(body: Fields) -> Json:
         "temperature": _number_or_default(raw.get("temperature")),
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
-        "tools": [_function_object(tool) for tool in tools if tool["type"] in _OFFERED],
+        "tools": [_function_object(tool) for tool in tools if _is_told(tool)],
         "top_logprobs": raw.get("top_logprobs") or 0,
         "top_p": _number_or_default(raw.get("top_p")),
         "truncation": "disabled",
@@ -307,7 +310,8 @@ def _request_echo(body: Fields) -> Json:
     }
 
 
-_OFFERED = {"function", NAMESPACE}
+def _is_told(tool: Json) -> bool:
+    return tool["type"] in {"function", NAMESPACE} or is_web_search(tool["type"])
 
 
 def _number_or_default(given: float | None) -> float:
@@ -320,9 +324,9 @@ def _verbosity_field(text: Json) -> Json:
 
 
 def _function_object(tool: Json) -> Json:
-    """Return a function with the fields that readers of the API require; keep a namespace."""
+    """Return a function with the fields that readers of the API require; others as they are."""
     return (
         tool
-        if tool["type"] == NAMESPACE
+        if tool["type"] != "function"
         else {"description": None, "parameters": None, "strict": None, **tool}
     )

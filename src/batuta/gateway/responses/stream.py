@@ -164,6 +164,8 @@ class ResponsesStreamRenderer:
             await self._send_events(
                 script.text(delta.text, [token_object(t) for t in delta.logprobs])
             )
+        if delta.server_call is not None:
+            await self._send_events(script.server_call(delta.server_call))
         if delta.tool_index is not None:
             call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
             await self._send_events(script.call(delta.tool_index, call))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from batuta.core import ResponseFormat, Tool
+from batuta.core.server_tools import SearchWish
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.serving.tools import (
@@ -19,6 +21,7 @@ from batuta.gateway.serving.tools import (
     tool_choice_mode,
     tool_name,
 )
+from batuta.gateway.serving.web_search import is_web_search, parse_search_tools
 
 Json = dict[str, Any]
 NAMESPACE = "namespace"
@@ -116,6 +119,8 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
+        if choice == "required" and not tools and parse_web_search(body) is not None:
+            return tools, None
         return tools, tool_choice_mode(body, tools)
     if not isinstance(choice, dict):
         raise invalid_type("tool_choice", "a string or an object", choice)
@@ -126,9 +131,27 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
             return tools, _offered_name(picked, tools)
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
+        case kind if is_web_search(kind) and parse_web_search(body) is not None:
+            return tools, "auto" if tools else None
         case kind:
             reason = f"a tool of type '{kind}' is not supported here."
             raise unsupported_parameter(picked.path("type"), reason)
+
+
+def parse_web_search(body: Fields) -> SearchWish | None:
+    """Return the client's wish that the models may search; None: it has none, or forbids it.
+
+    Raises:
+        APIError: it is malformed.
+    """
+    wish = parse_search_tools(body.objects("tools", MAX_ENTRIES) or ())
+    choice = body.get("tool_choice")
+    if wish is None or choice is None:
+        return wish
+    if isinstance(choice, str):
+        alone = choice == "required" and not parse_functions(body)
+        return None if choice == "none" else replace(wish, is_forced=alone)
+    return replace(wish, is_forced=is_web_search(body.need_object("tool_choice").text("type")))
 
 
 def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:

@@ -18,6 +18,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.core.server_tools import SearchWish
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
@@ -285,6 +286,8 @@ class ParsedCall:
     """The id of the response that it continues from; empty: none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
+    web_search: SearchWish | None = None
+    """The wish that the models may search the web; None: there is none."""
 
 
 def parse_cache(body: Fields) -> PromptCache | None:

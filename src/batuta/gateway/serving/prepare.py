@@ -48,6 +48,7 @@ from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     tenant_key,
 )
+from batuta.gateway.serving.web_search import grant_search
 from batuta.guardrails import GuardrailStage
 
 
@@ -158,6 +159,8 @@ class CallPreparer:
             options.check_workflow(pool, limits)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
+        search = self._catalogue.web_search
+        call, clients = grant_search(call, permitted.clients, pool, search)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(call, served)) is not None:
             served = answer_alone(served, kind, question, pool)
@@ -168,7 +171,7 @@ class CallPreparer:
             served_model=served,
             pool=pool,
             limits=limits,
-            clients=permitted.clients,
+            clients=clients,
             run_id=run_id,
             admission=Admission(run_id=run_id, model=served.name),
             guardrails=self._catalogue.guardrails,
