@@ -41,6 +41,9 @@ class BatutaCommands(LazyGroup):
             "serve_command",
             format_example("batuta serve --pool batuta.toml --port 8765"),
         ),
+        "mcp": CommandSource(
+            "mcp_server", "mcp_command", format_example("batuta mcp --pool batuta.toml")
+        ),
         "runs": CommandSource("runs"),
         "pool": CommandSource("pool"),
         "local": CommandSource("local"),

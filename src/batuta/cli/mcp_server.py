@@ -1,0 +1,151 @@
+"""`batuta mcp`: the pool as tools of a host that speaks the Model Context Protocol, by stdio."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import PoolOptions
+from batuta.config.load import store_target
+from batuta.core import Outcome, Run, Workflow
+from batuta.core.formatting import format_cost, format_seconds
+from batuta.distribution import install_hint, package_version
+from batuta.errors import ConfigError
+from batuta.session.session import Session
+from batuta.store import RunSummary, Store
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+MAX_RUNS = 50
+"""Runs of one list."""
+MAX_QUESTION = 1_000_000
+"""Characters of a question; a host sends what a model wrote."""
+_INSTRUCTIONS = (
+    "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
+    "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
+    "latest runs."
+)
+
+
+@with_option_groups
+def mcp_command(
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Dollars that one question may cost, at most.")
+    ] = None,
+    *,
+    pool: PoolOptions,
+) -> None:
+    """Offer ask, plan and runs to an MCP host, such as Claude Desktop, by stdin and stdout."""
+    if find_spec("mcp") is None:
+        raise ConfigError(f"batuta mcp needs the package mcp: {install_hint('mcp')}")
+    anyio.run(_serve_stdio, pool.pool, pool.conductor, max_cost)
+
+
+async def _serve_stdio(pool: str | None, conductor: str | None, max_cost: float | None) -> None:
+    async with Session(pool, conductor=conductor, store=True) as session:
+        await build_server(session, store_target(), max_cost).run_stdio_async()
+
+
+def build_server(session: Session, target: str, max_cost: float | None = None) -> MCPServer:
+    """Return the server whose tools ask the session.
+
+    Args:
+        session: open.
+        target: the database of the runs.
+        max_cost: dollars of one question, at most.
+    """
+    from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - of an extra
+    from mcp.types import ToolAnnotations  # noqa: PLC0415 - same
+
+    server = MCPServer(
+        "batuta", version=package_version(), instructions=_INSTRUCTIONS, log_level="WARNING"
+    )
+    reads = ToolAnnotations(read_only_hint=True)
+
+    @server.tool(description="Answer a question by a workflow of several language models.")
+    async def ask(question: str, max_cost_usd: float | None = None) -> str:  # pyright: ignore[reportUnusedFunction]
+        run = await _run_question(session, question, _stricter_cost(max_cost, max_cost_usd))
+        return describe_answer(run)
+
+    @server.tool(
+        description="Show the workflow that a question would get, and what it is expected to cost.",
+        annotations=reads,
+    )
+    async def plan(question: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        run = await _run_question(session, question, max_cost, dry_run=True)
+        return describe_plan(run)
+
+    @server.tool(description="List the latest runs, newest first.", annotations=reads)
+    async def runs(limit: int = 10) -> str:  # pyright: ignore[reportUnusedFunction]
+        async with Store.open(target) as store:
+            listed = await store.list(limit=min(max(limit, 1), MAX_RUNS))
+        return "\n".join(map(describe_summary, listed)) or "There are no runs yet."
+
+    return server
+
+
+async def _run_question(
+    session: Session, question: str, max_cost: float | None, *, dry_run: bool = False
+) -> Run:
+    """Ask the session, and raise an error that the host shows if there is no answer.
+
+    Raises:
+        ToolError: there is none; the sentence says why.
+    """
+    from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
+
+    if not question.strip() or len(question) > MAX_QUESTION:
+        raise ToolError(f"a question has 1 to {MAX_QUESTION} characters")
+    if max_cost is None:
+        run = await session.ask(question, dry_run=dry_run)
+    else:
+        run = await session.ask(question, dry_run=dry_run, max_cost=max_cost)
+    if run.answer is None and run.outcome is not Outcome.PLANNED:
+        raise ToolError(run.error or "there is no answer")
+    return run
+
+
+def _stricter_cost(first: float | None, second: float | None) -> float | None:
+    given = [cost for cost in (first, second) if cost is not None]
+    return min(given) if given else None
+
+
+def describe_answer(run: Run) -> str:
+    """Return the answer, and a line about its run."""
+    steps, cost = len(run.steps), format_cost(run.cost)
+    about = f"{run.id}: {steps} step{'' if steps == 1 else 's'}, {cost}"
+    return f"{run.answer}\n\n[{about}, {format_seconds(run.seconds)}, {run.outcome.value}]"
+
+
+def describe_plan(run: Run) -> str:
+    """Return a planned workflow, a line for each step, and what it is expected to take."""
+    flow = run.rounds[-1].workflow if run.rounds else None
+    lines = _step_lines(flow) if flow is not None else ["No workflow could be planned."]
+    if run.expected is not None:
+        tokens = f"{run.expected.usage.total} tokens"
+        lines.append(f"Expected: {tokens}, {format_cost(run.expected.cost)}.")
+    return "\n".join(lines)
+
+
+def _step_lines(flow: Workflow) -> list[str]:
+    lines: list[str] = []
+    for number, step in enumerate(flow.steps, 1):
+        reads = ", ".join(str(index + 1) for index in step.access)
+        told = f" (reads {reads})" if reads else ""
+        lines.append(
+            f"{number}. {step.worker}{told}: {' '.join(step.subtask.split()) or 'the question'}"
+        )
+    return lines
+
+
+def describe_summary(summary: RunSummary) -> str:
+    """Return a stored run in one line."""
+    when = strftime("%Y-%m-%d %H:%M", localtime(summary.created))
+    asked = " ".join(summary.question_preview.split())[:100]
+    return f"{summary.id} {when} {summary.outcome.value} {format_cost(summary.cost)} {asked}"
