@@ -141,7 +141,8 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
 
 def _parse_search(body: Fields) -> SearchWish | None:
     """Return the client's wish that the models may search; None: it has none, or forbids it."""
-    wish = parse_search_tools(body.objects("tools", MAX_ENTRIES) or ())
+    entries = body.objects("tools", MAX_ENTRIES)
+    wish = parse_search_tools(entries) if entries else None
     choice = body.object("tool_choice")
     if wish is None or choice is None:
         return wish

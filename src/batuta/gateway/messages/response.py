@@ -62,6 +62,8 @@ def message_object(
 
 def _text_blocks(reply: Reply) -> list[Json]:
     """Return the text, with the searches at their places in it."""
+    if not reply.server_calls:
+        return [{"type": "text", "text": reply.text}] if reply.text else []
     blocks: list[Json] = []
     told = 0
     for number, call in enumerate(reply.server_calls):
@@ -356,6 +358,8 @@ class MessageEventWriter:
 
     def _cite(self, place: int) -> Events:
         """Tell which pages the block of text cites."""
+        if not self._searches:
+            return []
         text, self._block_text = "".join(self._block_text), []
         pages = [page for call in self._searches for page in call.citations]
         return [

@@ -335,6 +335,8 @@ class ResponseEventWriter:
 
 
 def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
+    if not pages:
+        return []
     return [
         {
             "type": "url_citation",

@@ -144,7 +144,8 @@ def parse_web_search(body: Fields) -> SearchWish | None:
     Raises:
         APIError: it is malformed.
     """
-    wish = parse_search_tools(body.objects("tools", MAX_ENTRIES) or ())
+    entries = body.objects("tools", MAX_ENTRIES)
+    wish = parse_search_tools(entries) if entries else None
     choice = body.get("tool_choice")
     if wish is None or choice is None:
         return wish

@@ -5,15 +5,18 @@ The decisions are pure functions of values; `execute.py` reserves, asks and runs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import final
 
 from batuta.conductors import FixedConductor, single_worker
 from batuta.core import (
+    Client,
     Limits,
     Pool,
     Question,
     RunId,
+    WorkerId,
 )
 from batuta.core.worker import VISION
 from batuta.errors import ConfigError
@@ -159,8 +162,7 @@ class CallPreparer:
             options.check_workflow(pool, limits)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
-        search = self._catalogue.web_search
-        call, clients = grant_search(call, permitted.clients, pool, search)
+        call, clients = self._with_search(call, permitted.clients, pool)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(call, served)) is not None:
             served = answer_alone(served, kind, question, pool)
@@ -195,6 +197,18 @@ class CallPreparer:
             reason = "a policy checks the output, and sees only the answer."
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
+
+    def _with_search(
+        self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool
+    ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
+        """Return the call whose models can search the web, if it asks for that.
+
+        Raises:
+            APIError: they cannot, and the dialect refuses what it cannot honour.
+        """
+        if call.web_search is None:
+            return call, clients
+        return grant_search(call, clients, pool, self._catalogue.web_search)
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
         """Return what an agent asks for itself of a conducting model; None: conduct the request."""
