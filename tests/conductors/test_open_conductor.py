@@ -34,6 +34,40 @@ def test_a_chain_of_workers_that_are_not_there_is_refused(name):
         open_conductor(name, POOL, {}, ConductorOptions())
 
 
+async def test_a_workflow_in_a_file_is_played_for_every_question(tmp_path):
+    place = tmp_path / "review.txt"
+    place.write_text(
+        'model_id = ["coder", 2]\nsubtasks = ["Write it.", ""]\naccess_list = [[], ["all"]]'
+    )
+    opened = open_conductor(str(place), POOL, {}, ConductorOptions())
+    decision = await opened.plan(PlanningContext(question=Question.of("How many?"), pool=POOL))
+    assert isinstance(decision, Plan)
+    assert opened.name == "workflow/review"
+    assert [(step.worker, step.subtask, step.access) for step in decision.workflow.steps] == [
+        ("coder", "Write it.", ()),
+        ("python", "", (0,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            'model_id = ["nobody"]\nsubtasks = [""]\naccess_list = [[]]',
+            "no workflow over this pool",
+        ),
+        ("Solve it.", "no workflow over this pool"),
+        ("x" * 100_001, "too long"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_file_without_a_workflow_is_refused(tmp_path, text, reason):
+    place = tmp_path / "review.txt"
+    place.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError, match=reason):
+        open_conductor(str(place), POOL, {}, ConductorOptions())
+
+
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_conductor_that_prompts_a_model_says_whose_it_is_and_what_it_is_told(compact):
     options = ConductorOptions(rendering=PromptOptions(compact=compact, prices=True))

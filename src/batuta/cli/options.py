@@ -76,7 +76,7 @@ class PoolOptions:
         str | None,
         typer.Option(
             help="A worker's id, best, vote, fusion, critique, plan-solve-verify, escalate, "
-            "advise, gate, single/<id>, or chain/<id>><id>."
+            "advise, gate, single/<id>, chain/<id>><id>, or a file with a workflow (*.txt)."
         ),
     ] = None
     yes: Annotated[

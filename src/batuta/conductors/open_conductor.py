@@ -18,11 +18,12 @@ from batuta.conductors.llm_conductor import LLMConductor
 from batuta.conductors.prompted import ConductorOptions, prompted_conductor
 from batuta.conductors.selector import is_selector, open_selector
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
+from batuta.conductors.workflow_file import read_workflow_conductor
 from batuta.conductors.workflow_selector import is_workflow_selector, open_workflow_selector
 from batuta.core import Client, Conductor, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.embedded.policy import ConductorCard, is_policy, open_policy
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, WorkflowError
 
 PROMPTED = "prompted/"
 """The prefix of a prompted conductor's name."""
@@ -38,6 +39,8 @@ FIXED: Mapping[str, Callable[[], Conductor]] = {
 """Conductors that need no model of their own."""
 GATE = "gate"
 """The name of the conductor that has the pool's workers judge each other."""
+WORKFLOW_SUFFIX = ".txt"
+"""The suffix of a file with one workflow."""
 _SINGLE = "single/"
 _CHAIN = "chain/"
 """The prefix of a chain's name, followed by workers' ids separated by `>`."""
@@ -67,8 +70,8 @@ def open_conductor(
 
     Args:
         name: a worker's id, whose model is prompted; one of `FIXED`; `gate`; `single/<id>`;
-            `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; or a
-            trained conductor's GGUF file.
+            `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; a
+            trained conductor's GGUF file; or a file `*.txt` with one workflow.
         pool: the workers that it conducts.
         clients: the workers' clients.
         options: the options of a prompted conductor.
@@ -109,7 +112,21 @@ def _open_place(place: Path, pool: Pool) -> Conductor | None:
     if is_policy(place):
         ConductorCard.read(place).check_pool(worker.id for worker in pool)
         return open_trained(place)
+    if place.is_file() and place.suffix == WORKFLOW_SUFFIX:
+        return _open_workflow(place, pool)
     return None
+
+
+def _open_workflow(place: Path, pool: Pool) -> Conductor:
+    """Open the workflow of that file.
+
+    Raises:
+        ConfigError: it holds no workflow over the pool.
+    """
+    try:
+        return read_workflow_conductor(place, pool)
+    except WorkflowError as error:
+        raise ConfigError(f"{place} holds no workflow over this pool: {error}") from None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:

@@ -110,7 +110,8 @@ async def load_config(
             names, else `batuta.toml` here, else what the environment's keys and base URLs give,
             else the local servers and the pulled models.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
-            `single/<id>`, `chain/<id>><id>` (workers in a row), or `hand-written` (rehearsal only).
+            `single/<id>`, `chain/<id>><id>` (workers in a row), a file `*.txt` with a workflow, or
+            `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
         time_scale: how slow the rehearsal's workers are, 1.0 being a natural pace.
         rehearses: whether the rehearsal is used where no pool is named and there is no model.

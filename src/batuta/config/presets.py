@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from batuta.conductors.fixed_workflows import named_workflow
+from batuta.conductors.workflow_file import read_workflow_conductor
 from batuta.config.conductors import ConductorOpener
 from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
 from batuta.config.worker_settings import EffortWord
-from batuta.core import MAX_STEPS, AcceptedAnswer, Conductor, Limits, Pool, WorkerId
+from batuta.core import MAX_STEPS, Conductor, Limits, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError, WorkflowError
-from batuta.language import parse_workflow
 
 _Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 _TAKEN = ("worker/", "baseline/")
-_LARGEST_FILE = 100_000
-"""Characters of a workflow's file at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +125,8 @@ def _open_conductor(
     """The conductor of the preset; None: it has a baseline."""
     if setting.workflow:
         most = setting.limits.max_steps or limits.max_steps or MAX_STEPS
-        return _read_workflow(Path(setting.workflow), pool, most)
+        return read_workflow_conductor(Path(setting.workflow), pool, most)
     return None if setting.conductor is None else opener.over(pool, setting.conductor)
-
-
-def _read_workflow(path: Path, pool: Pool, most_steps: int) -> Conductor:
-    """The conductor that writes the workflow of that file for every question."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{path} cannot be read: {reason}") from None
-    if len(text) > _LARGEST_FILE:
-        raise ConfigError(f"{path} is too long for a workflow")
-    flow = parse_workflow(text, pool, max_steps=most_steps)
-    assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
-    return named_workflow(f"workflow/{path.stem}", flow)
 
 
 def _stricter_limit(own: _Number | None, other: _Number | None) -> _Number | None:
