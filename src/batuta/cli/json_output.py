@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Cost, Failure, Pool, Run, StepRun, Usage, Workflow
+from batuta.core import Cost, Failure, Pool, Price, Run, StepRun, Usage, Workflow
 from batuta.rendering.terminal import write_json
 
 
@@ -112,6 +112,12 @@ def cost_json(cost: Cost) -> dict[str, Any]:
     return {"usd": float(cost.usd) if known else None, "unpriced_calls": cost.unpriced_calls}
 
 
+def _price_json(price: Price) -> dict[str, float]:
+    """Dollars per million tokens; of a tool also those of a call."""
+    told = {"input": float(price.input), "output": float(price.output)}
+    return told | {"call": float(price.call)} if price.call else told
+
+
 def pool_json(pool: Pool) -> list[dict[str, Any]]:
     """The workers."""
     return [
@@ -123,9 +129,7 @@ def pool_json(pool: Pool) -> list[dict[str, Any]]:
             "tags": list(worker.tags),
             "context_window": worker.context_window,
             "strength": worker.strength,
-            "price": None
-            if worker.price is None
-            else {"input": float(worker.price.input), "output": float(worker.price.output)},
+            "price": None if worker.price is None else _price_json(worker.price),
         }
         for number, worker in enumerate(pool)
     ]

@@ -78,6 +78,8 @@ def _name_columns(config: LoadedConfig) -> tuple[list[str], list[str]]:
 def _format_price(worker: Worker) -> tuple[str, str]:
     if worker.price is None:
         return "unknown", "unknown"
+    if worker.price.call:
+        return "–", f"{worker.price.call:f} a call"
     return f"{worker.price.input:f}", f"{worker.price.output:f}"
 
 
