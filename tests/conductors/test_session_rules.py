@@ -21,7 +21,13 @@ from batuta.conductors.sessions.state import (
     WarmPrefix,
 )
 from batuta.conductors.sessions.switching import price_switch
-from batuta.conductors.sessions.turn import read_turn, thread_key, turn_key, user_words
+from batuta.conductors.sessions.turn import (
+    MOST_ACTIONS,
+    read_turn,
+    thread_key,
+    turn_key,
+    user_words,
+)
 from batuta.core import (
     Cost,
     Message,
@@ -237,6 +243,15 @@ def test_a_session_of_5000_actions_stays_as_small_as_one_of_50():
         return len(str(asdict(state)))
 
     assert size(5000) < size(50) + 200
+
+
+def test_of_5000_actions_the_newest_are_looked_at_and_the_ends_of_their_results():
+    long = "x" * 100_000
+    actions = [action(f"{number} {long}", arguments=f'{{"n":{number}}}') for number in range(5000)]
+    turn = read_turn(talk(TASK, *actions))
+    assert len(turn.actions) == MOST_ACTIONS and turn.words == "Mend it"
+    assert turn.actions[-1].results[0].content.startswith("4999 ")
+    assert moment(talk(TASK, *actions)).boundary is None
 
 
 @pytest.mark.parametrize(

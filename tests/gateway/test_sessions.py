@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
+from typing import Any
 
 import anyio
 import pytest
@@ -91,7 +93,7 @@ def house(conductor, clients, *, workers=POOL, **options):
     return server_state(workers, clients, models, **options)
 
 
-def scripted(**said):
+def scripted(**said) -> Any:
     return {WorkerId(name): ScriptedClient(list(replies)) for name, replies in said.items()}
 
 
@@ -238,8 +240,23 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
     told = await reasons(store, 5)
     assert told[0].startswith("small acts, the cheapest of 2")
     assert told[2].startswith("after 2 failures big takes over from small: it costs $0.00")
-    assert told[3] == "big goes on, nothing is conducted: 1 result of a tool came back"
+    assert told[3] == "big goes on: 1 result of a tool came back"
     assert told[4].startswith("small takes the new task over from big")
+
+
+async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_one_before():
+    clients = scripted(small=[call(), call("Read"), call(arguments='{"n":1}'), "Done."], big=[])
+    async with Serving(house(Escalate(), clients)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        for _ in range(3):
+            await agent.bring()
+    prompts = [request.messages for request in clients["small"].requests]
+    assert [len(prompt) for prompt in prompts] == [1, 3, 5, 7]
+    assert all(after[: len(before)] == before for before, after in pairwise(prompts))
+    assert {tuple(t.name for t in one.tools) for one in clients["small"].requests} == {
+        ("Read", "Bash")
+    }
 
 
 async def test_advise_asks_a_stronger_model_at_a_stall_and_the_same_worker_acts(store):
@@ -260,8 +277,7 @@ async def test_advise_asks_a_stronger_model_at_a_stall_and_the_same_worker_acts(
 THREE = pool(small=0.5, big=0.9, other=0.7)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_gate_sends_work_back_until_another_family_accepts_it(store, stream):
+async def test_gate_sends_work_back_until_another_family_accepts_it(store):
     clients = scripted(
         small=[call(), "Done.", call(arguments='{"n":1}'), "Really done."],
         big=["REDO: the tests were not run.", "ACCEPT. All is there."],

@@ -26,6 +26,7 @@ from batuta.core import Limits, Plan, Question, Reply, Request, ResumeState, Rou
 from batuta.core.formatting import format_usd
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
+from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.auxiliary_requests import auxiliary_kind
 from batuta.gateway.serving.models import ServedModel
@@ -49,11 +50,11 @@ class SessionCall:
     """The key of its thread; empty: nothing is kept of the conversation."""
     turn: str
     """A digest of its turn."""
-    tokens: int
-    """About how many tokens the conversation has."""
     state: SessionState
     """The session before the run, and after it once it has ended."""
     max_cost_usd: Decimal | None = None
+    tokens: int = 0
+    """About how many tokens the conversation has; counted only where somebody acts."""
     acts: bool = False
     """Whether whoever answers acts in the session from then on."""
     consults: bool = False
@@ -130,9 +131,6 @@ class SessionKeeper:
             id=session,
             thread=thread_key(question) if is_kept else "",
             turn=turn_key(question, turn),
-            tokens=estimate_request_tokens(
-                Request(messages=question.messages, tools=question.tools)
-            ),
             state=state,
             max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
@@ -154,15 +152,19 @@ class SessionKeeper:
             return plan
         conductor = plan.served.conductor
         assert conductor is not None  # noqa: S101 - it is conducted
+        asked = Request(messages=call.question.messages, tools=call.question.tools)
+        plan.call.tokens = estimate_request_tokens(asked)
         view = self._view(plan, call.question, rules)
         plan.call.acts, plan.call.consults = True, isinstance(conductor, SessionPattern)
         conducting = conduct_in_session(conductor, view)
-        if conducting.goes_on and plan.resumed is not None:
-            served = replace(plan.served, conductor=conductor)
-            if plan.call.consults:
-                served = replace(plan.served, conductor=conducting.conductor)
+        resumed = plan.resumed
+        if plan.call.consults and conducting.is_plain and resumed and _is_one_call(resumed):
+            resumed = None  # its prompt is the conversation as it stands, resumed or not
+        if conducting.goes_on and resumed is not None:
+            by = conducting.conductor if plan.call.consults else conductor
+            served = replace(plan.served, conductor=by)
             reason = f"{view.thread.acting} goes on, nothing is conducted: {view.moment.reason}"
-            return replace(plan, served=served, resumed=_with_reason(plan.resumed, reason))
+            return replace(plan, served=served, resumed=_with_reason(resumed, reason))
         return _conduct_anew(plan, conducting, view)
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
@@ -188,7 +190,9 @@ class SessionKeeper:
     async def end(self, call: SessionCall, run: Run) -> None:
         """Keep what the run did."""
         known = call.state.threads.get(call.thread) or SessionThread()
-        after = replace(known, turn=call.turn, tokens=call.tokens)
+        after = replace(known, turn=call.turn)
+        if call.acts:
+            after = replace(after, tokens=call.tokens)
         actor = find_actor(run) if call.acts else None
         if actor is not None:
             after = replace(after, acting=actor).with_reader(actor, call.tokens, self._clock())
@@ -257,6 +261,14 @@ def _planned_actor(resumed: ResumeState) -> WorkerId | None:
     """The worker of the last step of a workflow that waits."""
     workflow = resumed.rounds[-1].workflow
     return workflow.steps[-1].worker if workflow is not None else None
+
+
+def _is_one_call(resumed: ResumeState) -> bool:
+    """Tell whether the workflow that waits asks one worker the conversation as it stands."""
+    workflow = resumed.rounds[-1].workflow
+    if workflow is None or len(resumed.rounds) > 1 or len(workflow) > 1:
+        return False
+    return is_plain(workflow.steps[0])
 
 
 def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
