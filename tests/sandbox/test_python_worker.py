@@ -7,16 +7,20 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
 from batuta.core import (
+    Finish,
     Outcome,
     Pool,
     Question,
     Request,
+    Step,
+    StepDelta,
     Worker,
     WorkerId,
+    Workflow,
     system_message,
     user_message,
 )
-from batuta.engine import conduct
+from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import SandboxError
 from batuta.sandbox import Sandbox, SandboxLimits
 from batuta.sandbox.python_worker import NO_PROGRAM, PythonWorker, last_program
@@ -41,6 +45,8 @@ def block(source):
 async def said_to(text):
     reply = await WORKER.complete(Request(messages=(system_message("s"), user_message(text))))
     assert reply.usage.calls == 1 and reply.cost.usd == 0 and not reply.cost.unpriced_calls
+    wrong = ("The program failed.", "The program ended without", NO_PROGRAM)
+    assert (reply.finish is Finish.NO_OUTPUT) == reply.text.startswith(wrong)
     return reply.text
 
 
@@ -103,11 +109,63 @@ async def test_a_workflow_writes_runs_and_answers():
             lambda request: "It is 42." if "\n42\n" in request.messages[-1].text else "?"
         ),
     }
-    from batuta.core import Step, Workflow
-
     flow = Workflow((Step(subtask="Write it.", worker=write), Step(subtask="Run it.", worker=run, access=(0,)),
                      Step(subtask="Answer.", worker=answer, access=(0, 1))))  # fmt: skip
     asked = Question.of("What is six times seven?")
     run_ = await conduct(asked, FixedConductor("by-hand", lambda _: flow), pool, clients)
     assert (run_.outcome, run_.answer) == (Outcome.ANSWERED, "It is 42.")
     assert run_.steps[1].result.text == "42"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+PAIR = Pool(tuple(Worker(id=WorkerId(each), model="m") for each in ("writer", "python")))
+FLOW = Workflow(
+    (
+        Step(subtask="Write a program.", worker=WorkerId("writer")),
+        Step(subtask="Run it.", worker=WorkerId("python"), access=(0,)),
+    )
+)
+
+
+async def played(source, *, settings, hooks=None):
+    """A program as the last step; asked the plain question, its writer says what it is."""
+    asked = []
+
+    def writes(request):
+        asked.append(request)
+        return block(source) if "Write a program" in request.messages[-1].text else "It is 42."
+
+    clients = {WorkerId("writer"): ScriptedClient(writes), WorkerId("python"): WORKER}
+    run = await conduct(
+        Question.of("What is six times seven?"), FixedConductor("by-hand", lambda _: FLOW), PAIR,
+        clients, settings=settings, **({"hooks": hooks} if hooks else {}),
+    )  # fmt: skip
+    return run, len(asked)
+
+
+@pytest.mark.parametrize("source", ["x = 42", "1 / 0", "def f(:"])
+async def test_a_program_that_prints_nothing_is_no_answer(source):
+    """It is a step that failed: the best worker is asked the whole question instead."""
+    run, asked = await played(source, settings=RunSettings())
+    assert (run.outcome, run.answer, asked) == (Outcome.DEGRADED, "It is 42.", 2)
+    assert [each.failure.code for each in run.steps[1].attempts] == ["no_output"]
+    assert run.usage.calls == 3
+    alone, asked = await played(source, settings=RunSettings(fallback=False))
+    assert alone.outcome is Outcome.ANSWERED and asked == 1
+    assert alone.answer and alone.answer.startswith("The program")
+
+
+async def test_what_a_program_failed_with_is_not_streamed_as_the_answer():
+    shown = []
+
+    async def hears(event):
+        if isinstance(event, StepDelta) and event.is_answer:
+            shown.append(event.delta.text)
+
+    run, _ = await played("1 / 0", settings=RunSettings(live=True), hooks=RunHooks(emit=hears))
+    assert run.answer == "".join(shown) == "It is 42."
+    shown.clear()
+    run, asked = await played(
+        "print(7 * 6)", settings=RunSettings(live=True), hooks=RunHooks(emit=hears)
+    )
+    assert (run.outcome, run.answer, asked) == (Outcome.ANSWERED, "42", 1)
+    assert "".join(shown) == "42"

@@ -37,6 +37,8 @@ class Finish(StrEnum):
     CONTENT_FILTER = "content_filter"
     DECLINED = "declined"
     """The worker says that the question is outside what it can answer."""
+    NO_OUTPUT = "no_output"
+    """There was no program to run, it failed, or it printed nothing: the text says which."""
 
 
 _Number = TypeVar("_Number", int, float)

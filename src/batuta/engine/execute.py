@@ -13,6 +13,7 @@ import anyio
 from batuta.core import (
     Attempt,
     Failure,
+    Finish,
     Reply,
     StepFinished,
     StepRun,
@@ -145,8 +146,10 @@ class StepExecution(StepState):
     async def _first_usable_reply(self) -> Reply | Failure:
         """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
         result = await self._try_workers(self.context.pool[self.worker])
-        if isinstance(result, Reply) or not self._needs_whole_question(result):
+        failure = result if isinstance(result, Failure) else _missing_output(result)
+        if failure is None or not self._needs_whole_question(failure):
             return result
+        result = failure
         await self.record_attempt(result, self.worker)
         failed = {attempt.worker: attempt.failure for attempt in self.attempts}
         self.as_fallback = True
@@ -272,3 +275,14 @@ async def _check_reply_format(
         return replace(reply, text=text)
     message = f"{worker} did not answer in the requested form: {fault}"
     return Failure(code="wrong_form", message=message, usage=reply.usage, cost=reply.cost)
+
+
+def _missing_output(reply: Reply) -> Failure | None:
+    """Return why a program's reply is no answer to a question; None if it is one.
+
+    A later step can repair such a program; a reader cannot do anything with it.
+    """
+    if reply.finish is not Finish.NO_OUTPUT:
+        return None
+    message = reply.text.split("\n", 1)[0]
+    return Failure(code="no_output", message=message, usage=reply.usage, cost=reply.cost)

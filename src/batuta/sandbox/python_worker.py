@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import final
 
-from batuta.core import CallListener, Delta, Reply, Request, Role, Usage
+from batuta.core import CallListener, Delta, Finish, Reply, Request, Role, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ProviderUnreachableError, SandboxError
 from batuta.sandbox.program import (
@@ -46,14 +46,18 @@ class PythonWorker:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """Reply with the program's output, or with what went wrong in it.
 
+        What went wrong is not streamed: as the last step's reply it may not become the answer.
+
         Raises:
             ProviderUnreachableError: no sandbox works on this machine.
         """
         source = last_program(request)
-        text = NO_PROGRAM if source is None else await _run_program(source, self.limits)
-        if listener.streaming:
+        outcome = None if source is None else await _run_program(source, self.limits)
+        text = NO_PROGRAM if outcome is None else outcome_text(outcome, self.limits)
+        finish = Finish.STOP if outcome is not None and has_output(outcome) else Finish.NO_OUTPUT
+        if listener.streaming and finish is Finish.STOP:
             await listener.on_delta(Delta(text=text))
-        return Reply(text=text, usage=Usage(calls=1), cost=ZERO_COST, model="python")
+        return Reply(text=text, usage=Usage(calls=1), cost=ZERO_COST, finish=finish, model="python")
 
 
 def last_program(request: Request) -> str | None:
@@ -84,8 +88,8 @@ def _code_blocks(text: str) -> list[tuple[str, str]]:
     return blocks
 
 
-async def _run_program(source: str, limits: SandboxLimits) -> str:
-    """The program's outcome in words.
+async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
+    """The program's outcome.
 
     Raises:
         ProviderUnreachableError: no sandbox works on this machine.
@@ -95,7 +99,12 @@ async def _run_program(source: str, limits: SandboxLimits) -> str:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)
     except SandboxError as error:
         raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
-    return outcome_text(outcome, limits)
+    return outcome
+
+
+def has_output(outcome: ProgramResult) -> bool:
+    """Return True if the program ended well and printed something."""
+    return outcome.end is EndReason.RETURNED and bool(outcome.stdout.strip())
 
 
 def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:

@@ -82,7 +82,7 @@ def finish_reason(reply: Reply) -> str:
     """Return why the answer's text ends."""
     if reply.tool_calls:
         return "tool_calls"
-    ended = reply.finish is Finish.DECLINED or reply.is_refusal
+    ended = reply.finish in {Finish.DECLINED, Finish.NO_OUTPUT} or reply.is_refusal
     return "stop" if ended else reply.finish.value
 
 
