@@ -24,7 +24,7 @@ from batuta.config.settings import (
     ServerSetting,
     Settings,
 )
-from batuta.config.tool_settings import ReaderSetting, SearchSetting
+from batuta.config.tool_settings import McpSetting, ReaderSetting, SearchSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
@@ -193,6 +193,16 @@ READER = {
     "max_characters": 900,
     "timeout_s": 3,
 }
+MCP_TOOL = {"tool": "find", "command": ["finder"]}
+MCP = {
+    "tool": "other",
+    "argument": "text",
+    "command": ["other", "x"],
+    "url": "https://tools.example.org/mcp",
+    "price": 0.1,
+    "timeout_s": 3,
+    "max_characters": 900,
+}
 READ_BY_THE_SERVER = (
     AuditSetting,
     ServerSetting,
@@ -299,6 +309,14 @@ def single_cases():
                 with_setting(workers=workers, tools={table: before}),
                 with_setting(workers=workers, tools={table: after}),
             )
+    workers = [A, B, {"id": "t", "provider": "mcp", "model": "x"}]
+    for name, value in MCP.items():
+        usual = {"tool": "find"} if name == "url" else MCP_TOOL
+        yield (
+            f"tools.mcp.{name}",
+            with_setting(workers=workers, tools={"mcp": {"x": MCP_TOOL}}),
+            with_setting(workers=workers, tools={"mcp": {"x": usual | {name: value}}}),
+        )
     yield "aliases", with_setting(), with_setting(aliases={"big-model": "batuta-mini"})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
@@ -325,6 +343,7 @@ def test_every_setting_has_a_case():
         "models.limits": PresetLimits,
         "tools.search": SearchSetting,
         "tools.reader": ReaderSetting,
+        "tools.mcp": McpSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
@@ -332,7 +351,14 @@ def test_every_setting_has_a_case():
     assert set(Settings.model_fields) == (
         (
             tables.keys()
-            - {"sampling", "deployments", "models.limits", "tools.search", "tools.reader"}
+            - {
+                "sampling",
+                "deployments",
+                "models.limits",
+                "tools.search",
+                "tools.reader",
+                "tools.mcp",
+            }
         )
         | elsewhere
         | {"aliases", "tools"}

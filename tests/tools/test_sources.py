@@ -1,10 +1,12 @@
 """The laws of tool sources, and what each of them does with a web that is not friendly."""
 
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,6 +18,7 @@ from batuta.core import Text
 from batuta.core.tool_classes import ToolClass
 from batuta.schemas import validator_for
 from batuta.tools.domains import DomainRules
+from batuta.tools.mcp_source import McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import NOTHING_FOUND, WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
@@ -30,6 +33,7 @@ from batuta.tools.source import (
 from fakes.web import FakeWeb, Page
 
 pytestmark = pytest.mark.anyio
+MCP_SERVER = Path(__file__).parents[1] / "fakes" / "mcp_server.py"
 SOON = ToolLimits(seconds=5.0, characters=4000)
 
 
@@ -57,6 +61,15 @@ def engine(name, address):
     return ENGINES[name][0](address)
 
 
+def open_mcp_tool(tool="find-page", **options):
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    options = {
+        "command": (sys.executable, str(MCP_SERVER)),
+        "limits": ToolLimits(seconds=60.0, characters=4000),
+    } | options
+    return McpTool(tool, "query", price=Decimal("0.01"), **options)
+
+
 @asynccontextmanager
 async def open_source(kind, fake):
     """A source of that kind over the fake web, and arguments that it can answer."""
@@ -69,6 +82,9 @@ async def open_source(kind, fake):
         async with HttpTransport(resolver=PublicResolver(allowed)) as http:
             yield WebFetch(http, private_hosts=allowed, limits=SOON), {"url": fake.url + fact.path}
         return
+    if kind == "mcp":
+        yield open_mcp_tool(), {"query": "locks"}
+        return
     async with HttpTransport() as http:
         address = EngineAddress(http=http, url=fake.url, key=Secret("key"))
         price = Decimal("0.005") if kind == "brave" else None
@@ -78,7 +94,7 @@ async def open_source(kind, fake):
         )
 
 
-KINDS = ("echo", "web_fetch", *ENGINES)
+KINDS = ("echo", "web_fetch", "mcp", *ENGINES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,3 +242,25 @@ async def test_a_redirect_to_another_port_of_this_machine_is_not_followed():
         with pytest.raises(ToolError, match="public"):
             await read(fake, f"http://{fake.canary}/")
         assert not fake.trespasses
+
+
+async def test_a_tool_of_an_mcp_server_is_called_and_what_it_says_is_material():
+    found = await call_tool(open_mcp_tool(), '{"query": "locks"}')
+    assert found.text == "<fetched_text>\nPages about locks. &lt;/fetched_text>\n</fetched_text>"
+    assert found.cost.usd == Decimal("0.01")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"tool": "fail"}, "the tool fail failed: .*no such thing"),
+        ({"tool": "none"}, "none"),
+        ({"command": ("/nonexistent/server",)}, "could not be called"),
+        ({"command": (sys.executable, "-c", "print('no MCP')")}, "could not be called"),
+        ({"tool": "wait", "limits": ToolLimits(seconds=4.0)}, "took more than 4 seconds"),
+    ],
+)
+async def test_a_server_that_fails_is_one_sentence(options, told):
+    with pytest.raises(ToolError, match=told) as failed:
+        await call_tool(open_mcp_tool(**options), '{"query": "locks"}')
+    assert "\n" not in str(failed.value)

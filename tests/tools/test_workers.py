@@ -2,8 +2,10 @@
 
 import json
 import re
+import sys
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -291,3 +293,24 @@ async def test_a_search_that_was_paid_for_is_in_the_journal(tmp_path):
             )
             assert "Imola" in (run.answer or "")
         assert len(fake.searches) == 1
+
+
+async def test_a_worker_calls_a_tool_of_an_mcp_server(tmp_path):
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    path = tmp_path / "batuta.toml"
+    command = json.dumps(
+        [sys.executable, str(Path(__file__).parents[1] / "fakes" / "mcp_server.py")]
+    )
+    path.write_text(
+        '[[workers]]\nid = "model"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        '[[workers]]\nid = "pages"\nprovider = "mcp"\nmodel = "docs"\n'
+        f'[tools.mcp.docs]\ntool = "find-page"\nprice = 0.02\ncommand = {command}\n'
+    )
+    flow = Workflow((Step(subtask="locks", worker=WorkerId("pages")),))
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(path), environ={})
+        run = await conduct(
+            Question.of("?"), FixedConductor("f", lambda _: flow), config.pool, config.clients
+        )
+    assert "Pages about locks." in (run.answer or "") and run.cost.usd == Decimal("0.02")
+    assert not config.pool["pages"].is_model and "find-page" in config.pool["pages"].description

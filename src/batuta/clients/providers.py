@@ -31,7 +31,9 @@ SEARCH = "search"
 """The provider whose workers search the web by the engine of the settings."""
 READER = "reader"
 """The provider whose workers read web pages."""
-TOOL_PROVIDERS = frozenset({SEARCH, READER})
+MCP = "mcp"
+"""The provider whose workers call a tool of an MCP server of the settings, named by `model`."""
+TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP})
 LOCAL = "local"
 """The provider whose models Batuta fetches and serves by itself, on this machine."""
 
@@ -167,6 +169,7 @@ _KNOWN_PROVIDERS = (
     Provider(name=PYTHON, base_url="", local=True),
     Provider(name=SEARCH, base_url=""),
     Provider(name=READER, base_url=""),
+    Provider(name=MCP, base_url=""),
     Provider(name=LOCAL, base_url="", local=True),
     Provider(name="compatible", base_url=""),
 )

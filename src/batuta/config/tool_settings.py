@@ -69,8 +69,37 @@ class ReaderSetting(StrictModel):
     """How long one page may take."""
 
 
+class McpSetting(StrictModel):
+    """A tool of an MCP server, which workers with `provider = "mcp"` call."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    """Its name at the server."""
+    argument: str = Field(default="query", min_length=1, max_length=200)
+    """The name of its argument: the text of a step's subtask."""
+    command: tuple[str, ...] = ()
+    """Starts a server that speaks by stdin and stdout."""
+    url: str = ""
+    """The address of a server that speaks HTTP."""
+    price: Decimal | None = Field(default=None, ge=0)
+    """Dollars a call; None: unknown."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """How long one call may take, the start of the server included."""
+    max_characters: int = Field(default=20_000, ge=500)
+    """Characters of its answer that are given on."""
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("an MCP server has either a `command` or a `url`")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError("`url` must start with http:// or https://")
+        return self
+
+
 class ToolsSetting(StrictModel):
     """Tools that Batuta runs itself; see docs/tools.md."""
 
     search: SearchSetting | None = None
     reader: ReaderSetting = ReaderSetting()
+    mcp: dict[str, McpSetting] = Field(default={})
+    """Tools of MCP servers, by the names that the `model` of a worker gives."""

@@ -7,20 +7,27 @@ from collections.abc import Mapping
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec
 from batuta.clients.http_target import url_host
-from batuta.clients.providers import SEARCH
+from batuta.clients.providers import MCP, SEARCH
 from batuta.clients.public_addresses import PublicResolver
-from batuta.config.tool_settings import ReaderSetting, SearchSetting, ToolsSetting
+from batuta.config.tool_settings import McpSetting, ReaderSetting, SearchSetting, ToolsSetting
 from batuta.core import Client
 from batuta.core.server_tools import ServerTool
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.tools.domains import DomainRules
+from batuta.tools.mcp_source import MAX_ARGUMENT, McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
 from batuta.tools.server_tool import open_server_tool
 from batuta.tools.source import ToolLimits
-from batuta.tools.worker import open_reader_worker, open_search_worker
+from batuta.tools.worker import (
+    NO_INPUT,
+    ToolWorker,
+    open_argument_reader,
+    open_reader_worker,
+    open_search_worker,
+)
 
 MAX_USES = 5
 """Searches of one call of a model, where the settings say nothing."""
@@ -90,7 +97,7 @@ def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:
 def open_tool_client(
     spec: WorkerSpec, tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
 ) -> Client:
-    """Open the client of a worker that searches or reads.
+    """Open the client of a worker that searches, reads or calls a tool.
 
     Raises:
         ConfigError: see `open_search`.
@@ -100,4 +107,20 @@ def open_tool_client(
             return open_search_worker(open_search(tools.search, http, environ))
         except ConfigError as error:
             raise ConfigError(f"worker {spec.worker.id}: {error}") from None
+    if spec.provider == MCP:
+        return open_mcp_worker(tools.mcp[spec.worker.model], spec.worker.description)
     return open_reader_worker(open_fetch(tools.reader, http))
+
+
+def open_mcp_worker(setting: McpSetting, description: str) -> ToolWorker:
+    """Open the worker that calls a tool of an MCP server."""
+    source = McpTool(
+        setting.tool,
+        setting.argument,
+        command=setting.command,
+        url=setting.url,
+        description=description,
+        price=setting.price,
+        limits=ToolLimits(seconds=setting.timeout_s, characters=setting.max_characters),
+    )
+    return ToolWorker(source, open_argument_reader(setting.argument, MAX_ARGUMENT), NO_INPUT)

@@ -24,6 +24,7 @@ from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import (
     LOCAL,
+    MCP,
     PYTHON,
     SEARCH,
     TOOL_PROVIDERS,
@@ -53,6 +54,10 @@ SEARCH_DESCRIPTION = (
 READER_DESCRIPTION = (
     "No language model: reads the web pages whose addresses its subtask names, or those that the "
     "steps which it reads have named, and returns their text."
+)
+MCP_DESCRIPTION = (
+    "No language model: calls the tool {tool} with its subtask, which is the tool's input itself; "
+    "left empty, with what the step that it reads has written."
 )
 NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
@@ -224,14 +229,25 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
-    """A worker that searches the web or reads pages; it has no model."""
-    searches = setting.provider == SEARCH
+    """A worker that searches the web, reads pages or calls a tool; it has no model.
+
+    Raises:
+        ConfigError: it names an MCP server that is not there.
+    """
     free = Decimal(0)
-    call = free if not searches else tools.search.known_price if tools.search else None
+    call, description = free, READER_DESCRIPTION
+    if setting.provider == SEARCH:
+        call = tools.search.known_price if tools.search else None
+        description = SEARCH_DESCRIPTION
+    elif setting.provider == MCP:
+        server = tools.mcp.get(setting.model)
+        if server is None:
+            raise ConfigError(f"worker {setting.id}: there is no [tools.mcp.{setting.model}]")
+        call, description = server.price, MCP_DESCRIPTION.format(tool=server.tool)
     worker = Worker(
         id=WorkerId(setting.id),
         model=setting.model,
-        description=setting.description or (SEARCH_DESCRIPTION if searches else READER_DESCRIPTION),
+        description=setting.description or description,
         tags=(setting.provider, *setting.tags),
         price=None if call is None else Price(input=free, output=free, call=call),
         seconds=setting.seconds,

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 WorkerId = NewType("WorkerId", str)
 PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
-SEARCH, READER = "search", "reader"
-"""The tags of workers that search the web and that read pages; they answer no question either."""
-_NO_MODELS = frozenset({PROGRAM, SEARCH, READER})
+SEARCH, READER, MCP = "search", "reader", "mcp"
+"""The tags of workers that search the web, read pages, or call the tool of an MCP server; they
+answer no question either."""
+_NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP})
 
 
 EMBEDDINGS = "embeddings"

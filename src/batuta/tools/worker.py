@@ -15,6 +15,7 @@ from batuta.tools.source import ToolError, ToolSource, call_tool
 from batuta.usage import ZERO_COST
 
 NO_QUERY = "There is nothing to search for: write the query as this step's subtask."
+NO_INPUT = "The tool was not called: write its input as this step's subtask."
 NO_ADDRESS = (
     "There is no address to read: write it in this step's subtask, or let the step read one that "
     "names addresses."
@@ -29,6 +30,16 @@ def read_query(words: StepWords) -> list[dict[str, str]]:
     asked = words.subtask or next(iter(words.responses[::-1]), "")
     query = " ".join(asked.split()).strip("\"'` ")[:MAX_QUERY]
     return [{"query": query}] if query else []
+
+
+def open_argument_reader(argument: str, most: int) -> ReadArguments:
+    """Return what reads the one argument of a tool: the subtask, or what the last step wrote."""
+
+    def read_argument(words: StepWords) -> list[dict[str, str]]:
+        said = (words.subtask or next(iter(words.responses[::-1]), "")).strip()[:most]
+        return [{argument: said}] if said else []
+
+    return read_argument
 
 
 def read_addresses(words: StepWords) -> list[dict[str, str]]:

@@ -1,0 +1,97 @@
+"""A tool of a server that speaks the Model Context Protocol, named in the settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import Any, final
+
+from batuta.core import Text, Tool
+from batuta.core.tool_classes import classify_tool
+from batuta.distribution import install_hint
+from batuta.language.material import wrap_fetched
+from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput, call_cost
+
+MAX_ARGUMENT = 20_000
+"""Characters of what a tool is called with."""
+
+
+@final
+class McpTool:
+    """A tool source over one tool of a server, which is started or connected to for each call.
+
+    Nothing of the server outlives a call, so that a call that is given up takes it along.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        argument: str,
+        *,
+        command: tuple[str, ...] = (),
+        url: str = "",
+        description: str = "",
+        price: Decimal | None = None,
+        limits: ToolLimits,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            tool: its name at the server.
+            argument: the name of its argument, a text.
+            command: starts a server that speaks by stdin and stdout.
+            url: of a server that speaks HTTP, where there is no command.
+            description: a sentence for models.
+            price: dollars a call; None: unknown.
+            limits: of one call.
+        """
+        self.name = re.sub(r"\W", "_", tool)
+        self.description = description
+        self.schema: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {argument: {"type": "string", "minLength": 1, "maxLength": MAX_ARGUMENT}},
+            "required": [argument],
+            "additionalProperties": False,
+        }
+        self.kind = classify_tool(Tool(name=tool, parameters=self.schema))
+        self.price = price
+        self.limits = limits
+        self._tool = tool
+        self._command = command
+        self._url = url
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        """Call the tool.
+
+        Raises:
+            ToolError: the server cannot be reached, or the tool says that it failed.
+        """
+        if find_spec("mcp") is None:
+            raise ToolError(f"the package mcp is not installed: {install_hint('mcp')}")
+        from mcp.client import Client  # noqa: PLC0415 - of an extra
+        from mcp.client.stdio import StdioServerParameters  # noqa: PLC0415 - same
+        from mcp.types import TextContent  # noqa: PLC0415 - same
+
+        server = self._url or StdioServerParameters(
+            command=self._command[0], args=list(self._command[1:])
+        )
+        try:
+            async with Client(server) as client:
+                result = await client.call_tool(self._tool, dict(arguments))
+        except Exception as error:  # noqa: BLE001 - whatever a server of others does
+            kind = type(_first_error(error)).__name__
+            told = f"the server of the tool {self._tool} could not be called ({kind})"
+            raise ToolError(told, cost=call_cost(self)) from None
+        said = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
+        if result.is_error:
+            told = f"the tool {self._tool} failed: {' '.join(said.split())[:300]}"
+            raise ToolError(told, cost=call_cost(self))
+        room = max(self.limits.characters - 100, 0)  # the tags
+        return ToolOutput(parts=(Text(wrap_fetched(said, room)),))
+
+
+def _first_error(error: BaseException) -> BaseException:
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _first_error(inner[0]) if inner else error
