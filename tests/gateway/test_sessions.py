@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
@@ -427,3 +428,51 @@ async def test_a_plain_conversation_without_tools_is_conducted_as_before():
             body = {"model": "batuta-ultra", "messages": HI}
             await server.post(json=body, headers={"x-session-id": "s"})
     assert planner.asked == 2
+
+
+async def test_a_session_as_claude_code_sends_it_escalates_in_a_stream(store):
+    """Reminders, errors with `is_error`, and a system prompt that differs in each request."""
+    clients = scripted(
+        small=[call(), call(arguments='{"n":1}'), "Small."],
+        big=[call(arguments='{"n":2}'), "Done."],
+    )
+    reminder = {"type": "text", "text": "<system-reminder>As you answer…</system-reminder>"}
+    said: list[Any] = [
+        {"role": "user", "content": [reminder, {"type": "text", "text": "Mend the test"}]}
+    ]
+    state = house(Escalate(), clients, store=store)
+
+    async def send(server, number):
+        body = {
+            "model": "claude-opus-4-8",
+            "max_tokens": 64000,
+            "stream": True,
+            "system": [{"type": "text", "text": f"x-anthropic-billing-header: cch={number}"}],
+            "tools": [{"name": "Bash", "input_schema": {"type": "object"}}],
+            "messages": said,
+            "metadata": {"user_id": '{"device_id":"d","session_id":"s"}'},
+        }
+        async with server.http.post("/v1/messages", json=body) as response:
+            text = await response.text()
+            assert response.status == 200 and "event: error" not in text, text
+            session = response.headers["x-batuta-session"]
+        lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+        events = [orjson.loads(line) for line in lines]
+        blocks = [e["content_block"] for e in events if e["type"] == "content_block_start"]
+        return session, [block for block in blocks if block["type"] == "tool_use"]
+
+    async with Serving(state) as server:
+        sessions = set()
+        for number, failed in enumerate((True, True, False)):
+            session, (block,) = await send(server, number)
+            sessions.add(session)
+            result = {"type": "tool_result", "tool_use_id": block["id"], "is_error": failed}
+            words = "ok" if not failed else f"Exit code {number + 1}\nassert {'ab'[number % 2]}"
+            said += [
+                {"role": "assistant", "content": [{**block, "input": {}}]},
+                {"role": "user", "content": [{**result, "content": words}, reminder]},
+            ]
+        session, none = await send(server, 9)
+        assert none == [] and sessions == {session}
+    assert asked(clients) == {"small": 2, "big": 2}
+    assert "after 2 failures big takes over from small" in (await reasons(store, 4))[2]
