@@ -260,6 +260,17 @@ async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_o
     }
 
 
+async def test_without_effort_a_pattern_still_says_who_acts():
+    clients = scripted(small=[call(), "Done."], big=[])
+    async with Serving(house(Escalate(), clients)) as server:
+        for number in range(2):
+            body = {"model": "batuta-ultra", "tools": TOOLS, "reasoning_effort": "none"}
+            words = [{"role": "user", "content": f"Mend it {number}"}]
+            status, _, _ = await server.post(json={**body, "messages": words})
+            assert status == 200
+    assert asked(clients) == {"small": 2, "big": 0}
+
+
 async def test_advise_asks_a_stronger_model_at_a_stall_and_the_same_worker_acts(store):
     clients = scripted(small=[call(), call(), "Done."], big=["Look at line 3."])
     async with Serving(house(Advise(), clients, store=store)) as server:

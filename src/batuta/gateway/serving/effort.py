@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from batuta.conductors import best_single_worker
+from batuta.conductors.sessions.patterns import SessionPattern
 from batuta.config.served_systems import ServedSystem
 from batuta.core import Limits, Pool, Price
 from batuta.core.conductor import needed_rounds
@@ -77,8 +78,13 @@ def limits_for_effort(word: str, served: ServedModel) -> Limits:
 
 
 def model_for_effort(word: str, served: ServedModel) -> ServedModel:
-    """The served model as a request of that effort sees it: without effort nobody plans."""
+    """The served model as a request of that effort sees it: without effort nobody plans.
+
+    A pattern for sessions plans nothing, and says who acts also then.
+    """
     if EFFORTS[word].uses_conductor or not _has_conductor(served):
+        return served
+    if isinstance(served.conductor, SessionPattern):
         return served
     return replace(served, conductor=best_single_worker())
 
