@@ -1,6 +1,7 @@
 """A page of the list of runs, and each of its filters, in a store of millions: milliseconds.
 
     python bench/listing.py postgresql://postgres@127.0.0.1/runs [--fill ROWS] [--days DAYS]
+    python bench/listing.py runs.db [--fill ROWS] [--days DAYS]
 
 With `--fill` the rows are made in the database first, over so many days up to now, without what they
 say; that is for a database of its own. Then it reads, and writes 20 batches of 200 runs.
@@ -10,19 +11,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import statistics
 import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import ceil
 from pathlib import Path
 
 import asyncpg
 
-from batuta.core import Outcome, RunId
+from batuta.core import RunId
 from batuta.store import Store
 from batuta.store.models import RUNS
+from batuta.store.run_filter import parse_run_filter
+from batuta.store.run_list import RunPage, RunTotals
+from batuta.store.upsert import insert_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from store.strategies import make_run
@@ -38,7 +44,10 @@ SELECT 'run_' || md5(n::text), 'tenant ' || n % 50, NULL, {start} + n * {pace},
   CASE WHEN n % 100000 = 7 THEN 'worker/rare' WHEN n % 3 = 0 THEN 'batuta-mini' ELSE 'batuta-ultra' END,
   'prompted', CASE WHEN n % 1000 = 5 THEN 'failed' WHEN n IN (10, 20, 30) THEN 'refused' ELSE 'answered' END,
   NULL, 'question ' || n || ': begin at ' || n % 97 || '; square it; what comes out?', 'Answer: ' || n % 8191,
-  3, 1, 4, 1200, 0, 400, 0, 0.001234, 0, 1.5, NULL, NULL
+  3, 1, 4, 1200 + n % 900, 0, 400, 0, 0.0005 + (n::bigint * 7919 % 100000) * 1e-6, 0, 0.5 + (n::bigint * 104729 % 9973) / 100.0,
+  CASE WHEN n % 20 = 0 THEN n / 20 % 2 END, NULL, 'ses_' || md5((n / 20)::text),
+  E'\nworker:gpt-large\nworker:claude-ish' || CASE WHEN n % 100000 = 8 THEN E'\nworker:retired' ELSE '' END
+    || E'\nuser:user-' || n % 20011 || E'\ntag:app=app-' || n % 7 || E'\n'
 FROM generate_series({first}, {last}) AS n
 """
 
@@ -79,6 +88,42 @@ async def fill_store(url, rows, days):
     print(f"{rows:,} rows over {days} days made in {time.perf_counter() - began:.0f} s", flush=True)
 
 
+def make_row(number, start, pace):
+    """The same row for SQLite, which cannot make it itself."""
+    rare = "worker:retired\n" if number % 100_000 == 8 else ""
+    outcome = (
+        "failed" if number % 1000 == 5 else "refused" if number in {10, 20, 30} else "answered"
+    )
+    model = "batuta-ultra" if number % 3 else "batuta-mini"
+    return {
+        "id": f"run_{hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()}",
+        "tenant": f"tenant {number % 50}",
+        "created": start + number * pace,
+        "model": "worker/rare" if number % 100_000 == 7 else model,
+        "conductor": "prompted",
+        "outcome": outcome,
+        "question_preview": f"question {number}: begin at {number % 97}; square it; what comes out?",
+        "answer_preview": f"Answer: {number % 8191}",
+        "steps": 3, "rounds": 1, "calls": 4, "input_tokens": 1200 + number % 900, "cached_tokens": 0,
+        "output_tokens": 400, "reasoning_tokens": 0,
+        "usd": Decimal("0.0005") + Decimal(number * 7919 % 100_000) / 1_000_000,
+        "unpriced_calls": 0,
+        "seconds": 0.5 + (number * 104729 % 9973) / 100,
+        "score": float(number // 20 % 2) if number % 20 == 0 else None,
+        "session": f"ses_{hashlib.md5(str(number // 20).encode(), usedforsecurity=False).hexdigest()}",
+        "labels": f"\nworker:gpt-large\nworker:claude-ish\n{rare}user:user-{number % 20011}\ntag:app=app-{number % 7}\n",
+    }  # fmt: skip
+
+
+async def fill_file(store, rows, days):
+    start = time.time() - days * DAY
+    began, pace = time.perf_counter(), days * DAY / rows
+    for first in range(1, rows + 1, 5000):
+        made = [make_row(n, start, pace) for n in range(first, min(first + 5000, rows + 1))]
+        await store.database.run_write(lambda one, made=made: insert_rows(one, RUNS, made))
+    print(f"{rows:,} rows over {days} days made in {time.perf_counter() - began:.0f} s", flush=True)
+
+
 async def vacuum_tables(url):
     """As the autovacuum would soon, on a connection without the store's limits of time."""
     connection = await asyncpg.connect(url)
@@ -86,30 +131,52 @@ async def vacuum_tables(url):
     await connection.close()
 
 
-async def time_cases(store):
-    first = await store.list(limit=50)
-    middle = (await store.list(limit=1, search=first[-1].id))[0]
-    cases = {
+def name_cases(first, middle):
+    """Parameters of each case, as the API, the command line and the page give them."""
+    return {
         "first page": {},
-        "a page in the middle": {"before": f"{first[0].created - 1e6!r}_run_"},
         "a tenant": {"tenant": middle.tenant},
         "a model": {"model": first[0].model},
         "a rare model": {"model": "worker/rare"},
         "a model that nobody asked": {"model": "worker/none"},
-        "failed (1 in 1,000)": {"outcome": Outcome.FAILED},
-        "refused (3 of all)": {"outcome": Outcome.REFUSED},
-        "a tenant's failed": {"tenant": middle.tenant, "outcome": Outcome.FAILED},
-        "an id": {"search": middle.id},
-        "a word that all have": {"search": "comes out"},
-        "a rare word": {"search": "question 424242:"},
-        "a word that none has": {"search": "zyzzyva"},
-        "a tenant's word that none has": {"search": "zyzzyva", "tenant": middle.tenant},
-    }
+        "failed (1 in 1,000)": {"outcome": "failed"},
+        "refused (3 of all)": {"outcome": "refused"},
+        "a tenant's failed": {"tenant": middle.tenant, "outcome": "failed"},
+        "an id": {"q": middle.id},
+        "a word that all have": {"q": "comes out"},
+        "a rare word": {"q": "question 42424:"},
+        "a word that none has": {"q": "zyzzyva"},
+        "a tenant's word that none has": {"q": "zyzzyva", "tenant": middle.tenant},
+        "the slowest of yesterday": {"since": "yesterday", "until": "yesterday", "sort": "seconds"},
+        "the dearest": {"sort": "cost"},
+        "a tenant's dearest": {"tenant": middle.tenant, "sort": "cost"},
+        "the dearest of a model": {"model": first[0].model, "sort": "cost"},
+        "most tokens of a worker": {"worker": "gpt-large", "sort": "tokens"},
+        "judged wrong, cheapest first": {"max_score": "0", "sort": "cost", "order": "asc"},
+        "a retired worker": {"worker": "retired"},
+        "a user": {"user": "user-77", "sort": "seconds"},
+        "a common tag": {"tag": "app=app-3"},
+        "a session": {"session": middle.session},
+        "dear and slow, and there is none": {"min_cost": "99", "min_seconds": "10"},
+        "a word that all have, slowest first": {"q": "comes out", "sort": "seconds"},
+        "everything at once": {
+            "tenant": middle.tenant, "worker": "gpt-large", "tag": "app=app-3", "outcome": "answered",
+            "min_cost": "0.02", "max_seconds": "60", "judged": "yes", "since": "20d", "sort": "cost",
+        },
+    }  # fmt: skip
+
+
+async def time_cases(store):
+    first = await store.list(limit=50, model="batuta-ultra")
+    (middle,) = await store.list(limit=1, tenant="tenant 7")
     slowest = 0.0
-    for name, filters in cases.items():
-        times, found = await time_calls(lambda filters=filters: store.list(limit=50, **filters))
-        slowest = max(slowest, statistics.median(times))
+    for name, given in name_cases(first, middle).items():
+        wanted = parse_run_filter(given.items())
+        times, found = await time_calls(lambda wanted=wanted: store.find(wanted, 50))
+        sums, totals = await time_calls(lambda wanted=wanted: store.totals(wanted))
+        slowest = max(slowest, statistics.median(times), statistics.median(sums))
         print_times(name, found, times)
+        print_times("  its totals", totals, sums)
     times, found = await time_calls(lambda: store.summary(middle.id))
     print_times("one run by its id", found, times)
     print(f"slowest median {slowest:.1f} ms")
@@ -121,17 +188,25 @@ async def time_calls(call):
     for _ in range(REPEATS):
         began = time.perf_counter()
         try:
-            result = await call()
-            found = len(result) if isinstance(result, list) else int(result is not None)
+            found = count_found(await call())
         except Exception as error:  # noqa: BLE001 - a statement that takes too long is a figure too
             found = type(error).__name__
         times.append(1000 * (time.perf_counter() - began))
     return times, found
 
 
+def count_found(result):
+    """How many runs; with + where older ones were not looked at."""
+    if isinstance(result, RunPage):
+        return f"{len(result.rows)}{'+' if result.searched_to else ''}"
+    if isinstance(result, RunTotals):
+        return f"{result.runs:,}{'+' if result.searched_to else ''}"
+    return int(result is not None)
+
+
 def print_times(name, found, times):
     print(
-        f"{name:32} {found!s:>10} runs  median {statistics.median(times):8.1f} ms  worst {max(times):8.1f} ms"
+        f"{name:36} {found!s:>10} runs  best {min(times):8.1f} ms  median {statistics.median(times):8.1f} ms  worst {max(times):8.1f} ms"
     )
 
 
@@ -149,14 +224,16 @@ async def time_writing(store):
         times.append(1000 * (time.perf_counter() - began))
     each = statistics.median(times)
     print(
-        f"{'writing 200 runs with contents':32} {BATCHES:>10} times median {each:8.1f} ms  worst {max(times):8.1f} ms"
+        f"{'writing 200 runs with contents':36} {BATCHES:>10} times median {each:8.1f} ms  worst {max(times):8.1f} ms"
         f"  ({1000 * BATCH / each:,.0f} runs a second)"
     )
 
 
 async def main(options):
     async with Store.open(options.store) as store:
-        if options.fill:
+        if options.fill and "://" not in options.store:
+            await fill_file(store, options.fill, options.days)
+        elif options.fill:
             await fill_store(options.store, options.fill, options.days)
             await vacuum_tables(options.store)
         await time_cases(store)

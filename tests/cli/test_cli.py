@@ -80,13 +80,13 @@ def test_a_list_has_a_line_a_run_and_room_for_the_question(batuta):
         batuta("ask", asked)
     ids = [run["id"] for run in json.loads(batuta("runs", "list", "--json").stdout)]
     for columns in ("100", "80"):
-        _, *lines = batuta("runs", "list", COLUMNS=columns).stdout.strip().splitlines()
-        assert len(lines) == 2
+        _, *lines, empty, _ = batuta("runs", "list", COLUMNS=columns).stdout.strip().splitlines()
+        assert len(lines) == 2 and not empty
         for run_id, line in zip(ids, lines, strict=True):
             shown, _, hour, *rest = line.split()
             assert run_id.startswith(shown) and len(shown) == 12
             assert re.fullmatch(r"\d\d:\d\d", hour)
-            assert f"  {'Compute the result'[: 18 if columns == '100' else 7]}" in line and rest
+            assert "  Compute the result" in line and rest
         shown = json.loads(batuta("runs", "show", lines[0].split()[0], "--json").stdout)
         assert shown["header"]["id"] == ids[0]
 

@@ -192,8 +192,12 @@ async def fill_old_schema(target, times):
             packed = pack_run(
                 RunEntry(run=run_at(f"run_{number:03}", at), tenant="t", content=True)
             )
-            row = {name: value for name, value in packed.row.items() if name != "session"}
-            connection.execute(RUNS.insert(), row)  # sessions came later
+            row = {
+                name: value
+                for name, value in packed.row.items()
+                if name not in ("session", "labels")
+            }
+            connection.execute(RUNS.insert(), row)  # these came later
             connection.execute(
                 text(
                     "INSERT INTO run_contents (run_id, format, body) VALUES (:id, :format, :body)"

@@ -19,6 +19,11 @@ from batuta.rendering.terminal import escape_logs, write_error, write_output
 
 PROGRAM = "batuta"
 """The name of the command, however it was started."""
+_ASKING = "Ask and serve"
+_LOOKING = "What was run"
+_WORKERS = "Workers"
+_RECORDS = "Keys and records"
+_LABORATORY = "Measure, tune and train"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -30,31 +35,47 @@ class BatutaCommands(LazyGroup):
     """Every command and every group of them: those below, and those that plugins bring."""
 
     sources: ClassVar = {
-        "init": CommandSource("init", "command", format_example("batuta init --out batuta.toml")),
+        "init": CommandSource(
+            module="init",
+            attribute="command",
+            example=format_example("batuta init --out batuta.toml"),
+            panel=_ASKING,
+        ),
         "ask": CommandSource(
-            "ask",
-            "ask_command",
-            format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
+            module="ask",
+            attribute="ask_command",
+            example=format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
+            panel=_ASKING,
         ),
         "serve": CommandSource(
-            "serve",
-            "serve_command",
-            format_example("batuta serve --pool batuta.toml --port 8765"),
+            module="serve",
+            attribute="serve_command",
+            example=format_example("batuta serve --pool batuta.toml --port 8765"),
+            panel=_ASKING,
         ),
         "mcp": CommandSource(
-            "mcp_server", "mcp_command", format_example("batuta mcp --pool batuta.toml")
+            module="mcp_server",
+            attribute="mcp_command",
+            example=format_example("batuta mcp --pool batuta.toml"),
+            panel=_ASKING,
         ),
-        "runs": CommandSource("runs"),
-        "pool": CommandSource("pool"),
-        "local": CommandSource("local"),
-        "keys": CommandSource("keys"),
-        "store": CommandSource("store"),
-        "audit": CommandSource("audit"),
+        "runs": CommandSource(module="runs", panel=_LOOKING),
+        "open": CommandSource(
+            module="open_page",
+            attribute="open_command",
+            example=format_example("batuta open run_5f"),
+            panel=_LOOKING,
+        ),
+        "pool": CommandSource(module="pool", panel=_WORKERS),
+        "local": CommandSource(module="local", panel=_WORKERS),
+        "keys": CommandSource(module="keys", panel=_RECORDS),
+        "store": CommandSource(module="store", panel=_RECORDS),
+        "audit": CommandSource(module="audit", panel=_RECORDS),
     }
 
     def find_plugins(self) -> dict[str, PluginCommand]:
         """Find the commands of the laboratory and of other packages."""
-        return dict.fromkeys(plugin_names("command"), PluginCommand())
+        return dict.fromkeys(plugin_names("command"), PluginCommand(_LABORATORY))
 
 
 app = typer.Typer(

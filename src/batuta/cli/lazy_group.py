@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSource:
     """The place of a command in the code."""
 
@@ -29,9 +29,14 @@ class CommandSource:
     """The function's name, or that of the `typer.Typer` of a group."""
     example: str = ""
     """The line under the help of a function that shows its use."""
+    panel: str = ""
+    """The group of commands in which the help names it."""
 
     def load(self, name: str) -> Command:
         """The command of that name; imports its module."""
+        return _in_panel(self._load(name), self.panel)
+
+    def _load(self, name: str) -> Command:
         found = getattr(import_module(f"batuta.cli.{self.module}"), self.attribute)
         if isinstance(found, typer.Typer):
             command = get_group(found)
@@ -47,6 +52,9 @@ class CommandSource:
 class PluginCommand:
     """A command that another package brings: a `typer.Typer` of one command or of several."""
 
+    panel: str = ""
+    """The group of commands in which the help names it."""
+
     def load(self, name: str) -> Command:
         """Import the plugin; one that cannot be loaded says so when it is called."""
         try:
@@ -54,7 +62,13 @@ class PluginCommand:
         except ConfigError as error:
             command = _broken_command(error)
         command.name = name
-        return command
+        return _in_panel(command, self.panel)
+
+
+def _in_panel(command: Command, panel: str) -> Command:
+    """Give the command the panel under which rich shows it."""
+    command.rich_help_panel = panel or None  # pyright: ignore[reportAttributeAccessIssue]
+    return command
 
 
 def _broken_command(error: ConfigError) -> Command:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 import anyio
 import typer
@@ -14,28 +15,34 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.option_groups import with_option_groups
 from batuta.cli.options import Json, format_example
 from batuta.cli.run_display import print_run
+from batuta.cli.run_filters import RunFilterOptions
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
 from batuta.config.served_systems import LOCAL_TENANT
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
-from batuta.core.formatting import format_cost, format_seconds
+from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
+from batuta.store.run_filter import EVERY_RUN, RunFilter
+from batuta.store.run_list import RunPage, RunTotals
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
 
+_T = TypeVar("_T")
 _ID_SHOWN = 12
 """Characters of an id in a list, including `run_`; `runs show` accepts an id cut to them."""
 _PADDING = 2
 _LEAST_QUESTION = 8
 """Characters of a question that are always shown."""
+_LONGEST_SYSTEM = 20
 RUNS_FILE = "runs.db"
 NO_RUNS = 'no runs yet; start one: batuta ask "…"'
 AMBIGUOUS_SHOWN = 5
@@ -66,36 +73,67 @@ def find_run_store(named: str | None) -> str:
     return str(found)
 
 
-@app.command("list", epilog=format_example("batuta runs list --limit 5"))
+@app.command(
+    "list", epilog=format_example("batuta runs list --since 24h --outcome failed --sort seconds")
+)
+@with_option_groups
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
-    session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None,
     store: StoreOption = None,
     json: Json = False,
+    *,
+    finding: RunFilterOptions,
 ) -> None:
-    """The latest runs, newest first."""
-    summaries = anyio.run(_list_summaries, limit, session, find_run_store(store))
+    """Stored runs, newest first or by what they cost and took, and their totals."""
+    wanted = finding.read()
+    page, totals = anyio.run(_find_runs, limit, wanted, find_run_store(store))
     if json:
-        json_output.print_json([_summary_json(summary) for summary in summaries])
+        json_output.print_json([_summary_json(summary) for summary in page.rows])
         return
     console = open_console()
-    if not summaries:
-        none = f"no runs of the session {escape(session)}" if session else NO_RUNS
+    if page.rows:
+        _print_table(console, page.rows)
+        console.print(f"\n[dim]{_describe_totals(totals)}[/dim]", soft_wrap=True)
+    else:
+        none = NO_RUNS if wanted == EVERY_RUN else "no runs match; see: batuta runs list"
         console.print(f"[dim]{none}[/dim]")
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    if totals.searched_to is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.searched_to))
+        console.print(
+            f"[dim]Looked back to {when}; name a time with --since and --until to find older "
+            "runs.[/dim]",
+            soft_wrap=True,
+        )
+
+
+def _print_table(console: Console, summaries: list[RunSummary]) -> None:
+    """Print one line a run: the question gets what the columns that fit leave of the width."""
+    columns = [c for c in _COLUMNS if console.width >= c.least_width]
     length = _id_length(summaries)
-    rows = [_summary_row(summary, length) for summary in summaries]
-    names = ("run", "when", "outcome", "steps", "tokens", "cost", "time")
-    widths = [max(len(name), *(len(row[at]) for row in rows)) for at, name in enumerate(names)]
-    for name, width in zip(names, widths, strict=True):
-        table.add_column(name, no_wrap=True, width=width)
-    # One line per run: the question gets the remaining width, else rich would cut every column.
+    rows = [[column.show(summary, length) for column in columns] for summary in summaries]
+    widths = [max(len(c.name), *(len(row[at]) for row in rows)) for at, c in enumerate(columns)]
+    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(column.name, no_wrap=True, width=width, justify=column.justify)
     room = max(_LEAST_QUESTION, console.width - sum(widths) - _PADDING * len(widths))
     table.add_column("question", no_wrap=True, overflow="ellipsis", width=room)
-    for row in rows:
-        table.add_row(*row)
+    for row, summary in zip(rows, summaries, strict=True):
+        table.add_row(*row, escape(" ".join(summary.question_preview.split())))
     console.print(table)
+
+
+def _describe_totals(totals: RunTotals) -> str:
+    """Return the totals as a line."""
+    tokens = format_count(totals.input_tokens + totals.output_tokens)
+    parts = [f"{format_count(totals.runs)} run{'s' if totals.runs != 1 else ''}"]
+    parts += [f"{format_count(totals.unanswered)} without an answer"] if totals.unanswered else []
+    parts += [format_cost(totals.cost), f"{tokens} tokens"]
+    if totals.median_seconds is not None and totals.p95_seconds is not None:
+        parts.append(f"median {format_seconds(totals.median_seconds)}")
+        parts.append(f"95th percentile {format_seconds(totals.p95_seconds)}")
+    if totals.mean_score is not None:
+        parts.append(f"mean score {totals.mean_score:.2f} of {format_count(totals.judged)} judged")
+    return " · ".join(parts)
 
 
 @app.command("show", epilog=format_example("batuta runs show run_5f --step 2"))
@@ -120,7 +158,7 @@ def show_stored_run(
     print_run(console, run, f"conductor {run.header.conductor}")
     answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
     console.print(f"\n{escape(answer) if run.answer else answer}")
-    _show_summary(console, anyio.run(_load_summary, run.header.id, find_run_store(store)))
+    _show_summary(console, anyio.run(_find_summary, run.header.id, find_run_store(store)))
 
 
 @app.command("replay", epilog=format_example("batuta runs replay run_5f --recorded"))
@@ -157,14 +195,27 @@ def _show_summary(console: Console, summary: RunSummary | None) -> None:
     console.print(f"\n[dim]{score}\n{escape(summary.score_comment or '')}[/dim]")
 
 
-async def _load_summary(run_id: str, target: str) -> RunSummary | None:
+async def _find_summary(run_id: str, target: str) -> RunSummary | None:
     async with Store.open(target) as store:
         return await store.summary(run_id)
 
 
-async def _list_summaries(limit: int, session: str | None, target: str) -> list[RunSummary]:
+async def load_summary(run_id: str, target: str) -> RunSummary:
+    """The summary of the run of that id, or of the only id that begins so.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
     async with Store.open(target) as store:
-        return await store.list(limit=limit, session=session)
+        found = await store.summary(run_id)
+        if found is None and (whole := await _whole_id(store, run_id)):
+            found = await store.summary(whole)
+    return _require_run(found, run_id)
+
+
+async def _find_runs(limit: int, wanted: RunFilter, target: str) -> tuple[RunPage, RunTotals]:
+    async with Store.open(target) as store:
+        return await store.find(wanted, limit), await store.totals(wanted)
 
 
 async def _load_run(run_id: str, target: str) -> Run:
@@ -175,14 +226,27 @@ async def _load_run(run_id: str, target: str) -> Run:
     """
     async with Store.open(target) as store:
         run = await store.get(run_id)
-        if run is None:
-            begun = await store.find_ids(run_id, AMBIGUOUS_SHOWN)
-            if len(begun) > 1:
-                raise ConfigError(f"{run_id} begins several runs: {', '.join(begun)}")
-            run = await store.get(begun[0]) if begun else None
-    if run is None:
+        if run is None and (whole := await _whole_id(store, run_id)):
+            run = await store.get(whole)
+    return _require_run(run, run_id)
+
+
+async def _whole_id(store: Store, beginning: str) -> str | None:
+    """The only id that begins so; None: there is none.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    begun = await store.find_ids(beginning, AMBIGUOUS_SHOWN)
+    if len(begun) > 1:
+        raise ConfigError(f"{beginning} begins several runs: {', '.join(begun)}")
+    return begun[0] if begun else None
+
+
+def _require_run(found: _T | None, run_id: str) -> _T:
+    if found is None:
         raise ConfigError(f"there is no run {run_id}; see: batuta runs list")
-    return run
+    return found
 
 
 async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
@@ -228,21 +292,40 @@ def _id_length(summaries: list[RunSummary]) -> int:
     return max(len(each.id) for each in summaries)
 
 
-def _summary_row(summary: RunSummary, id_length: int) -> tuple[str, ...]:
-    when = time.strftime("%m-%d %H:%M", time.localtime(summary.created))
-    tokens = f"{summary.input_tokens + summary.output_tokens:,}"
-    question = escape(" ".join(summary.question_preview.split()))
-    outcome = summary.outcome.value
-    return (
-        summary.id[:id_length],
-        when,
-        outcome,
-        str(summary.steps),
-        tokens,
-        format_cost(summary.cost),
-        format_seconds(summary.seconds),
-        question,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A column of the list."""
+
+    name: str
+    show: Callable[[RunSummary, int], str]
+    least_width: int = 0
+    """Characters of the terminal from which it is shown."""
+    justify: Literal["left", "right"] = "left"
+
+
+_COLUMNS = (
+    _Column(name="run", show=lambda run, length: run.id[:length]),
+    _Column(name="when", show=lambda run, _: _format_when(run.created)),
+    _Column(name="outcome", show=lambda run, _: run.outcome.value),
+    _Column(
+        name="system",
+        show=lambda run, _: escape(run.model or run.conductor)[:_LONGEST_SYSTEM],
+        least_width=110,
+    ),
+    _Column(name="steps", show=lambda run, _: str(run.steps), least_width=100, justify="right"),
+    _Column(
+        name="tokens",
+        show=lambda run, _: format_count(run.input_tokens + run.output_tokens),
+        least_width=100,
+        justify="right",
+    ),
+    _Column(name="cost", show=lambda run, _: format_cost(run.cost), justify="right"),
+    _Column(name="time", show=lambda run, _: format_seconds(run.seconds), justify="right"),
+)
+
+
+def _format_when(moment: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.localtime(moment))
 
 
 def _summary_json(summary: RunSummary) -> dict[str, object]:
@@ -251,6 +334,9 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
         "created": summary.created,
         "model": summary.model,
         "session": summary.session,
+        "user": summary.user,
+        "tags": summary.tags,
+        "workers": summary.workers,
         "conductor": summary.conductor,
         "outcome": summary.outcome.value,
         "question": summary.question_preview,

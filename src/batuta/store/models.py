@@ -54,6 +54,11 @@ METADATA = MetaData(
     }
 )
 
+_FIGURES = (
+    "model", "outcome", "session", "labels", "input_tokens", "output_tokens", "usd",
+    "unpriced_calls", "seconds", "score",
+)  # fmt: skip
+
 RUNS = Table(
     "runs",
     METADATA,
@@ -82,13 +87,19 @@ RUNS = Table(
     Column("score_comment", Text),
     # The session that it was part of; null: none, or from before there were sessions.
     Column("session", Text),
-    Index(None, "created", "id"),
-    Index(None, "tenant", "created", "id"),
+    # Words to be found by; see run_labels.py. Null: none, or from before there were any.
+    Column("labels", Text),
+    # Lists and totals read nothing but these two, whatever they filter and sort by.
+    Index("ix_runs_created_figures", "created", "id", *_FIGURES),
+    Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),
     Index(None, "parent"),
     Index(None, "model", "created", "id"),
     Index(None, "outcome", "created", "id"),
     Index(None, "session", "created", "id"),
 )
+
+FIGURES = tuple(RUNS.c[name] for name in ("created", "id", *_FIGURES))
+"""Columns of runs that filters, orders and totals know."""
 
 CONTENTS = Table(
     "run_contents",

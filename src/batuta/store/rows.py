@@ -13,6 +13,15 @@ from batuta.store.codec import encode_run, sql_text
 from batuta.store.cursors import format_cursor
 from batuta.store.drift import DriftValue, run_seconds
 from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
+from batuta.store.run_labels import (
+    NO_LABELS,
+    TAG,
+    USER,
+    WORKER,
+    RequestLabels,
+    label_values,
+    run_labels,
+)
 
 PREVIEW_CHARACTERS = 200
 """Characters of question and answer that a summary shows."""
@@ -55,6 +64,23 @@ class RunSummary:
     score_comment: str | None
     session: str | None = None
     """The id of the session that it was part of; None: of none."""
+    labels: str | None = None
+    """The labels as they are stored; see `run_labels`."""
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers that were planned or asked."""
+        return label_values(self.labels, WORKER)
+
+    @property
+    def user(self) -> str | None:
+        """The end user that the request named; None: it named nobody, or it is not kept."""
+        return next(iter(label_values(self.labels, USER)), None)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the request: words, and pairs `name=value` of its metadata."""
+        return label_values(self.labels, TAG)
 
     @property
     def cursor(self) -> str:
@@ -76,6 +102,8 @@ class RunEntry:
     """False: only the ledger hears of it."""
     session: str | None = None
     """The session that it is part of."""
+    labels: RequestLabels = NO_LABELS
+    """What its request says of itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +189,7 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "unpriced_calls": _clamp_integer(cost.unpriced_calls),
         "seconds": _finite_or_zero(run.seconds),
         "session": _optional_text(entry.session),
+        "labels": run_labels(run, entry.labels if entry.content else None),
     }
 
 

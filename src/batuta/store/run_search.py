@@ -1,4 +1,4 @@
-"""How runs are looked up, listed and searched: few by their words and many by their time."""
+"""How runs are looked up by their id, and the conditions on their words and labels."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    Text,
     and_,
     false,
     func,
+    literal,
     or_,
     select,
     text,
-    true,
-    tuple_,
 )
 
-from batuta.core import Outcome
 from batuta.store.codec import sql_text
-from batuta.store.cursors import parse_cursor
 from batuta.store.database import Database
 from batuta.store.models import RUNS
 
@@ -38,7 +36,8 @@ SELECT sum(greatest(reltuples, 0)) FROM pg_class JOIN pg_inherits ON oid = inhre
 WHERE inhparent = CAST(:name AS regclass)
 """
 """Runs of all days, as the last vacuum found them."""
-_SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
+SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
+_ID = re.compile(r"run_[0-9a-z_]{6,64}")
 _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
@@ -46,67 +45,6 @@ def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ..
     """The row of that id, if it is that tenant's."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
-
-
-def list_query(
-    *,
-    before: str | None,
-    tenant: str | None,
-    model: str | None,
-    outcome: Outcome | None,
-    session: str | None = None,
-) -> Select[Any]:
-    """The rows of runs that are listed; what is None leaves out none.
-
-    Args:
-        before: the `cursor` of the last summary of the page before.
-        tenant: only that tenant's.
-        model: only those served under that name.
-        outcome: only those that ended so.
-        session: only those of that session.
-
-    Raises:
-        ValueError: `before` is no cursor.
-    """
-    query = select(RUNS)
-    wanted = ((RUNS.c.tenant, tenant), (RUNS.c.model, model), (RUNS.c.session, session))
-    for column, value in wanted:
-        if value is not None:
-            query = query.where(column == sql_text(value))
-    if outcome is not None:
-        query = query.where(RUNS.c.outcome == outcome.value)
-    if before is not None:
-        created, last = parse_cursor(before)  # the time alone leaves out whole days
-        query = query.where(
-            RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
-        )
-    return query
-
-
-async def find_newest(
-    database: Database, query: Select[Any], words: str, limit: int
-) -> list[dict[str, Any]]:
-    """The rows of the newest runs that a search finds.
-
-    Args:
-        database: the store's.
-        query: of runs, without the words.
-        words: what they show, or how their ids begin; empty: any.
-        limit: how many at most.
-
-    Raises:
-        StoreError: the database fails.
-    """
-    if words:
-        found = await _find_few(database, query, words)
-        query = (
-            query.where(_search_filter(words))
-            if found is None
-            else select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
-        )
-    return await database.fetch_rows(
-        query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
-    )
 
 
 async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
@@ -125,29 +63,19 @@ async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> lis
     return [str(row["id"]) for row in rows]
 
 
-async def _find_few(
-    database: Database, query: Select[Any], words: str = ""
-) -> list[tuple[str, float]] | None:
+async def _find_few(database: Database, query: Select[Any]) -> list[tuple[str, float]] | None:
     """The ids and times of what a search finds, newest first; None: these are many.
 
-    Many are soon met in the order of time; few are looked up by their words. PostgreSQL's
-    planner, asked for both at once, takes the first way and reads every row for a rare word.
-
-    Args:
-        database: the store's.
-        query: of runs, without the words.
-        words: what they show, if they are searched by it.
+    Many are soon met in the order of time; few are looked up by their ids. PostgreSQL's
+    planner, asked for both at once, takes the first way and reads every row for a rare one.
     """
     keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
 
     def find(connection: Connection) -> list[tuple[str, float]]:
-        rare: list[str] = []
         if connection.dialect.name == "postgresql":
-            rare = _rare_words(connection, words)
             # Planned for these words, not for any.
             connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
-        shown = _rare_filter(words, rare) if rare else _search_filter(words)
-        return [(row[0], row[1]) for row in connection.execute(keys.where(shown))]
+        return [(row[0], row[1]) for row in connection.execute(keys)]
 
     found = await database.run_read(find)
     if len(found) == _FEW:
@@ -155,14 +83,45 @@ async def _find_few(
     return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
 
-def _search_filter(words: str) -> ColumnElement[bool]:
-    """The rows that show these words, all if there are none.
+def label_index_filter(label: str) -> ColumnElement[bool]:
+    """The rows that have a label, as PostgreSQL's index of labels knows them."""
+    lines = func.string_to_array(RUNS.c.labels, func.chr(10))
+    return lines.op("@>")(func.string_to_array(literal(sql_text(label), Text), func.chr(10)))
 
-    By `lower`, as the indexes are, and not ILIKE.
+
+def contains_label(column: ColumnElement[Any], label: str, dialect: str) -> ColumnElement[bool]:
+    """The rows that have a label, for whoever reads every row."""
+    find = func.strpos if dialect == "postgresql" else func.instr
+    return find(column, f"\n{sql_text(label)}\n") > 0
+
+
+def words_filter(connection: Connection, words: str) -> ColumnElement[bool]:
+    """The rows that show these words, by the way in which the database finds rare ones soonest."""
+    dialect, rare = connection.dialect.name, list[str]()
+    if dialect == "postgresql" and not is_id(words):
+        rare = _rare_words(connection, words)
+    return _rare_filter(words, rare) if rare else search_filter(words, dialect)
+
+
+def is_id(words: str) -> bool:
+    """Return True if the words are the beginning of an id, and are looked for in no text."""
+    return _ID.fullmatch(words) is not None
+
+
+def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
+    """The rows that show these words, or whose id begins so; of an id, no others.
+
+    Args:
+        words: at least one.
+        dialect: the database's.
+        columns: of the runs, or of a query of them.
     """
-    if not words:
-        return true()
-    return or_(_id_filter(words), *(_contains_words(column, words) for column in _SHOWN))
+    begins = columns.id.startswith(words, autoescape=True)
+    if is_id(words):  # an index finds it in either database
+        is_near = and_(columns.id >= words, columns.id <= f"{words}~")
+        return and_(is_near, begins) if dialect == "sqlite" else begins
+    shown = (columns[column.name] for column in SHOWN)
+    return or_(begins, *(_contains_words(column, words, dialect) for column in shown))
 
 
 def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
@@ -172,13 +131,13 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
     say that it leaves out none. So the whole is compared in a way that no index knows.
     """
     return or_(
-        _id_filter(words),
+        RUNS.c.id.startswith(words, autoescape=True),
         *(
             and_(
                 *(_contains_words(column, word) for word in rare),
                 func.strpos(func.lower(column), func.lower(words)) > 0,
             )
-            for column in _SHOWN
+            for column in SHOWN
         ),
     )
 
@@ -193,7 +152,7 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
         return []
     stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
-    some = select(*(sampled.c[column.name] for column in _SHOWN)).limit(2 * _SAMPLE).subquery()
+    some = select(*(sampled.c[column.name] for column in SHOWN)).limit(2 * _SAMPLE).subquery()
     counts = (
         func.count().filter(or_(*(_contains_words(column, part) for column in some.c)))
         for part in parts
@@ -203,10 +162,14 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
     return rare if len(rare) < len(parts) else []
 
 
-def _id_filter(words: str) -> ColumnElement[bool]:
-    return RUNS.c.id.startswith(words, autoescape=True)
+def _contains_words(
+    column: ColumnElement[Any], words: str, dialect: str = "postgresql"
+) -> ColumnElement[bool]:
+    """The rows whose column has the words: by `lower`, as PostgreSQL's indexes are, and not ILIKE.
 
-
-def _contains_words(column: ColumnElement[Any], words: str) -> ColumnElement[bool]:
+    SQLite's LIKE takes no account of case.
+    """
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
+    if dialect == "sqlite":
+        return column.contains(escaped, escape="/")
     return func.lower(column).contains(func.lower(escaped), escape="/")

@@ -32,7 +32,10 @@ from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, summary_from_row
-from batuta.store.run_search import find_ids_by_prefix, find_newest, list_query, run_filter
+from batuta.store.run_filter import RunFilter
+from batuta.store.run_labels import NO_LABELS, RequestLabels
+from batuta.store.run_list import RunPage, RunTotals, find_runs, list_models, sum_runs
+from batuta.store.run_search import find_ids_by_prefix, run_filter
 from batuta.store.schema import (
     HEAD_REVISION,
     check_revision,
@@ -167,6 +170,7 @@ class Store:
         keep: bool = True,
         charge: RunCharge | None = None,
         session: str | None = None,
+        labels: RequestLabels = NO_LABELS,
     ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
@@ -177,6 +181,7 @@ class Store:
             keep: False keeps nothing but its lines in the ledger.
             charge: who pays; None: the tenant, from no budget.
             session: the id of the session that it is part of; None: of none.
+            labels: what its request says of itself.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -184,7 +189,13 @@ class Store:
         payer = charge or RunCharge(tenant=sql_text(tenant))
         await self._open_writer.append(
             RunEntry(
-                run=run, tenant=tenant, content=content, charge=payer, keep=keep, session=session
+                run=run,
+                tenant=tenant,
+                content=content,
+                charge=payer,
+                keep=keep,
+                session=session,
+                labels=labels,
             )
         )
 
@@ -255,12 +266,46 @@ class Store:
             ValueError: `before` is no cursor.
             StoreError: the database fails.
         """
-        query = list_query(
-            before=before, tenant=tenant, model=model, outcome=outcome, session=session
+        wanted = RunFilter(
+            search=search or "",
+            tenant=tenant,
+            model=model,
+            outcomes=() if outcome is None else (outcome,),
+            session=session,
         )
+        return (await self.find(wanted, limit, before)).rows
+
+    async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
+        """A page of the runs that a filter finds, in its order.
+
+        Args:
+            wanted: the filter.
+            limit: how many at most.
+            after: the `next_cursor` of the page before; None: the first page.
+
+        Raises:
+            ValueError: `after` is no cursor of such a list.
+            StoreError: the database fails.
+        """
         await self._flush_if_possible()
-        rows = await find_newest(self.database, query, sql_text(search) if search else "", limit)
-        return [summary_from_row(row) for row in rows]
+        return await find_runs(self.database, wanted, limit, after)
+
+    async def totals(self, wanted: RunFilter) -> RunTotals:
+        """The totals of the runs that a filter finds.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        await self._flush_if_possible()
+        return await sum_runs(self.database, wanted)
+
+    async def models(self) -> list[str]:
+        """The systems that runs were asked of, as many as `MOST_MODELS`.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
         """The session of a tenant's run; None: there is no such run, or it is part of none.
@@ -332,7 +377,7 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        values = {"question_preview": "", "answer_preview": None}
+        values = {"question_preview": "", "answer_preview": None, "labels": None}
         chosen = select(RUNS.c.id, RUNS.c.created).where(*run_filter(run_id, tenant))
         return await self._change(
             update(RUNS).where(*run_filter(run_id, tenant)).values(values),

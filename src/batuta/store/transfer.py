@@ -28,7 +28,7 @@ from batuta.store.upsert import insert_statement
 BATCH = 1_000
 """Rows of one transaction."""
 _COMPARED: Mapping[str, tuple[str, ...]] = {
-    RUNS.name: ("score", "score_comment", "question_preview", "answer_preview"),
+    RUNS.name: ("score", "score_comment", "question_preview", "answer_preview", "labels"),
     CONTENTS.name: (),
     LEDGER.name: (),
     RESPONSES.name: ("status",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import orjson
@@ -10,14 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.core import Outcome
 from batuta.gateway.access.caller import actor_of, caller_of
 from batuta.gateway.access.reading import record_reading
-from batuta.gateway.admin.paging import check_query, list_page, parse_limit
+from batuta.gateway.admin.paging import check_query, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
+from batuta.store.run_filter import RUN_PARAMETERS, RunFilter, RunFilterError, parse_run_filter
+from batuta.store.run_list import RunTotals
 
 _DEFAULT_PAGE = 20
 _MAX_COMMENT = 10_000
@@ -35,28 +36,35 @@ class RunRoutes:
         """Their addresses."""
         return [
             Route("/v1/runs", self.list_runs),
+            Route("/v1/runs/totals", self.sum_runs, methods=["GET"]),
             Route("/v1/runs/{id}", self.get_run, methods=["GET"]),
             Route("/v1/runs/{id}", self.delete, methods=["DELETE"]),
             Route("/v1/runs/{id}/feedback", self.feedback, methods=["POST"]),
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Runs, newest first; `after` takes the `next_cursor` of the page before."""
-        query, sees = request.query_params, caller_of(request.scope).visible_tenant
-        check_query(query, "limit", "after", "model", "outcome", "session")
+        """Runs that a filter finds; `after` takes the `next_cursor` of the page before."""
+        query = request.query_params
+        wanted = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)
         try:
-            rows = await self._store.list(
-                limit + 1,
-                query.get("after"),
-                tenant=sees,
-                model=query.get("model"),
-                outcome=_parse_outcome(query),
-                session=query.get("session"),
-            )
+            page = await self._store.find(wanted, limit, query.get("after"))
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
-        return json_response(list_page(rows, limit, run_entry, lambda row: row.cursor))
+        return json_response(
+            {
+                "object": "list",
+                "data": [run_entry(row) for row in page.rows],
+                "has_more": page.next_cursor is not None,
+                "next_cursor": page.next_cursor,
+                "searched_to": page.searched_to,
+            }
+        )
+
+    async def sum_runs(self, request: Request) -> Response:
+        """The totals of the runs that the same parameters list."""
+        totals = await self._store.totals(_read_filter(request))
+        return json_response(totals_entry(totals))
 
     async def get_run(self, request: Request) -> Response:
         """A run with its whole trace; the trace is null if its content was not kept."""
@@ -111,6 +119,9 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
         "conductor": row.conductor,
         "parent": row.parent,
         "session": row.session,
+        "user": row.user,
+        "tags": row.tags,
+        "workers": row.workers,
         "outcome": row.outcome.value,
         "error_code": row.error_code,
         "question": row.question_preview,
@@ -130,12 +141,36 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
     }
 
 
-def _parse_outcome(query: Mapping[str, str]) -> Outcome | None:
-    given = query.get("outcome")
-    if given is None:
-        return None
+def totals_entry(totals: RunTotals) -> dict[str, Any]:
+    """The totals as the API tells them; an unknown cost is null."""
+    known = totals.cost.usd or not totals.cost.unpriced_calls
+    return {
+        "object": "run.totals",
+        "runs": totals.runs,
+        "unanswered": totals.unanswered,
+        "cost_usd": f"{totals.cost.usd:f}" if known else None,
+        "unpriced_calls": totals.cost.unpriced_calls,
+        "input_tokens": totals.input_tokens,
+        "output_tokens": totals.output_tokens,
+        "seconds_p50": totals.median_seconds,
+        "seconds_p95": totals.p95_seconds,
+        "judged": totals.judged,
+        "mean_score": totals.mean_score,
+        "searched_to": totals.searched_to,
+    }
+
+
+def _read_filter(request: Request, *besides: str) -> RunFilter:
+    """Read the parameters of an address; a key finds its tenant's runs and no others.
+
+    Raises:
+        APIError: one is not known, or has a value that cannot be used.
+    """
+    query, sees = request.query_params, caller_of(request.scope).visible_tenant
+    names = [name for name in RUN_PARAMETERS if name != "tenant" or sees is None]
+    check_query(query, *besides, *names)
     try:
-        return Outcome(given)
-    except ValueError:
-        wanted = ", ".join(f"'{outcome.value}'" for outcome in Outcome)
-        raise invalid_value("outcome", f"it must be one of {wanted}.") from None
+        wanted = parse_run_filter(pair for pair in query.multi_items() if pair[0] not in besides)
+    except RunFilterError as error:
+        raise invalid_value(error.name, str(error)) from None
+    return wanted if sees is None else replace(wanted, tenant=sees)

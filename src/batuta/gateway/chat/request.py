@@ -24,6 +24,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_cache,
     parse_run_options,
 )
+from batuta.gateway.serving.request_labels import request_labels
 from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
 
@@ -146,6 +147,7 @@ def parse_chat(body: Fields) -> ParsedCall:
         store=body.flag("store") is not False,
         options=parse_run_options(body),
         session=client_session(body),
+        labels=request_labels(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
         web_search=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else None,
     )

@@ -17,6 +17,7 @@ from batuta.gateway.serving.parsed_call import (
     check_unsupported,
     parse_run_options,
 )
+from batuta.gateway.serving.request_labels import request_labels
 from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 from batuta.gateway.serving.web_search import parse_search_tools
@@ -86,6 +87,7 @@ def parse_message(body: Fields) -> MessageCall:
         stream=bool(body.flag("stream")),
         options=parse_run_options(body),
         session=client_session(body),
+        labels=request_labels(body),
         ignored=_ignored_fields(body),
         web_search=_parse_search(body),
     )

@@ -20,6 +20,7 @@ from batuta.gateway.http.body import encode_json
 from batuta.gateway.messages import request as messages
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.gateway.responses import request as responses
+from batuta.store.run_filter import RUN_PARAMETERS
 
 Json = dict[str, Any]
 _FUNCTION = {"tools[].type": "function"}
@@ -44,6 +45,7 @@ class Operation:
 
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
+_RUN_QUERY: Mapping[str, Json] = dict.fromkeys(RUN_PARAMETERS, _TEXT)
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
         summary="An answer as a chat completion",
@@ -85,7 +87,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/models"): Operation(summary="What can be asked for", answer="List"),
     ("GET", "/v1/models/{id}"): Operation(summary="One model", answer="Model"),
-    ("GET", "/v1/runs"): Operation(summary="Stored runs", answer="List"),
+    ("GET", "/v1/runs"): Operation(
+        summary="Stored runs",
+        answer="List",
+        query={"limit": _COUNT, "after": _TEXT, **_RUN_QUERY},
+    ),
+    ("GET", "/v1/runs/totals"): Operation(summary="Totals of stored runs", query=_RUN_QUERY),
     ("GET", "/v1/runs/{id}"): Operation(summary="A stored run"),
     ("DELETE", "/v1/runs/{id}"): Operation(summary="Forgets a run"),
     ("POST", "/v1/runs/{id}/feedback"): Operation(

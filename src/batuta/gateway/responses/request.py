@@ -29,6 +29,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_cache,
     parse_run_options,
 )
+from batuta.gateway.serving.request_labels import request_labels
 from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.web_search import is_web_search
 
@@ -176,6 +177,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         store=store,
         options=parse_run_options(body),
         session=client_session(body),
+        labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
         web_search=parse_web_search(body),

@@ -451,6 +451,7 @@ class RunService:
                     keep=prepared.call.store,
                     charge=admission.final_charge,
                     session=prepared.session,
+                    labels=prepared.call.labels,
                 )
                 admission.is_settled = True
             except StoreError as error:

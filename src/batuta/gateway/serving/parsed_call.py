@@ -22,6 +22,7 @@ from batuta.core.server_tools import SearchWish
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
+from batuta.store.run_labels import NO_LABELS, RequestLabels
 
 ORCHESTRATION_FIELD = "orchestration"
 _STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
@@ -282,6 +283,8 @@ class ParsedCall:
     """Whether vectors are wanted and no answer."""
     session: str = ""
     """The client's own name of the session; empty: it says none."""
+    labels: RequestLabels = NO_LABELS
+    """What the request says of itself, to be found by."""
     previous: str = ""
     """The id of the response that it continues from; empty: none."""
     ignored: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import final
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,12 +16,14 @@ from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
+from batuta.gateway.ui.run_filters import FILTER_FIELDS, SORTS, ShownFilter, describe_totals
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.store import RunSummary, Store
+from batuta.store.run_list import RunPage, RunTotals
 
 PAGE_SIZE = 50
 _SEE_OTHER = 303
-_FILTERS = ("q", "model", "outcome", "tenant")
+_BAD_REQUEST = 400
 
 
 @final
@@ -35,26 +36,27 @@ class RunPages:
         self._kept = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
-        """The list, newest first."""
-        wanted = {name: request.query_params.get(name, "").strip() for name in _FILTERS}
-        after = request.query_params.get("after")
-        rows = await self._rows(wanted, after, session)
-        kept = {name: value for name, value in wanted.items() if value}
-        older = (
-            urlencode({**kept, "after": rows[PAGE_SIZE - 1].cursor})
-            if len(rows) > PAGE_SIZE
-            else None
-        )
+        """The runs that a filter finds, in its order, with their totals."""
+        query = request.query_params
+        shown, after = ShownFilter(query.multi_items(), session.tenant), query.get("after") or None
+        page, totals = await self._find(shown, after)
+        going_on = self._going_on(shown, session) if after is None else []
         return render_page(
             request,
             "runs.html.jinja",
+            status=_BAD_REQUEST if shown.problem else 200,
             session=session,
-            rows=rows[:PAGE_SIZE],
-            going_on=self._going_on(wanted, session) if after is None else [],
-            wanted=wanted,
-            older=older,
-            newest=urlencode(kept) if after else None,
-            models=[model.name for model in self._catalogue.models],
+            shown=shown,
+            rows=[] if page is None else page.rows,
+            totals=None if totals is None else list(describe_totals(totals)),
+            searched_to=_searched_to(page, totals),
+            going_on=going_on,
+            older=None if page is None else page.next_cursor,
+            is_first=after is None,
+            fields=FILTER_FIELDS,
+            sorts=SORTS,
+            models=await self._models(session),
+            workers=[worker.id for worker in self._catalogue.pool],
             outcomes=[outcome.value for outcome in Outcome],
             kept=self._kept is not None,
         )
@@ -137,39 +139,39 @@ class RunPages:
         health = self._catalogue.health.items()
         return {str(worker): each for worker, each in health if each.error}
 
-    def _going_on(self, wanted: dict[str, str], session: WebSession) -> list[PageRun]:
+    def _going_on(self, shown: ShownFilter, session: WebSession) -> list[PageRun]:
         """Return the runs that go on, among those that the list is to show."""
-        if wanted["outcome"]:
+        if not shown.finds_going_on or shown.problem:
             return []
-        words = wanted["q"].casefold()
+        wanted, words = shown.wanted, shown.wanted.search.casefold()
         return [
             run
             for run in self._page_runs.going_on(session)
-            if wanted["model"] in {"", run.model}
-            and wanted["tenant"] in {"", run.tenant}
-            and (words in run.question.casefold() or run.id.startswith(wanted["q"]))
+            if wanted.model in {None, run.model}
+            and wanted.tenant in {None, run.tenant}
+            and (words in run.question.casefold() or run.id.startswith(wanted.search))
         ]
 
-    async def _rows(
-        self, wanted: dict[str, str], after: str | None, session: WebSession
-    ) -> list[RunSummary]:
-        """A page of runs, and one more if there is a further page."""
-        if self._kept is None:
-            return []
-        outcome = wanted["outcome"]
-        if outcome and outcome not in set(Outcome):
-            raise invalid_value("outcome", "there is no such outcome.")
+    async def _find(
+        self, shown: ShownFilter, after: str | None
+    ) -> tuple[RunPage | None, RunTotals | None]:
+        """A page of runs and the totals of all, both at once; None: there is nothing to find."""
+        if self._kept is None or shown.problem:
+            return None, None
         try:
-            return await self._store.list(
-                PAGE_SIZE + 1,
-                after or None,
-                tenant=session.tenant if session.tenant is not None else wanted["tenant"] or None,
-                model=wanted["model"] or None,
-                outcome=Outcome(outcome) if outcome else None,
-                search=wanted["q"] or None,
-            )
+            if after is not None:
+                return await self._store.find(shown.wanted, PAGE_SIZE, after), None
         except ValueError:
             raise invalid_value("after", "it is not a position in this list.") from None
+        page = await self._store.find(shown.wanted, PAGE_SIZE)
+        return page, await self._store.totals(shown.wanted)
+
+    async def _models(self, session: WebSession) -> list[str]:
+        """The systems that are served, and for those who see all, those that ever were."""
+        served = [model.name for model in self._catalogue.models]
+        if self._kept is None or session.tenant is not None:
+            return served
+        return list(dict.fromkeys([*served, *await self._store.models()]))
 
     async def _summary(self, request: Request, session: WebSession) -> RunSummary:
         run_id: str = request.path_params["id"]
@@ -181,3 +183,9 @@ class RunPages:
     @property
     def _store(self) -> Store:
         return require_part(self._kept, "This server keeps no runs.")
+
+
+def _searched_to(page: RunPage | None, totals: RunTotals | None) -> float | None:
+    """Return when the last run began that was looked at, if older ones were not."""
+    found = totals or page
+    return None if found is None else found.searched_to

@@ -480,7 +480,7 @@ for (const root of $$("main > [data-follow]")) {
   });
 }
 
-if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("kbd")) key.textContent = "Ctrl ↵";
+if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("main kbd")) key.textContent = "Ctrl ↵";
 
 /* ---- small things ------------------------------------------------------------------------ */
 
@@ -501,6 +501,50 @@ document.addEventListener("submit", async (event) => {
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
+/** The address of a list has the filters that are set, and no others. */
+for (const form of $$("[data-filters]")) {
+  form.addEventListener("formdata", ({ formData }) => {
+    for (const [name, value] of [...formData]) if (!value.trim()) formData.delete(name);
+  });
+}
+
+/* ---- the keyboard ------------------------------------------------------------------------ */
+
+const shortcuts = $("[data-shortcuts-dialog]");
+if (shortcuts) {
+  const box = $("[data-shortcuts-on]", shortcuts);
+  const rows = () => $$(".runs .what a");
+  const screens = { r: "/ui/runs", a: "/ui/", p: "/ui/pool" };
+  let gone = 0;
+  box.checked = !document.cookie.includes("shortcuts=off");
+  box.addEventListener("change", () => {
+    document.cookie = `shortcuts=${box.checked ? "on" : "off"}; path=/; max-age=31536000; samesite=strict`;
+  });
+  const step = (by) => {
+    const links = rows();
+    const at = links.indexOf(document.activeElement);
+    links[at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.min(Math.max(at + by, 0), links.length - 1)]?.focus();
+  };
+  const acts = {
+    "/": () => $("[data-search], #question")?.focus(),
+    "?": () => shortcuts.showModal(),
+    j: () => step(1),
+    k: () => step(-1),
+    g: () => (gone = Date.now()),
+  };
+  $("[data-shortcuts]").addEventListener("click", () => shortcuts.showModal());
+  document.addEventListener("keydown", (event) => {
+    const busy = event.target.closest("input, textarea, select, [contenteditable], dialog");
+    if (busy || !box.checked || event.ctrlKey || event.metaKey || event.altKey) return;
+    const after = Date.now() - gone < 1000;
+    gone = 0;
+    if (after && screens[event.key]) location.href = screens[event.key];
+    else if (acts[event.key]) {
+      event.preventDefault();
+      acts[event.key]();
+    }
+  });
+}
 
 for (const live of $$("[data-live]")) {
   const again = async () => {

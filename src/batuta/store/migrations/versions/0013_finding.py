@@ -1,0 +1,57 @@
+"""Labels of runs, and indexes that lists, filters and totals are read from alone.
+
+Labels of the newest runs that are there are their workers, as the ledger has them, and the error;
+older ones are found by everything else.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+branch_labels = None
+depends_on = None
+
+_LABELLED = 100_000
+_FIGURES = (
+    "model", "outcome", "session", "labels", "input_tokens", "output_tokens", "usd",
+    "unpriced_calls", "seconds", "score",
+)  # fmt: skip
+_INDEXES = {"created_figures": ("created", "id"), "tenant_figures": ("tenant", "created", "id")}
+_PLAIN = {"created_id": ("created", "id"), "tenant_created_id": ("tenant", "created", "id")}
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("labels", sa.Text()))
+    is_postgres = op.get_bind().dialect.name == "postgresql"
+    op.execute(_label_statement("string_agg" if is_postgres else "group_concat"))
+    for name, columns in _INDEXES.items():
+        op.create_index(f"ix_runs_{name}", "runs", [*columns, *_FIGURES])
+    for name in _PLAIN:
+        op.drop_index(f"ix_runs_{name}", "runs")
+    if is_postgres:
+        op.execute(
+            "CREATE INDEX ix_runs_labels ON runs USING gin (string_to_array(labels, chr(10)))"
+        )
+
+
+def downgrade() -> None:
+    op.execute("DROP INDEX IF EXISTS ix_runs_labels")
+    for name, columns in _PLAIN.items():
+        op.create_index(f"ix_runs_{name}", "runs", list(columns))
+    for name in _INDEXES:
+        op.drop_index(f"ix_runs_{name}", "runs")
+    op.drop_column("runs", "labels")
+
+
+def _label_statement(concat: str) -> str:
+    """Return the statement that gives the newest runs their labels."""
+    end = "chr(10)" if concat == "string_agg" else "char(10)"
+    return f"""
+        UPDATE runs SET labels = substr({end}
+          || coalesce('error:' || error_code || {end}, '')
+          || coalesce((SELECT {concat}('worker:' || named.name, {end}) FROM (
+                SELECT DISTINCT name FROM ledger WHERE run_id = runs.id AND kind = 'worker'
+              ) AS named) || {end}, ''), 1, 400)
+        WHERE id IN (SELECT id FROM runs ORDER BY created DESC LIMIT {_LABELLED})
+    """  # noqa: S608 - ours

@@ -1,0 +1,258 @@
+"""Which runs a list shows, and in which order: read once from what a caller writes. Pure.
+
+The API, the command line and the page name the same parameters and give the same values to
+`parse_run_filter`; the store searches by nothing but the `RunFilter` that it returns.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+from batuta.core import Outcome
+from batuta.store.run_labels import ERROR, TAG, USER, WORKER, format_label
+
+LONGEST_VALUE = 500
+"""Characters of a parameter at most."""
+MOST_TAGS = 8
+"""Tags that a run may be asked to have at once."""
+_MOST_NUMBER = 1e15
+_LATEST = 253_402_300_799.0
+_AGE = re.compile(r"(\d{1,6})(m|h|d|w)")
+_AGE_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_EPOCH = re.compile(r"\d{9,12}(\.\d{1,9})?")
+
+
+class RunSort(StrEnum):
+    """What a list is ordered by."""
+
+    CREATED = "created"
+    COST = "cost"
+    SECONDS = "seconds"
+    TOKENS = "tokens"
+    SCORE = "score"
+
+
+class RunFilterError(ValueError):
+    """A parameter of a filter cannot be used; the message is a reason that follows its name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        """The parameter's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted; what is not set leaves none out."""
+
+    search: str = ""
+    """What their question or answer shows in its first characters, or how their id begins."""
+    tenant: str | None = None
+    model: str | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    """How they ended: one of these."""
+    session: str | None = None
+    labels: tuple[str, ...] = ()
+    """Labels that they have, all of these; see `run_labels`."""
+    since: float | None = None
+    """Seconds since the epoch from which they began."""
+    until: float | None = None
+    """Seconds since the epoch before which they began."""
+    min_cost: Decimal | None = None
+    max_cost: Decimal | None = None
+    min_seconds: float | None = None
+    max_seconds: float | None = None
+    min_tokens: float | None = None
+    max_tokens: float | None = None
+    min_score: float | None = None
+    max_score: float | None = None
+    is_judged: bool | None = None
+    """Whether they have a score; None: either."""
+    sort: RunSort = RunSort.CREATED
+    ascending: bool = False
+    """Whether the least, or oldest, comes first."""
+
+
+EVERY_RUN = RunFilter()
+
+
+def parse_run_filter(given: Iterable[tuple[str, str]], now: float | None = None) -> RunFilter:
+    """Read a filter from parameters and their values.
+
+    Args:
+        given: names of `RUN_PARAMETERS` with their values; only `tag` may come more than once.
+        now: seconds since the epoch that ages are counted from; None: the present.
+
+    Raises:
+        RunFilterError: one is not known, comes twice, or has a value that cannot be used.
+    """
+    values: dict[str, str] = {}
+    tags: list[str] = []
+    for name, text in given:
+        _check_parameter(name, text, values)
+        if name == "tag":
+            tags.append(text)
+        values[name] = text
+    if len(tags) > MOST_TAGS:
+        raise RunFilterError("tag", f"there are at most {MOST_TAGS} of them.")
+    clock = time.time() if now is None else now
+    fields = {
+        field: read(name, values[name], clock)
+        for name, (field, read) in _PARAMETERS.items()
+        if name in values and field
+    }
+    return RunFilter(**fields, labels=_parse_labels(values, tags))
+
+
+def _check_parameter(name: str, text: str, known: Mapping[str, str]) -> None:
+    if name not in _PARAMETERS:
+        raise RunFilterError(name[:80], f"there are {', '.join(RUN_PARAMETERS)}.")
+    if name in known and name != "tag":
+        raise RunFilterError(name, "it is given twice.")
+    if not text.strip():
+        raise RunFilterError(name, "it is empty: leave it out.")
+    if len(text) > LONGEST_VALUE:
+        raise RunFilterError(name, f"it is longer than {LONGEST_VALUE} characters.")
+
+
+def _parse_labels(values: Mapping[str, str], tags: list[str]) -> tuple[str, ...]:
+    named = [(kind, values[kind]) for kind in (USER, WORKER, ERROR) if kind in values]
+    return tuple(format_label(kind, text) for kind, text in (*named, *((TAG, tag) for tag in tags)))
+
+
+def _read_text(_name: str, text: str, _now: float) -> str:
+    return text.strip()
+
+
+def _read_outcomes(name: str, text: str, _now: float) -> tuple[Outcome, ...]:
+    wanted = [part.strip() for part in text.split(",")]
+    try:
+        return tuple(dict.fromkeys(Outcome(part) for part in wanted))
+    except ValueError:
+        known = ", ".join(f"'{outcome.value}'" for outcome in Outcome)
+        raise RunFilterError(name, f"it must be one or several of {known}.") from None
+
+
+def _read_sort(name: str, text: str, _now: float) -> RunSort:
+    try:
+        return RunSort(text)
+    except ValueError:
+        raise RunFilterError(name, f"it must be one of {', '.join(RunSort)}.") from None
+
+
+def _read_order(name: str, text: str, _now: float) -> bool:
+    if text not in {"asc", "desc"}:
+        raise RunFilterError(name, "it must be asc or desc.")
+    return text == "asc"
+
+
+def _read_judged(name: str, text: str, _now: float) -> bool:
+    if text not in {"yes", "no"}:
+        raise RunFilterError(name, "it must be yes or no.")
+    return text == "yes"
+
+
+def _read_number(name: str, text: str, _now: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not (isfinite(number) and abs(number) <= _MOST_NUMBER):
+        raise RunFilterError(name, "it must be a number.")
+    return number
+
+
+def _read_dollars(name: str, text: str, _now: float) -> Decimal:
+    try:
+        amount = Decimal(text.strip().removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not (amount.is_finite() and 0 <= amount <= Decimal(_MOST_NUMBER)):
+        raise RunFilterError(name, "it must be a number of dollars, such as 0.05.")
+    return amount
+
+
+def _read_since(name: str, text: str, now: float) -> float:
+    return _read_moment(name, text.strip(), now)[0]
+
+
+def _read_until(name: str, text: str, now: float) -> float:
+    return _read_moment(name, text.strip(), now)[1]
+
+
+def _read_moment(name: str, text: str, now: float) -> tuple[float, float]:
+    """Return the beginning and the end of the moment or day that a text names."""
+    if found := _AGE.fullmatch(text):
+        moment = now - int(found[1]) * _AGE_SECONDS[found[2]]
+        return moment, moment
+    if _EPOCH.fullmatch(text):
+        return float(text), float(text)
+    try:
+        return _read_date(text, now)
+    except (ValueError, OverflowError, OSError):
+        raise RunFilterError(
+            name,
+            "it must be an age such as 30m, 24h or 7d, today, yesterday, a day such as 2026-11-21, "
+            "or a time such as 2026-11-21T14:30.",
+        ) from None
+
+
+def _read_date(text: str, now: float) -> tuple[float, float]:
+    """Read a day or a time of this machine's clock, if it names no other zone."""
+    back = {"today": 0, "yesterday": 1}.get(text)
+    if back is None and not _DAY.fullmatch(text):
+        moment = datetime.fromisoformat(text).timestamp()
+        return _check_year(moment), moment
+    if back is None:
+        day = datetime.fromisoformat(text)
+    else:
+        today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the day of this machine
+        day = datetime(today.year, today.month, today.day) - timedelta(days=back)  # noqa: DTZ001 - same
+    return _check_year(day.timestamp()), (day + timedelta(days=1)).timestamp()
+
+
+def _check_year(moment: float) -> float:
+    if not 0 <= moment <= _LATEST:
+        raise ValueError(moment)
+    return moment
+
+
+_Reader = Callable[[str, str, float], Any]
+_PARAMETERS: Mapping[str, tuple[str, _Reader]] = MappingProxyType(
+    {
+        "q": ("search", _read_text),
+        "tenant": ("tenant", _read_text),
+        "model": ("model", _read_text),
+        "outcome": ("outcomes", _read_outcomes),
+        "session": ("session", _read_text),
+        "worker": ("", _read_text),
+        "error": ("", _read_text),
+        "user": ("", _read_text),
+        "tag": ("", _read_text),
+        "since": ("since", _read_since),
+        "until": ("until", _read_until),
+        "min_cost": ("min_cost", _read_dollars),
+        "max_cost": ("max_cost", _read_dollars),
+        "min_seconds": ("min_seconds", _read_number),
+        "max_seconds": ("max_seconds", _read_number),
+        "min_tokens": ("min_tokens", _read_number),
+        "max_tokens": ("max_tokens", _read_number),
+        "min_score": ("min_score", _read_number),
+        "max_score": ("max_score", _read_number),
+        "judged": ("is_judged", _read_judged),
+        "sort": ("sort", _read_sort),
+        "order": ("ascending", _read_order),
+    }
+)
+RUN_PARAMETERS = tuple(_PARAMETERS)
+"""The names of every parameter, in the order in which errors name them."""

@@ -1,0 +1,558 @@
+"""Lists of runs by any filter and order, and totals of what a filter finds: bounded work.
+
+A search looks at a bounded number of candidates, which it reads from an index alone: the runs that
+a rare condition leaves (few are found all, however old), else the newest runs of the
+tenant or of all. What it looked at it tells: `searched_to` is the time of the last candidate where
+there are older ones. A list by time goes on from there with the next page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from math import ceil
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Float,
+    FromClause,
+    Numeric,
+    Select,
+    and_,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    true,
+    tuple_,
+)
+from sqlalchemy.exc import DBAPIError
+
+from batuta.core import Cost, Outcome
+from batuta.store.codec import sql_text
+from batuta.store.cursors import format_cursor, parse_cursor
+from batuta.store.database import Database
+from batuta.store.models import FIGURES, RUNS
+from batuta.store.rows import RunSummary, summary_from_row
+from batuta.store.run_filter import RunFilter, RunSort
+from batuta.store.run_search import (
+    SHOWN,
+    contains_label,
+    is_id,
+    label_index_filter,
+    search_filter,
+    words_filter,
+)
+
+PROBE_MS = 100
+"""Milliseconds in which PostgreSQL finds out whether a condition leaves few runs."""
+PERCENTILES = (0.5, 0.95)
+UNANSWERED = (Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED)
+"""The outcomes that are counted as runs without an answer, beside those that a limit ended."""
+MOST_MODELS = 200
+"""Systems that are told at most."""
+_NANO = 1_000_000_000
+_PLAN_SETTINGS = (
+    "SET LOCAL plan_cache_mode = force_custom_plan",  # planned for these values, not for any
+    "SET LOCAL jit = off",  # compiling would take longer than reading
+    "SET LOCAL work_mem = '64MB'",
+    "SET LOCAL max_parallel_workers_per_gather = 0",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchBounds:
+    """The most that a search looks at."""
+
+    window: int = 200_000
+    """The newest runs."""
+    words_window: int = 100_000
+    """The newest runs, where words are searched for in SQLite, which has no index of them."""
+    common_words_window: int = 50_000
+    """The newest runs, where a word that many runs show is searched for in PostgreSQL."""
+    few: int = 4_000
+    """Runs that a condition may leave to be looked at all, however old they are."""
+
+    def newest(self, wanted: RunFilter, dialect: str) -> int:
+        """Return how many of the newest runs are looked at."""
+        if not wanted.search:
+            return self.window
+        return self.words_window if dialect == "sqlite" else self.common_words_window
+
+
+_BOUNDS = SearchBounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """A page of a list of runs."""
+
+    rows: list[RunSummary]
+    next_cursor: str | None
+    """Where the list goes on; None: nothing more is found."""
+    searched_to: float | None
+    """When the last run began that was looked at, if older ones were not; None: there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """The totals of the runs that a filter finds."""
+
+    runs: int
+    unanswered: int
+    """Those that failed, were cancelled or were refused."""
+    cost: Cost
+    input_tokens: int
+    output_tokens: int
+    median_seconds: float | None
+    """None: there is no run."""
+    p95_seconds: float | None
+    judged: int
+    """Those with a score."""
+    mean_score: float | None
+    searched_to: float | None
+    """As in `RunPage`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The rows that a search looks at."""
+
+    rows: FromClause
+    within: tuple[ColumnElement[bool], ...] = ()
+    """The conditions by which they are candidates, if the rows are all runs."""
+    last: tuple[float, str] | None = None
+    """The time and id of the last one, if there are others; None: they are all there are."""
+
+
+async def find_runs(
+    database: Database,
+    wanted: RunFilter,
+    limit: int,
+    after: str | None = None,
+    *,
+    bounds: SearchBounds = _BOUNDS,
+) -> RunPage:
+    """A page of the runs that a filter finds, in its order.
+
+    Args:
+        database: the store's.
+        wanted: the filter.
+        limit: how many at most.
+        after: the `next_cursor` of the page before; None: the first page.
+        bounds: the most that is looked at.
+
+    Raises:
+        ValueError: `after` is no cursor of such a list.
+        StoreError: the database fails.
+    """
+    position = None if after is None else _parse_position(wanted, after)
+    return await database.run_read(
+        lambda one: _find_page(one, wanted, limit, position=position, bounds=bounds)
+    )
+
+
+async def sum_runs(
+    database: Database, wanted: RunFilter, *, bounds: SearchBounds = _BOUNDS
+) -> RunTotals:
+    """The totals of the runs that a filter finds.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    return await database.run_read(lambda one: _sum_runs(one, wanted, bounds))
+
+
+def list_models(connection: Connection) -> list[str]:
+    """Names of the systems that runs were asked of: a look into the index for each."""
+    names: list[str] = []
+    while len(names) < MOST_MODELS:
+        further = RUNS.c.model > (names[-1] if names else "")
+        found = connection.execute(select(func.min(RUNS.c.model)).where(further)).scalar()
+        if found is None:
+            break
+        names.append(found)
+    return names
+
+
+def _find_page(
+    connection: Connection,
+    wanted: RunFilter,
+    limit: int,
+    *,
+    position: tuple[Any, ...] | None,
+    bounds: SearchBounds,
+) -> RunPage:
+    _set_planning(connection)
+    dialect = connection.dialect.name
+    narrowed = _narrow_time(wanted, position)
+    if _is_in_order(narrowed, dialect):
+        candidates = _Candidates(RUNS, tuple(_range_filter(RUNS.c, narrowed)))
+    else:
+        candidates = _find_candidates(connection, narrowed, bounds)
+    if wanted.sort is not RunSort.CREATED:
+        candidates = _fence_window(candidates, wanted, bounds, dialect)
+    chosen = [*candidates.within, *_build_conditions(candidates.rows.c, wanted, dialect)]
+    order = _sort_columns(candidates.rows.c, wanted, dialect)
+    if position is not None:
+        chosen.append(_is_after(order, position, ascending=wanted.ascending))
+    keys = select(candidates.rows.c.id, candidates.rows.c.created).where(*chosen)
+    keys = keys.order_by(*_order_columns(order, ascending=wanted.ascending)).limit(limit + 1)
+    names = [tuple(row) for row in connection.execute(keys)]
+    rows = _read_summaries(connection, names[:limit])
+    if len(names) > limit:
+        further, last = _format_position(wanted, rows[-1]), candidates.last
+        is_by_time = wanted.sort is RunSort.CREATED
+        searched = None if last is None or is_by_time else last[0]
+        return RunPage(rows=rows, next_cursor=further, searched_to=searched)
+    if (last := candidates.last) is None:
+        return RunPage(rows=rows, next_cursor=None, searched_to=None)
+    further = format_cursor(*last) if wanted.sort is RunSort.CREATED else None
+    return RunPage(rows=rows, next_cursor=further, searched_to=last[0])
+
+
+def _set_planning(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        for setting in _PLAN_SETTINGS:
+            connection.execute(text(setting))
+
+
+def _is_oldest_first(wanted: RunFilter) -> bool:
+    """Return True if the window begins with the oldest run: a list by time from its beginning."""
+    return wanted.ascending and wanted.sort is RunSort.CREATED
+
+
+def _is_in_order(wanted: RunFilter, dialect: str) -> bool:
+    """Return True if an index has exactly the wanted runs in their order: a page of them is read.
+
+    It has a tenant's, or those of a system, of an outcome or of a session.
+    """
+    if wanted.sort is not RunSort.CREATED:
+        return False
+    conditions = len(_build_conditions(RUNS.c, wanted, dialect))
+    alone = len(_equal_filter(RUNS.c, wanted, alone=True))
+    return conditions == 0 or (conditions == alone == 1 and wanted.tenant is None)
+
+
+def _narrow_time(wanted: RunFilter, position: tuple[Any, ...] | None) -> RunFilter:
+    """Let a list by time begin where the page before ended; the others begin anew."""
+    if position is None or wanted.sort is not RunSort.CREATED:
+        return wanted
+    at = position[0]
+    if wanted.ascending:
+        return replace(wanted, since=max(at, wanted.since or at))
+    until = at + max(1e-6, abs(at) * 1e-15)
+    return replace(wanted, until=until if wanted.until is None else min(until, wanted.until))
+
+
+def _find_candidates(
+    connection: Connection, wanted: RunFilter, bounds: SearchBounds
+) -> _Candidates:
+    """Choose what is looked at: the few that a condition leaves, or the newest."""
+    within = _range_filter(RUNS.c, wanted)
+    for condition in _rare_conditions(connection, wanted):
+        few = select(*FIGURES, *_shown_columns(wanted)).where(condition, *within)
+        if _are_few(connection, few, bounds.few):
+            return _Candidates(few.limit(bounds.few + 1).subquery("few"))
+    within += _start_filter(connection, wanted)
+    window = select(RUNS.c.created, RUNS.c.id).where(*within).order_by(*_time_order(wanted))
+    found = connection.execute(
+        window.offset(bounds.newest(wanted, connection.dialect.name) - 1).limit(2)
+    ).all()
+    last = (found[0][0], found[0][1]) if len(found) > 1 else None
+    if last is not None:
+        within.append(_up_to(last, wanted))
+    return _Candidates(RUNS, tuple(within), last)
+
+
+def _time_order(wanted: RunFilter) -> list[ColumnElement[Any]]:
+    return _order_columns([RUNS.c.created, RUNS.c.id], ascending=_is_oldest_first(wanted))
+
+
+def _up_to(last: tuple[float, str], wanted: RunFilter) -> ColumnElement[bool]:
+    """The runs of the window that ends with that one; the time alone leaves out whole days."""
+    here, there = tuple_(RUNS.c.created, RUNS.c.id), tuple_(*last)
+    if _is_oldest_first(wanted):
+        return and_(RUNS.c.created <= last[0], here <= there)
+    return and_(RUNS.c.created >= last[0], here >= there)
+
+
+def _fence_window(
+    candidates: _Candidates, wanted: RunFilter, bounds: SearchBounds, dialect: str
+) -> _Candidates:
+    """Let all candidates be read in the order of time from one index, whatever is asked of them.
+
+    A planner that looks for the cheapest index of each condition reads the table a row at a time.
+    """
+    if candidates.rows is not RUNS:
+        return candidates
+    columns = select(*FIGURES, *_shown_columns(wanted)).where(*candidates.within)
+    window = columns.order_by(*_time_order(wanted)).limit(bounds.newest(wanted, dialect))
+    return replace(candidates, rows=window.subquery("newest"), within=())
+
+
+def _shown_columns(wanted: RunFilter) -> Sequence[ColumnElement[Any]]:
+    return SHOWN if wanted.search else ()
+
+
+def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions that an index finds alone, those first that leave the fewest."""
+    found: list[ColumnElement[bool]] = []
+    if wanted.session is not None:
+        found.append(RUNS.c.session == sql_text(wanted.session))
+    is_postgres = connection.dialect.name == "postgresql"
+    if wanted.search and (is_postgres or is_id(wanted.search)):
+        found.append(words_filter(connection, sql_text(wanted.search)))
+    if is_postgres:
+        found += [label_index_filter(one) for one in wanted.labels]
+    return found + _equal_filter(RUNS.c, wanted)
+
+
+def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
+    """Return True if the query finds no more runs than that, and finds that out soon."""
+    keys = query.with_only_columns(RUNS.c.id).limit(most + 1).subquery()
+    count = select(func.count()).select_from(keys)
+    if connection.dialect.name != "postgresql":
+        return connection.execute(count).scalar_one() <= most
+    nested = connection.begin_nested()
+    try:
+        connection.execute(text(f"SET LOCAL statement_timeout = {PROBE_MS}"))
+        found = connection.execute(count).scalar_one()
+    except DBAPIError as error:
+        nested.rollback()
+        if "statement timeout" not in str(error.orig):
+            raise
+        return False
+    nested.commit()
+    connection.execute(text("SET LOCAL statement_timeout = DEFAULT"))
+    return found <= most
+
+
+def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    """Let the window begin with the first run that each condition leaves: no room is spent before.
+
+    So a system that nobody has asked for months is found at once.
+    """
+    oldest_first = _is_oldest_first(wanted)
+    within, starts = _range_filter(RUNS.c, replace(wanted, tenant=None)), list[float]()
+    for condition in _equal_filter(RUNS.c, wanted, alone=True):
+        order = RUNS.c.created if oldest_first else RUNS.c.created.desc()
+        first = select(RUNS.c.created).where(condition, *within).order_by(order).limit(1)
+        start = connection.execute(first).scalar()
+        starts.append((float("inf") if oldest_first else float("-inf")) if start is None else start)
+    if not starts:
+        return []
+    return [RUNS.c.created >= max(starts) if oldest_first else RUNS.c.created <= min(starts)]
+
+
+def _equal_filter(
+    columns: Any, wanted: RunFilter, *, alone: bool = False
+) -> list[ColumnElement[bool]]:
+    """The conditions on columns that have an index of their own with the time.
+
+    Args:
+        columns: of the runs, or of a query of them.
+        wanted: the filter.
+        alone: without those that have several values, whose runs no index has in order.
+    """
+    found: list[ColumnElement[bool]] = []
+    if wanted.session is not None and alone:
+        found.append(columns.session == sql_text(wanted.session))
+    if len(wanted.outcomes) == 1 or (wanted.outcomes and not alone):
+        found.append(columns.outcome.in_([outcome.value for outcome in wanted.outcomes]))
+    if wanted.model is not None:
+        found.append(columns.model == sql_text(wanted.model))
+    return found
+
+
+def _range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.tenant is not None:
+        found.append(columns.tenant == sql_text(wanted.tenant))
+    if wanted.since is not None:
+        found.append(columns.created >= wanted.since)
+    if wanted.until is not None:
+        found.append(columns.created < wanted.until)
+    return found
+
+
+def _build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
+    """Return every condition but tenant and time, which candidates fulfil already."""
+    found = _equal_filter(columns, wanted)
+    if wanted.session is not None:
+        found.append(columns.session == sql_text(wanted.session))
+    if wanted.search:
+        found.append(search_filter(sql_text(wanted.search), dialect, columns))
+    found += [contains_label(columns.labels, one, dialect) for one in wanted.labels]
+    if wanted.is_judged is not None:
+        found.append(columns.score.is_not(None) if wanted.is_judged else columns.score.is_(None))
+    for value, least, most in (
+        (_known_cost(columns, dialect), wanted.min_cost, wanted.max_cost),
+        (columns.seconds, wanted.min_seconds, wanted.max_seconds),
+        (_sum_tokens(columns), wanted.min_tokens, wanted.max_tokens),
+        (columns.score, wanted.min_score, wanted.max_score),
+    ):
+        found += [] if least is None else [value >= _adapt_number(least, dialect)]
+        found += [] if most is None else [value <= _adapt_number(most, dialect)]
+    return found
+
+
+def _adapt_number(value: Decimal | float, dialect: str) -> Any:
+    return float(value) if dialect == "sqlite" else value
+
+
+def _known_cost(columns: Any, dialect: str) -> ColumnElement[Any]:
+    """The known part of the cost as a number; SQLite's is a text."""
+    return cast(columns.usd, Float) if dialect == "sqlite" else cast(columns.usd, Numeric)
+
+
+def _sum_tokens(columns: Any) -> ColumnElement[Any]:
+    return cast(columns.input_tokens, Float) + cast(columns.output_tokens, Float)
+
+
+def _sort_columns(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[Any]]:
+    """Return what the list is ordered by, the time and the id last."""
+    first = {
+        RunSort.CREATED: None,
+        RunSort.COST: _known_cost(columns, dialect),
+        RunSort.SECONDS: columns.seconds,
+        RunSort.TOKENS: _sum_tokens(columns),
+        RunSort.SCORE: func.coalesce(columns.score, -1.0),
+    }[wanted.sort]
+    return [columns.created, columns.id] if first is None else [first, columns.created, columns.id]
+
+
+def _order_columns(order: list[ColumnElement[Any]], *, ascending: bool) -> list[ColumnElement[Any]]:
+    return order if ascending else [column.desc() for column in order]
+
+
+def _is_after(
+    order: list[ColumnElement[Any]], position: tuple[Any, ...], *, ascending: bool
+) -> ColumnElement[bool]:
+    here, there = tuple_(*order), tuple_(*position)
+    return here > there if ascending else here < there
+
+
+def _parse_position(wanted: RunFilter, cursor: str) -> tuple[Any, ...]:
+    """Read the sort columns of the last row of the page before.
+
+    Raises:
+        ValueError: it is no cursor of a list in that order.
+    """
+    if wanted.sort is RunSort.CREATED:
+        return parse_cursor(cursor)
+    first, mark, rest = cursor.partition("_")
+    if not mark:
+        raise ValueError(f"not a cursor of a list: {cursor!r}")
+    return (_parse_first(wanted.sort, first), *parse_cursor(rest))
+
+
+def _parse_first(sort: RunSort, said: str) -> Decimal | float:
+    try:
+        value = Decimal(said)
+    except ArithmeticError:
+        value = Decimal("NaN")
+    if not value.is_finite():
+        raise ValueError(f"not a cursor of a list: {said!r}")
+    return value if sort is RunSort.COST else float(value)
+
+
+def _format_position(wanted: RunFilter, row: RunSummary) -> str:
+    """Return the position behind that row."""
+    first = {
+        RunSort.CREATED: "",
+        RunSort.COST: f"{row.cost.usd}_",
+        RunSort.SECONDS: f"{row.seconds!r}_",
+        RunSort.TOKENS: f"{float(row.input_tokens) + float(row.output_tokens)!r}_",
+        RunSort.SCORE: f"{-1.0 if row.score is None else row.score!r}_",
+    }[wanted.sort]
+    return first + row.cursor
+
+
+def _read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
+    """Read those runs, in that order."""
+    if not keys:
+        return []
+    ids, times = zip(*keys, strict=True)  # the times alone leave out whole days
+    query = select(RUNS).where(
+        RUNS.c.id.in_(ids), RUNS.c.created >= min(times), RUNS.c.created <= max(times)
+    )
+    rows = connection.execute(query).mappings()
+    found = {row["id"]: summary_from_row({**row}) for row in rows}
+    return [found[key[0]] for key in keys if key[0] in found]
+
+
+def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -> RunTotals:
+    _set_planning(connection)
+    dialect = connection.dialect.name
+    candidates = _fence_window(
+        _find_candidates(connection, wanted, bounds), wanted, bounds, dialect
+    )
+    chosen = and_(true(), *_build_conditions(candidates.rows.c, wanted, dialect))
+    sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
+    found = connection.execute(sums).one()
+    slow = _read_percentiles(found.slow, dialect)
+    return RunTotals(
+        runs=found.runs,
+        unanswered=int(found.unanswered or 0),
+        cost=Cost(_read_dollars(found.usd, dialect), int(found.unpriced or 0)),
+        input_tokens=int(found.input or 0),
+        output_tokens=int(found.output or 0),
+        median_seconds=slow[0],
+        p95_seconds=slow[1],
+        judged=found.judged,
+        mean_score=found.score,
+        searched_to=None if candidates.last is None else candidates.last[0],
+    )
+
+
+def _read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
+    """Return the median and the 95th percentile, each the time of a run.
+
+    Args:
+        found: PostgreSQL's own, or all times as SQLite's JSON.
+        dialect: the database's.
+    """
+    if dialect != "sqlite":
+        return found or [None, None]
+    times = sorted(orjson.loads(found))
+    if not times:
+        return [None, None]
+    return [times[max(0, ceil(part * len(times)) - 1)] for part in PERCENTILES]
+
+
+def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
+    """Return the sums; dollars are added up exactly, in SQLite as whole billionths."""
+    cost = _known_cost(rows, dialect)
+    failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
+    return [
+        func.count().label("runs"),
+        func.count().filter(failed).label("unanswered"),
+        func.sum(func.round(cost * float(_NANO)) if dialect == "sqlite" else cost).label("usd"),
+        func.sum(cast(rows.unpriced_calls, Float)).label("unpriced"),
+        func.sum(cast(rows.input_tokens, Float)).label("input"),
+        func.sum(cast(rows.output_tokens, Float)).label("output"),
+        func.count(rows.score).label("judged"),
+        func.avg(rows.score).label("score"),
+        _slow_column(rows, dialect).label("slow"),
+    ]
+
+
+def _slow_column(rows: Any, dialect: str) -> ColumnElement[Any]:
+    if dialect == "sqlite":  # it knows no percentiles
+        return func.json_group_array(rows.seconds)
+    parts = literal(list(PERCENTILES), ARRAY(Float))
+    return func.percentile_disc(parts).within_group(rows.seconds)
+
+
+def _read_dollars(total: Any, dialect: str) -> Decimal:
+    if total is None:
+        return Decimal(0)
+    return Decimal(int(total)) / _NANO if dialect == "sqlite" else Decimal(total)
