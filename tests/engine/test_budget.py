@@ -47,6 +47,7 @@ from batuta.core.message import Image, Message, Role, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
 from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct
+from batuta.engine.budget import Budget
 from batuta.errors import LimitReachedError, ProviderOverloadedError, ProviderTimeoutError
 from batuta.usage import ASSUMED_PRICE, usage_cost
 
@@ -423,3 +424,19 @@ async def test_a_plan_that_is_cut_off_counts_at_what_was_reserved():
     )
     assert run.limit == "seconds"
     assert purse.counted == purse.granted > 0
+
+
+async def test_reservations_of_one_call_are_joined_and_lowered():
+    budget = Budget(Limits(usd=1.0))
+    request, worker = Request(messages=(user_message("hi"),)), Worker(id=WorkerId("w"), model="m", price=Price(input=Decimal(1), output=Decimal(2)))  # fmt: skip
+    first = await budget.reserve(request, worker)
+    budget.lower_hold(first, Decimal("0.0001"))
+    assert budget.reserved == first.usd == Decimal("0.0001")
+    second = await budget.reserve(request, worker, waits=False)
+    whole = budget.reserved
+    budget.join_holds(first, second)
+    assert budget.reserved == whole == first.usd and not second.usd
+    budget.charge(Usage(calls=2, input=10), Cost(Decimal("0.0002")), first)
+    assert not budget.reserved and budget.usd == Decimal("0.0002")
+    with anyio.fail_after(5):  # nobody waits for a reservation that is gone
+        await budget.reserve(request, worker)

@@ -12,12 +12,13 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import SearchSetting
 from batuta.config.tools import open_server_search
-from batuta.core import Finish, Reply, Role, ToolCall, Usage
+from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
 from fakes.web import FakeWeb
 from gateway.live_server import Serving, orchestra
 
 pytestmark = pytest.mark.anyio
+PAID = Cost(Decimal("0.00003"))
 QUESTION = "When was the Imola observatory opened?"
 HI = [{"role": "user", "content": QUESTION}]
 MODEL = "worker/ada"
@@ -42,8 +43,11 @@ def searching(query="Imola observatory", before="Let me look.", searches=1):
                 tool_calls=(call,),
                 finish=Finish.TOOL_CALLS,
                 usage=Usage(calls=1, input=10, output=5),
+                cost=PAID,
             )
-        return Reply(text="It was opened in 1822 [1].", usage=Usage(calls=1, input=20, output=7))
+        return Reply(
+            text="It was opened in 1822 [1].", usage=Usage(calls=1, input=20, output=7), cost=PAID
+        )
 
     return ScriptedClient(reply)
 
@@ -301,3 +305,21 @@ async def test_a_workflow_searches_too_and_its_history_is_taken_back():
             ]
             status, _, _ = await server.post("/v1/messages", json=message_body(messages=turns))
             assert status == 200
+
+
+async def test_a_limit_that_suffices_for_each_turn_suffices_for_all_and_none_is_lost():
+    """A turn's reservation is given back but for what it cost; a turn that does not fit leaves what was paid."""
+    for limit, searches, status in ((0.018, 3, "completed"), (0.004, 3, "incomplete")):
+        ada = searching(searches=searches, before="x" * 400)
+        async with serving(ada) as (server, _):
+            body = response_body() | {
+                "orchestration": {"max_cost_usd": limit, "trace": True},
+                "max_output_tokens": 300,
+            }
+            _, _, got = await server.post("/v1/responses", json=body)
+        assert got["status"] == status, got
+        assert got["usage"]["input_tokens"] == sum(
+            20 if n == searches else 10 for n in range(len(ada.requests))
+        )
+        cost = got["orchestration"]["rounds"][0]["steps"][0]["result"]["cost"]
+        assert Decimal(cost["usd"]) == len(ada.requests) * PAID.usd

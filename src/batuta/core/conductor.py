@@ -11,6 +11,7 @@ from batuta.core.message import Delta, Question, Reply, Request
 from batuta.core.run import Failure, Round
 from batuta.core.worker import Pool, Worker, WorkerId
 from batuta.core.workflow import MAX_STEPS, Workflow
+from batuta.usage import Cost, Usage
 
 
 class CallListener(Protocol):
@@ -40,6 +41,15 @@ class CallListener(Protocol):
             LimitReachedError: no further attempt may be paid for.
             ClientError: no further attempt makes sense (the reader has seen half an answer).
         """
+        ...
+
+
+@runtime_checkable
+class TurnListener(Protocol):
+    """A listener that also hears what the turns of one call have cost so far."""
+
+    def note_turns(self, usage: Usage, cost: Cost) -> None:
+        """A client that asks its model several times has spent that much by now."""
         ...
 
 

@@ -162,6 +162,17 @@ class Budget:
         hold.usd += other.usd
         other.usd = ZERO_USD
 
+    def lower_hold(self, hold: Hold, usd: Decimal) -> None:
+        """Keep that much of a reservation, or all of it if that is less."""
+        if not usd:
+            self.release(hold)
+        elif usd < hold.usd:
+            self._held -= hold.usd - usd
+            hold.usd = usd
+            self._released += 1
+            self._notify_waiters()
+            self._count()
+
     def check(self) -> None:
         """Return if another call may be made, else raise.
 

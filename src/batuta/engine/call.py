@@ -263,6 +263,11 @@ class WorkerCall:
         self.context.budget.join_holds(self.hold, more)
         return more.request
 
+    def note_turns(self, usage: Usage, cost: Cost) -> None:
+        """Keep no more reserved than was spent; a price or tokens that nobody told stay bounded."""
+        if self.hold is not None and not usage.estimated and not cost.unpriced_calls:
+            self.context.budget.lower_hold(self.hold, cost.usd)
+
     async def on_delta(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""
         self._received += (delta.text, delta.reasoning, delta.tool_arguments)

@@ -11,6 +11,7 @@ from batuta.core import (
     CallListener,
     Client,
     Delta,
+    Finish,
     Message,
     Price,
     Reply,
@@ -24,7 +25,7 @@ from batuta.core import (
     Worker,
     WorkerId,
 )
-from batuta.core.conductor import NULL_LISTENER
+from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
 from batuta.core.server_tools import SearchWish, ServerTool
 from batuta.errors import ClientError, LimitReachedError
@@ -166,12 +167,17 @@ class ServerToolClient:
                 loop.reply = replace(loop.reply, text=loop.reply.text + SEPARATOR)
                 if listener.streaming:
                     await listener.on_delta(Delta(text=SEPARATOR))
+            if isinstance(listener, TurnListener):
+                listener.note_turns(loop.reply.usage, loop.reply.cost)
             results = [await self._run_call(call, listener, loop) for call in own]
             told = _told_turn(turn, own, results)
             is_over = len(loop.calls) > self._max_uses  # it was told, and asked again
             choice = "none" if is_over else request.tool_choice
             asked = replace(asked, messages=(*asked.messages, *told), tool_choice=choice)
-            asked = await listener.before_call(asked, self._worker)
+            try:
+                asked = await listener.before_call(asked, self._worker)
+            except LimitReachedError:  # what was paid for is told, and counted
+                return replace(loop.reply, finish=Finish.LENGTH, server_calls=loop.calls)
 
     async def _next_turn(self, asked: Request, listener: CallListener, loop: _Loop) -> Reply:
         """Ask the model once.
