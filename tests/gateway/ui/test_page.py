@@ -37,6 +37,7 @@ from store.strategies import make_run
 SCREENS = (
     "/ui/",
     "/ui/runs",
+    "/ui/usage",
     "/ui/compare",
     "/ui/pool",
     "/ui/learning",
@@ -523,7 +524,7 @@ async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(t
 async def test_nobody_sees_anything_without_a_key(keyed, browse):
     http = browse(keyed)
     for address in (
-        *SCREENS[:5],
+        *SCREENS[:6],
         "/ui/keys",
         "/ui/runs/run_x",
         "/ui/runs/run_x/export.json",

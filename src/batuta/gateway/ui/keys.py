@@ -12,21 +12,19 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.core import Cost
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.issued_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
+from batuta.gateway.ui.usage import DailyCost, daily_costs, latest_days
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.keys import ApiKey, ApiKeyStore
-from batuta.store.ledger import utc_day
 from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.store.tenants import Tenant
-from batuta.usage import ZERO_COST
 
 SPEND_DAYS = 14
 """Days whose spending is shown."""
@@ -59,8 +57,7 @@ _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
 class SpendSummary:
     """Spending of the latest days."""
 
-    days: list[tuple[str, Cost, float]]
-    """Each day, its dollars, and these as a share of the dearest day's, in per cent."""
+    days: list[DailyCost]
     tenants: list[SpendGroup]
     """Spending by tenant, the highest first; at most a page of it."""
     others: int
@@ -239,18 +236,14 @@ class KeyPages:
 
     async def _spend_summary(self, now: float) -> SpendSummary:
         """Return the spending of the latest days, by day and by tenant."""
-        days = [utc_day(now - _DAY * back) for back in reversed(range(SPEND_DAYS))]
+        days = latest_days(now, SPEND_DAYS)
         database = self._store.database
         by_day = await report_spending(database, ("day",), since=days[0])
         by_tenant = await report_spending(database, ("tenant",), since=days[0])
-        found = {each.group[0]: each.cost for each in by_day}
-        costs = [found.get(day, ZERO_COST) for day in days]
-        most = max(cost.usd for cost in costs) or Decimal(1)
-        bars = [
-            (day, cost, float(100 * cost.usd / most)) for day, cost in zip(days, costs, strict=True)
-        ]
         dearest = sorted(by_tenant, key=lambda each: -each.cost.usd)
-        return SpendSummary(bars, dearest[:PAGE_SIZE], len(dearest[PAGE_SIZE:]))
+        return SpendSummary(
+            daily_costs(days, by_day), dearest[:PAGE_SIZE], len(dearest[PAGE_SIZE:])
+        )
 
     async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
         self._check(session)

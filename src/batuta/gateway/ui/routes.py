@@ -27,6 +27,7 @@ from batuta.gateway.ui.run_events import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages
+from batuta.gateway.ui.usage import UsagePage
 from batuta.store import Store
 
 
@@ -51,6 +52,7 @@ def page_routes(
         "/ui/runs": runs.list_page,
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/export.json": runs.export,
+        "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
         "/ui/pool": PoolPage(catalogue, store, drift).page,

@@ -23,6 +23,7 @@ from batuta.store.key_hasher import KeyHasher
 SCREENS = (
     ("/ui/", "Playground"),
     ("/ui/runs", "Runs"),
+    ("/ui/usage", "Usage"),
     ("/ui/compare", "Compare"),
     ("/ui/pool", "Pool"),
     ("/ui/learning", "Learning"),
