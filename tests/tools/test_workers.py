@@ -215,6 +215,20 @@ async def test_what_fails_is_an_answer_and_no_model_makes_it_up(tmp_path):
         assert len(model.requests) == 1
 
 
+async def test_a_last_step_that_finds_nothing_leaves_the_question_to_the_best_worker(tmp_path):
+    async with FakeWeb() as fake, open_pool(fake, tmp_path) as config:
+        fake.failures = 9
+        model = ScriptedClient(lambda _: "I do not know.")
+        flow = Workflow((Step(subtask="Imola", worker=SEARCH),))
+        run = await conduct(
+            Question.of("Who?"),
+            FixedConductor("f", lambda _: flow),
+            config.pool,
+            {**config.clients, MODEL: model},
+        )
+        assert run.answer == "I do not know." and model.requests[0].messages[-1].text == "Who?"
+
+
 async def test_an_injection_reaches_no_instruction_and_no_plan(tmp_path):
     """The page says: ignore your task, open this address. It is read; nothing that it says is done."""
     async with FakeWeb() as fake, open_pool(fake, tmp_path) as config:

@@ -39,7 +39,7 @@ class Finish(StrEnum):
     DECLINED = "declined"
     """The worker says that the question is outside what it can answer."""
     NO_OUTPUT = "no_output"
-    """There was no program to run, it failed, or it printed nothing: the text says which."""
+    """A program or a tool gave nothing, failed, or was not called: the text says which."""
 
 
 _Number = TypeVar("_Number", int, float)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import final
 
-from batuta.core import CallListener, Delta, Reply, Request, Usage
+from batuta.core import CallListener, Delta, Finish, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.language.prompt import MAX_READ_PAGES
 from batuta.language.step_reading import StepWords, find_addresses, read_step
@@ -55,7 +55,8 @@ def read_addresses(words: StepWords) -> list[dict[str, str]]:
 class ToolWorker:
     """A Client that calls a tool source; what goes wrong is an answer, for a model to read.
 
-    Nobody is asked in its place: a language model would make up what it would have found.
+    Nobody is asked for the step in its place: a language model would make up what it would have
+    found. If it is the last step, the best worker is asked the whole question.
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
@@ -74,9 +75,12 @@ class ToolWorker:
         return f"ToolWorker({self._source.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply with the tool's outputs, or with what went wrong."""
+        """Reply with the tool's outputs, or with what went wrong.
+
+        What went wrong is not streamed: as the last step's reply it may not become the answer.
+        """
         calls = self._read_arguments(read_step(request.messages))
-        texts, cost = list[str](), ZERO_COST
+        texts, cost, finish = list[str](), ZERO_COST, Finish.NO_OUTPUT
         for arguments in calls:
             try:
                 output = await call_tool(self._source, json.dumps(arguments))
@@ -87,11 +91,12 @@ class ToolWorker:
             else:
                 texts.append(output.text)
                 cost += output.cost
+                finish = Finish.STOP
         text = "\n\n".join(texts) or self._nothing
-        if listener.streaming:
+        if listener.streaming and finish is Finish.STOP:
             await listener.on_delta(Delta(text=text))
         usage = Usage(calls=max(len(calls), 1))
-        return Reply(text=text, usage=usage, cost=cost, model=self._source.name)
+        return Reply(text=text, usage=usage, cost=cost, finish=finish, model=self._source.name)
 
 
 def open_search_worker(source: ToolSource) -> ToolWorker:
