@@ -578,6 +578,13 @@ async def test_a_tenant_sees_its_own_alone(keyed, browse):
         assert response.status == 404
     async with two.get("/ui/runs?tenant=one") as response:
         assert run not in await response.text()
+    for http, shown in ((one, True), (two, False), (admin, True)):
+        async with http.get("/ui/usage") as response:
+            assert ("By system" in await response.text()) == shown
+        async with http.get("/ui/runs?worker=bob&sort=cost") as response:
+            assert response.status == 200
+    async with two.get("/ui/runs?q=" + run) as response:
+        assert "No runs here" in await response.text()
     async with one.post("/ui/ask", json={}, headers={"x-token": token}) as response:
         assert response.status == 403, "another session's token"
     for http, wanted in ((two, 404), (admin, 200)):
