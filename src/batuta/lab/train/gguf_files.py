@@ -211,7 +211,7 @@ def export_gguf(
     if found != wanted:
         raise ConfigError(f"{folder} is not the model of {like}: their tensors differ")
     try:
-        _write_gguf(original, tensors, out, quantised, str(config["model_type"]))
+        _write_gguf(original, tensors, out, quantised, architecture=str(config["model_type"]))
     except OSError as error:
         raise StoreError(f"{out} cannot be written: {error.strerror}") from None
     if is_policy(folder):
@@ -251,14 +251,19 @@ def rotate_rows(
 
 
 def _write_gguf(
-    original: Any, tensors: Mapping[str, np.ndarray[Any, Any]], out: Path, kind: Any, like: str
+    original: Any,
+    tensors: Mapping[str, np.ndarray[Any, Any]],
+    out: Path,
+    kind: Any,
+    *,
+    architecture: str,
 ) -> None:
     """Write the metadata of `original` with these tensors."""
     from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - an extra
     from gguf.quants import quantize  # noqa: PLC0415 - same
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    writer: Any = GGUFWriter(str(out), like)
+    writer: Any = GGUFWriter(str(out), architecture)
     for field in original.fields.values():
         if field.name.startswith("GGUF.") or field.name in {
             "general.architecture",
