@@ -18,6 +18,7 @@ from batuta.config.settings import (
     AnswerCacheSetting,
     AuditSetting,
     ConductorSetting,
+    ConfidenceSetting,
     ModerationSetting,
     OidcSetting,
     ResilienceSetting,
@@ -205,6 +206,7 @@ MCP = {
 }
 READ_BY_THE_SERVER = (
     AuditSetting,
+    ConfidenceSetting,
     ServerSetting,
     AnswerCacheSetting,
     OidcSetting,
@@ -286,6 +288,13 @@ def single_cases():
             with_setting(models={"x": made}),
             with_setting(models={"x": kind | {name: value}}),
         )
+    sure = {"confidence": {"file": "confidence.json"}}
+    surer = {"x": {"conductor": "vote", "min_confidence": 0.9}}
+    yield (
+        "models.min_confidence",
+        with_setting(models={"x": {"conductor": "vote"}}, **sure),
+        with_setting(models=surer, **sure),
+    )
     for name, value in PRESET_LIMITS.items():
         limited = {"conductor": "vote", "limits": {name: value}}
         yield (
@@ -347,7 +356,7 @@ def test_every_setting_has_a_case():
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
-    elsewhere = {"audit", "server", "answer_cache", "oidc", "moderation", "baselines"}
+    elsewhere = {"audit", "confidence", "server", "answer_cache", "oidc", "moderation", "baselines"}
     assert set(Settings.model_fields) == (
         (
             tables.keys()
@@ -505,6 +514,7 @@ async def load(file, folder, monkeypatch):
     ConductorCard(name="mine", rendering=PromptOptions()).write(folder / "card")
     flow = 'model_id = ["a"]\nsubtasks = ["x"]\naccess_list = [[]]'
     (folder / "flow.txt").write_text(flow)
+    (folder / "confidence.json").write_text('{"conductors": {}}')
     path = folder / "batuta.toml"
     path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in file.items()))
     options = ServeOptions(

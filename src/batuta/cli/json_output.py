@@ -24,6 +24,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "answer": run.answer,
         "error": run.error,
         "limit": run.limit,
+        "confidence": run.confidence,
         "conductor": run.header.conductor,
         "rounds": [
             {

@@ -119,6 +119,7 @@ def run_summary(run: Run) -> Text:
         format_cost(run.cost),
         format_seconds(run.seconds),
         run.outcome.value + (f" (limit on {run.limit})" if run.limit else ""),
+        *([] if run.confidence is None else [f"{format_percent(run.confidence)} sure"]),
         run.id,
     ]
     return Text("  ".join(parts), style="dim")

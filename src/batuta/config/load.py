@@ -45,6 +45,7 @@ from batuta.core.conductor import conductor_worker
 from batuta.core.server_tools import ServerTool
 from batuta.core.worker import EMBEDDINGS
 from batuta.engine import TimeoutPolicy
+from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS
@@ -265,6 +266,7 @@ async def _load_file(
         cascade=path.parent / known.cascade if known.cascade else None,
         checker=known.checker,
         plan_rules=_plan_rules(settings, specs, assembled),
+        confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
         web_search=_open_web_search(settings, http, environ),
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -372,6 +374,19 @@ def _plan_rules(
     others += [loaded.moderation.worker] if loaded.moderation else []
     workers = (*(spec.worker for spec in specs), *filter(None, others))
     return build_plan_rules(settings.plan_rules, workers, specs)
+
+
+def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None:
+    """What states how sure answers are; None: nothing does.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    if settings.confidence is None:
+        return None
+    from batuta.config.confidence import read_confidence  # noqa: PLC0415 - only where it is used
+
+    return read_confidence(folder / settings.confidence.file)
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:

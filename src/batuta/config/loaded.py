@@ -23,6 +23,7 @@ from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
 from batuta.core.server_tools import ServerTool
 from batuta.engine import TimeoutPolicy
+from batuta.engine.confidence import ConfidenceModel
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
@@ -65,6 +66,8 @@ class LoadedConfig:
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
     """The rules say what no workflow may be, for any tenant and tag."""
+    confidence: ConfidenceModel | None = None
+    """What states how sure answers are; None: nothing does."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""

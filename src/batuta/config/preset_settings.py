@@ -35,6 +35,8 @@ class PresetSetting(StrictModel):
     limits: PresetLimits = PresetLimits()
     effort: EffortWord | None = None
     """The effort of a request that names none."""
+    min_confidence: float | None = Field(default=None, ge=0, le=1)
+    """Answers below this probability are marked `unsure`, after one more worker was asked."""
     description: str = ""
 
     @model_validator(mode="after")
@@ -43,7 +45,7 @@ class PresetSetting(StrictModel):
         if len(given) != 1:
             raise ValueError("name a `conductor`, a `workflow` or a `baseline`, and one alone")
         if self.baseline:
-            self.refuse_settings(("effort",), "is of a conductor or a workflow")
+            self.refuse_settings(("effort", "min_confidence"), "is of a conductor or a workflow")
             own = ("max_steps", "max_rounds")
             self.limits.refuse_settings(own, "is not of a baseline, which has its own")
         return self

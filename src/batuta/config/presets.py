@@ -37,6 +37,7 @@ class Preset:
     direct: bool = False
     """Whether a single worker is passed through."""
     effort: EffortWord | None = None
+    min_confidence: float | None = None
     description: str = ""
 
     def narrow(self, limits: Limits) -> Limits:
@@ -91,6 +92,7 @@ def _open_preset(
         limits=setting.limits,
         direct=kind == "best" or kind.startswith("single/"),
         effort=setting.effort,
+        min_confidence=setting.min_confidence,
         description=setting.description,
     )
 

@@ -167,6 +167,7 @@ def preset_system(
     """
     own = preset.narrow(limits)
     rounds = preset.limits.max_rounds or max_rounds
+    settings = replace(settings, min_confidence=preset.min_confidence)
     system = ultra_system(preset.pool, conductor, own, rounds, settings=settings)
     if preset.direct:
         own = replace(own, steps=1, rounds=1)
@@ -220,4 +221,5 @@ def _run_settings(config: LoadedConfig) -> RunSettings:
         guardrails=config.guardrails,
         plan_rules=config.plan_rules.of_tenant(LOCAL_TENANT),
         tool_classes=config.sessions.rules.tool_classes,
+        confidence=config.confidence,
     )

@@ -290,6 +290,13 @@ class AuditSetting(StrictModel):
     """How long its records are kept; None: for ever."""
 
 
+class ConfidenceSetting(StrictModel):
+    """How sure answers are."""
+
+    file: str
+    """What `batuta eval --calibrate` wrote, from the settings' folder."""
+
+
 class Settings(StrictModel):
     """The whole file."""
 
@@ -312,6 +319,7 @@ class Settings(StrictModel):
     policies: tuple[GuardrailSetting, ...] = ()
     plan_rules: PlanRuleSettings = ()
     audit: AuditSetting = AuditSetting()
+    confidence: ConfidenceSetting | None = None
     tools: ToolsSetting = ToolsSetting()
 
     @model_validator(mode="after")
@@ -321,6 +329,14 @@ class Settings(StrictModel):
             if not serves and not any(worker.provider == name for worker in self.workers):
                 need = " or `server_tool = true`" if name == "search" else ""
                 raise ValueError(f'[tools.{name}] needs a worker with `provider = "{name}"`{need}')
+        return self
+
+    @model_validator(mode="after")
+    def _confidence_is_fitted(self) -> Self:
+        for name, preset in self.models.items():
+            if preset.min_confidence is not None and self.confidence is None:
+                need = "needs `[confidence]`: fit one with batuta eval --calibrate"
+                raise ValueError(f"models.{name[:100]}.min_confidence {need}")
         return self
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -78,6 +78,7 @@ class RunFinished:
     limit: str | None = None
     seconds: float = 0.0
     expected: WorkflowEstimate | None = None
+    confidence: float | None = None
 
 
 Event = (

@@ -38,6 +38,8 @@ class Outcome(StrEnum):
     """A limit ended it, with a complete answer that existed or with none."""
     DECLINED = "declined"
     """The worker says that the question is outside what it can answer."""
+    UNSURE = "unsure"
+    """There is an answer, and the probability that it is right is below what was asked for."""
     WAITING = "waiting"
     """A worker asked for the client's tools; a run with their results goes on where it stopped."""
     PLANNED = "planned"
@@ -281,6 +283,8 @@ class Run:
     """The guardrails' findings, in order."""
     expected: WorkflowEstimate | None = None
     """The estimate of a dry run: what its workflow would take."""
+    confidence: float | None = None
+    """The probability that the answer is right; None where none was fitted to such a run."""
 
     @property
     def id(self) -> RunId:

@@ -33,6 +33,7 @@ from batuta.core import (
 )
 from batuta.core.tool_classes import ToolClasses
 from batuta.engine.budget import Budget, Funds, Hold
+from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.engine.workflow_estimate import LatencyLookup, no_latency
 from batuta.errors import LimitReachedError
@@ -97,6 +98,10 @@ class RunSettings:
     """The rules say what no workflow may be; those for other questions' tags do nothing."""
     tool_classes: ToolClasses = ToolClasses()
     """They say which of the client's tools change something: only the last step may have those."""
+    confidence: ConfidenceModel | None = None
+    """States the probability that the answer is right; None: nobody does."""
+    min_confidence: float | None = None
+    """Below this probability one more worker is asked, and then the outcome is `unsure`."""
 
 
 class Recorder:
@@ -153,6 +158,7 @@ class Recorder:
             seconds=end.seconds,
             guards=tuple(self.guards),
             expected=end.expected,
+            confidence=end.confidence,
         )
 
 
@@ -234,6 +240,8 @@ class RunContext:
         """
         settings = self.settings
         if not settings.live or GuardrailStage.OUTPUT in settings.guardrails.stages:
+            return False
+        if settings.min_confidence is not None:
             return False
         sampling = self.question.sampling
         several = (sampling.choices or 1) > 1 or sampling.logprobs is not None

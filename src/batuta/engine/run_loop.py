@@ -46,6 +46,7 @@ from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.budget import Budget, Hold
+from batuta.engine.confidence import state_confidence
 from batuta.engine.context import (
     Recorder,
     RunContext,
@@ -56,6 +57,7 @@ from batuta.engine.context import (
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.plan_check import PlanCheck, keep_resumed, refused_end, restrict_workers
+from batuta.engine.step_prompt import able_workers, workers_before
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
     describe_estimate,
@@ -271,9 +273,11 @@ async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLo
     try:
         if limits.seconds is None:
             await loop.run_rounds()
+            await loop.ask_another()
             return
         with anyio.move_on_after(limits.seconds) as scope:
             await loop.run_rounds()
+            await loop.ask_another()
     except anyio.get_cancelled_exc_class():
         await _record_cancellation(context)
         raise
@@ -357,6 +361,29 @@ class _RunLoop:
                 return
         self.rounds_exhausted = rounds > 1
 
+    async def ask_another(self) -> None:
+        """Ask one more worker the whole question if the answer is not sure enough."""
+        context, settings = self.context, self.settings
+        if settings.min_confidence is None or settings.dry_run or not settings.fallback:
+            return
+        if context.limit or self.finalize_rounds().outcome is not Outcome.UNSURE:
+            return
+        asked = {step.worker for round_ in context.rounds for step in round_.steps}
+        able = able_workers(context.question, list(context.pool.ranked()))
+        other = next((worker.id for worker in able if worker.id not in asked), None)
+        if other is None:
+            return
+        workflow = Workflow((Step(subtask="", worker=other),))
+        if context.rules.find_broken(workflow, workers_before(context.rounds)) is not None:
+            return
+        now, number = context.elapsed(), len(context.recorder.rounds)
+        plan = Plan(workflow, reason="the answer before was not sure enough")
+        span = TimeSpan(now, now)
+        await context.publish(
+            RoundPlanned(number, Round(decision=plan, workflow=workflow, planning=span))
+        )
+        await execute_workflow(context, workflow, number)
+
     def _resumed_round(self) -> Round | None:
         """The round that an earlier run began and that goes on now; it was paid there."""
         if self.context.resumed is None:
@@ -373,6 +400,11 @@ class _RunLoop:
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
             return _dry_run_end(planned, context, pace)
+        return self.finalize_rounds()
+
+    def finalize_rounds(self) -> RunFinished:
+        """Return how the rounds so far end, and how sure their answer is."""
+        context = self.context
         ended = finalize_run(
             context.rounds,
             seconds=context.elapsed(),
@@ -382,7 +414,16 @@ class _RunLoop:
             fallback=self.settings.fallback,
             parallel=context.question.parallel_tool_calls is not False,
         )
-        return self.check.end(ended)
+        ended = self.check.end(ended)
+        if self.settings.confidence is None:
+            return ended
+        return state_confidence(
+            ended,
+            context.rounds,
+            model=self.settings.confidence,
+            conductor=self.conductor.name,
+            least=self.settings.min_confidence,
+        )
 
     async def _decide(self, number: int) -> Round | None:
         """The round before it is run; None if a limit forbids even planning."""

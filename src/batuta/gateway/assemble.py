@@ -163,6 +163,7 @@ class ServeOptions:
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
             plan_rules=config.plan_rules,
+            confidence=config.confidence,
             private_pictures=config.server.private_pictures,
             web_search=config.web_search,
             moderation=config.moderation,

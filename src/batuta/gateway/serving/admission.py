@@ -384,8 +384,14 @@ class PreparedCall:
     @property
     def can_stream(self) -> bool:
         """Whether words can be shown as they come: nothing will replace them or forbid them."""
-        settled = self.served_model.solver is None
+        settled = self.served_model.solver is None and self.min_confidence is None
         return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
+
+    @property
+    def min_confidence(self) -> float | None:
+        """The probability below which the answer is not sure; a caller may raise it only."""
+        own, asked = self.served_model.min_confidence, self.call.options.min_confidence
+        return max(own, asked) if own is not None and asked is not None else own or asked
 
     @property
     def headers(self) -> dict[str, str]:

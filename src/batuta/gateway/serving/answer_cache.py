@@ -282,7 +282,14 @@ def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
         exploration=None,
     )
     free: Reply = replace(reply, usage=ZERO_USAGE, cost=ZERO_COST)
-    return Run(header=header, rounds=(), outcome=earlier.outcome, answer=earlier.answer, reply=free)
+    return Run(
+        header=header,
+        rounds=(),
+        outcome=earlier.outcome,
+        answer=earlier.answer,
+        reply=free,
+        confidence=earlier.confidence,
+    )
 
 
 def reply_deltas(reply: Reply) -> Iterator[StepDelta]:

@@ -288,6 +288,8 @@ class RunService:
             return booking
         if options.trace or options.dry_run or booking.resumed is not None:
             return booking
+        if booking.min_confidence is not None:
+            return booking
         author = served.conductor.name if served.conductor else served.name
         repeatable = RepeatableCall(
             tenant=booking.caller.tenant,
@@ -367,6 +369,8 @@ class RunService:
                 guardrails=prepared.guardrails,
                 plan_rules=prepared.rules,
                 tool_classes=self._catalogue.session_rules.tool_classes,
+                confidence=self._catalogue.confidence,
+                min_confidence=prepared.min_confidence,
             ),
         )
 

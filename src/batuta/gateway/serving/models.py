@@ -27,6 +27,7 @@ from batuta.core.conductor import ModelConductor, describe_prompt
 from batuta.core.server_tools import ServerTool
 from batuta.core.suggestions import suggest_names
 from batuta.engine import TimeoutPolicy
+from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.solver import ConductorSolver, Solver
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
@@ -77,6 +78,8 @@ class ServedModel:
     """The effort of a request that names none; None: the workers' own."""
     explore: ExploreOptions | None = None
     """The alternatives that it may try beside what it believes best; None for none."""
+    min_confidence: float | None = None
+    """Below this probability of being right an answer is marked `unsure`."""
     load: Callable[[], Solver] | None = None
     """Imports the method that answers; None: there is nothing to import."""
 
@@ -196,6 +199,7 @@ def model_of_system(system: ServedSystem) -> ServedModel:
         limits=system.limits,
         direct=system.direct,
         fallback=system.settings.fallback,
+        min_confidence=system.settings.min_confidence,
         description=_describe_conductor(system.conductor, system.pool),
         max_rounds=system.max_rounds,
         effort=system.effort,
@@ -280,6 +284,8 @@ class Catalogue:
     """The guardrails on questions, replies between agents and answers."""
     plan_rules: PlanRules = NO_RULES
     """The rules say what no workflow may be, for any tenant and tag."""
+    confidence: ConfidenceModel | None = None
+    """What states how sure answers are; None: nothing does."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
     web_search: ServerTool | None = None

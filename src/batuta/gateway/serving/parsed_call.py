@@ -44,6 +44,7 @@ _KNOWN_FIELDS = {
     "cache",
     "session",
     "tags",
+    "min_confidence",
 }
 _KNOWN_OF_SESSION = {"max_cost_usd", "max_turns"}
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
@@ -82,6 +83,8 @@ class RunOptions:
     """False: neither take an earlier answer nor keep this one for later."""
     tags: tuple[str, ...] = ()
     """Rules for plans tell questions apart by these words."""
+    min_confidence: float | None = None
+    """Below this probability of being right an answer is marked `unsure`."""
     session: SessionLimits | None = None
     """The limits of the session that the request belongs to."""
 
@@ -204,6 +207,7 @@ def parse_run_options(body: Fields) -> RunOptions:
         dry_run=bool(given.flag("dry_run")),
         cache=False if body.is_fresh else given.flag("cache"),
         tags=_parse_tags(given),
+        min_confidence=given.number("min_confidence", 0, 1),
         session=_parse_session(given.object("session")),
     )
 

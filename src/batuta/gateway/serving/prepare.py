@@ -37,6 +37,7 @@ from batuta.gateway.serving.capabilities import (
     capable_workers,
     check_choices,
 )
+from batuta.gateway.serving.confidence import check_confidence
 from batuta.gateway.serving.effort import limits_for_effort, model_for_effort, pool_for_effort
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
@@ -149,6 +150,7 @@ class CallPreparer:
         if question.sampling.choices is not None or question.sampling.logprobs is not None:
             check_choices(question, served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
+        check_confidence(options, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
         rules = self._catalogue.plan_rules.of_tenant(caller.tenant).of_tags(question.tags)
         clients = self._catalogue.clients

@@ -9,7 +9,7 @@ import orjson
 from batuta.core import Cropping, MalformedPlan, Outcome, Run
 from batuta.store import encode_run
 
-_UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED}
+_UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED, Outcome.UNSURE}
 """Outcomes of answers that are told without being asked for."""
 
 
@@ -21,6 +21,8 @@ def response_headers(run: Run) -> dict[str, str]:
         headers["x-batuta-unpriced-calls"] = str(cost.unpriced_calls)
     if cost.usd or not cost.unpriced_calls:
         headers["x-batuta-cost-usd"] = f"{cost.usd:f}"
+    if run.confidence is not None:
+        headers["x-batuta-confidence"] = f"{run.confidence:g}"
     if (fault := _conductor_fault(run)) is not None:
         headers["x-batuta-conductor"] = fault
     return headers
@@ -69,8 +71,8 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
 
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
     asked for; with a trace the whole run, as it is stored; and without one the outcome, where
-    the answer is not the one that was planned, and how much of a long conversation the conductor
-    was shown, where that was not the whole.
+    the answer is not the one that was planned, how sure it is, where that is known, and how much of
+    a long conversation the conductor was shown, where that was not the whole.
     """
     if run.outcome is Outcome.PLANNED:
         return plan_of(run)
@@ -78,9 +80,10 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
         return trace_of(run)
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
     repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
-    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not repeated:
+    sure = {} if run.confidence is None else {"confidence": run.confidence}
+    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not repeated and not sure:
         return None
-    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **repeated}
+    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **repeated, **sure}
     return told if cropping is None else {**told, "cropped": cropping_json(cropping)}
 
 

@@ -27,7 +27,13 @@ from batuta.core import (
 from batuta.core.message import Audio, File, Image
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
-_ANSWERED = (Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED, Outcome.WAITING)
+_ANSWERED = (
+    Outcome.ANSWERED,
+    Outcome.FALLBACK,
+    Outcome.DEGRADED,
+    Outcome.UNSURE,
+    Outcome.WAITING,
+)
 COLOURS = 8
 """Colours of workers, by their number in the pool."""
 OUTCOMES = {
@@ -36,6 +42,7 @@ OUTCOMES = {
     Outcome.DEGRADED: ("warn", "The last step failed: somebody else gave the answer."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
+    Outcome.UNSURE: ("warn", "The answer may well be wrong: it is less sure than was asked for."),
     Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
     Outcome.PLANNED: ("mute", "The workflow was written; no worker was called."),
     Outcome.REFUSED: ("bad", "A policy forbade the question or the answer."),

@@ -220,6 +220,12 @@ class EvalOutput:
     report: Annotated[
         Path | None, typer.Option(help="Folder for a report: HTML, figures, tables.")
     ] = None
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for how sure answers are, fitted to the graded runs: [confidence]."
+        ),
+    ] = None
     plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False
     json: JsonOutput = False
 

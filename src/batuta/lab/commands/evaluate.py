@@ -109,6 +109,8 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     print_message(f"results, report.json and report.md are in {options.output.out}")
     if (options.output.out / RUNS_FILE).is_file():
         print_message(f"read its questions: batuta runs list --store {options.output.out}")
+    if options.output.calibrate is not None:
+        _fit_confidence(options.output.out, options.output.calibrate)
     if options.output.report is not None:
         print_message(f"the report is {options.output.report / 'report.html'}")
     if missing := sum(one["unasked"] for one in found):
@@ -118,6 +120,21 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     if not has_scores(found):
         print_message("no run could be scored; see the reasons in results.jsonl")
         raise typer.Exit(EXIT_UNSCORED)
+
+
+def _fit_confidence(folder: Path, out: Path) -> None:
+    """Fit how sure answers are to the graded runs in the folder.
+
+    Raises:
+        ConfigError: they are too few.
+    """
+    from batuta.lab.evals.confidence import calibrate_confidence  # noqa: PLC0415 - loads numpy
+
+    if not (folder / RUNS_FILE).is_file():
+        raise ConfigError("--calibrate needs stored runs; private and recorded sets keep none")
+    for line in anyio.run(calibrate_confidence, folder / RUNS_FILE, out).describe():
+        print_message(line)
+    print_message(f'use it: [confidence] file = "{out.name}"')
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:

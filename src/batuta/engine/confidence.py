@@ -1,0 +1,135 @@
+"""The probability that a run's answer is right, from what the run has anyway.
+
+It is a logistic regression on a few signals, fitted by `batuta eval --calibrate` to graded runs of
+the same conductor. What it was not fitted to has no probability: it is absent, never invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log, log1p
+
+from batuta.core import Finish, Outcome, Reply, Round, RunFinished, StepRun, WorkerId
+from batuta.language.answer_extraction import final_answer
+
+SIGNALS = ("intercept", "worker", "compared", "agreement", "length", "cut", "replaced", "logprob")
+"""The signals' names, in the order of the weights."""
+_JUDGED = {Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED, Outcome.LIMITED}
+"""Outcomes of runs whose answer has a probability."""
+_LEAST_SHARE = 0.02
+"""Shares of right answers are at least this far from 0 and from 1."""
+_EDGES = " \t\n.,;:$*`'\"()[]{}\\"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted for one conductor."""
+
+    weights: Mapping[str, float]
+    """The weight of each signal."""
+    workers: Mapping[WorkerId, float]
+    """The share of right answers of each worker that answered in the graded runs."""
+    runs: int
+    """The graded runs that it was fitted to."""
+
+    def probability(self, signals: Mapping[str, float]) -> float:
+        """The probability for those signals, at least 0.01 and at most 0.99."""
+        odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
+        return round(min(0.99, max(0.01, 1 / (1 + exp(-max(-30.0, min(30.0, odds)))))), 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceModel:
+    """The calibrations of a file."""
+
+    conductors: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
+    """What was fitted, by the conductor's name, which has its version."""
+
+    def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
+        """The probability that the reply is right; None where nothing was fitted to such a run.
+
+        Args:
+            conductor: the name of who wrote the workflow.
+            rounds: all that was run.
+            reply: the answer, one of the replies in them.
+        """
+        calibration = self.conductors.get(conductor)
+        step = find_step(rounds, reply)
+        if calibration is None or step is None or reply.tool_calls:
+            return None
+        share = calibration.workers.get(step.worker)
+        if share is None:
+            return None
+        return calibration.probability(answer_signals(rounds, step, reply, share))
+
+
+def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
+    """The step that the reply is of."""
+    steps = (step for round_ in reversed(rounds) for step in round_.steps)
+    return next((step for step in steps if step.result == reply), None)
+
+
+def answer_signals(
+    rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
+) -> dict[str, float]:
+    """The signals of an answer.
+
+    Args:
+        rounds: all that was run.
+        step: the step that gave the answer.
+        reply: the answer.
+        share: the share of its worker's answers that are right.
+    """
+    own = answer_form(reply.text)
+    others = [
+        form
+        for round_ in rounds
+        for other in round_.steps
+        if isinstance(other.result, Reply) and other is not step
+        if (form := answer_form(other.result.text))
+    ]
+    bounded = min(1 - _LEAST_SHARE, max(_LEAST_SHARE, share))
+    likely = [token.logprob for token in reply.logprobs]
+    compared = bool(own and others)
+    return {
+        "intercept": 1.0,
+        "worker": log(bounded / (1 - bounded)),
+        "compared": float(compared),
+        "agreement": others.count(own) / len(others) if compared else 0.0,
+        "length": log1p(reply.usage.output) / 10,
+        "cut": float(reply.finish is Finish.LENGTH),
+        "replaced": float(step.as_fallback or step.is_substituted),
+        "logprob": max(-5.0, sum(likely) / len(likely)) if likely else 0.0,
+    }
+
+
+def answer_form(text: str) -> str:
+    """The stated answer without case, spaces and marks around it; empty if there is none."""
+    found = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
+    return found if len(found) <= 200 else ""  # noqa: PLR2004 - longer ones agree by accident only
+
+
+def state_confidence(
+    ended: RunFinished,
+    rounds: Sequence[Round],
+    *,
+    model: ConfidenceModel,
+    conductor: str,
+    least: float | None = None,
+) -> RunFinished:
+    """The end of a run with the probability of its answer.
+
+    Args:
+        ended: how it ended.
+        rounds: all that was run.
+        model: what was fitted.
+        conductor: who wrote the workflow.
+        least: below it, and where it is not known, the outcome is `unsure`.
+    """
+    if ended.reply is None or ended.outcome not in _JUDGED or ended.reply.tool_calls:
+        return ended
+    sure = model.of_answer(conductor, rounds, ended.reply)
+    unsure = least is not None and (sure is None or sure < least)
+    outcome = Outcome.UNSURE if unsure else ended.outcome
+    return replace(ended, confidence=sure, outcome=outcome)
