@@ -64,6 +64,17 @@ PROBE = {
     "max_tokens": 1,
     "messages": [{"role": "user", "content": "quota"}],
 }
+SEARCH = {
+    "model": "batuta-ultra",
+    "max_tokens": 32000,
+    "system": "You are an assistant for performing a web search tool use",
+    "messages": [
+        {"role": "user", "content": "Perform a web search for the query: sum of two numbers"}
+    ],
+    "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
+    "tool_choice": {"type": "auto"},
+    "output_config": {"effort": "high"},
+}
 COMPACTION = {
     "model": "batuta-ultra",
     "store": False,
@@ -85,9 +96,15 @@ COMPACTION = {
 }
 FORMS = {
     "a title of Claude Code": ("/v1/messages", TITLE_OF_CLAUDE_CODE, "a title"),
+    "a title of Claude Code, asked of a model that it does not know": (
+        "/v1/messages",
+        {name: value for name, value in TITLE_OF_CLAUDE_CODE.items() if name != "thinking"},
+        "a title",
+    ),
     "a title of opencode": ("/v1/chat/completions", TITLE_OF_OPENCODE, "a title"),
     "a topic check": ("/v1/messages", TOPIC, "a topic check"),
     "a quota probe": ("/v1/messages", PROBE, "a quota probe"),
+    "a web search of Claude Code": ("/v1/messages", SEARCH, "a web search"),
     "a compaction of Codex": ("/v1/responses", COMPACTION, "a compaction"),
 }
 
@@ -124,8 +141,11 @@ def without(body, *path):
 
 TITLE = TITLE_OF_CLAUDE_CODE
 PEOPLE = {
+    "a wish for a search, with a tool of the client": (
+        "/v1/messages", SEARCH | {"tools": [*SEARCH["tools"], {"name": "read", "input_schema": {}}]}
+    ),
+    "words of a search without one": ("/v1/messages", without(SEARCH, "tools" )| {"tool_choice": None}),
     "a title without a schema": ("/v1/messages", without(TITLE, "output_config", "format")),
-    "a title by a model that thinks": ("/v1/messages", without(TITLE, "thinking")),
     "a title of no session": ("/v1/messages", TITLE | {"messages": HI}),
     "an answer with a title in it": (
         "/v1/messages",

@@ -279,6 +279,18 @@ async def test_without_a_search_of_the_server_all_is_as_before():
     assert all(not request.tools for request in ada.requests)
 
 
+async def test_a_search_that_claude_code_asks_for_is_one_call_that_searches():
+    ada = searching()
+    async with serving(ada) as (server, fake):
+        asked = [{"role": "user", "content": f"Perform a web search for the query: {QUESTION}"}]
+        body = message_body(model="batuta-ultra", messages=asked)
+        status, _, got = await server.post("/v1/messages", json=body)
+        assert status == 200 and len(fake.searches) == 1
+    kinds = ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert [block["type"] for block in got["content"]] == kinds
+    assert [len(request.messages) for request in ada.requests] == [1, 3]
+
+
 async def test_a_search_is_off_where_the_client_wants_none():
     ada = searching()
     async with serving(ada) as (server, fake):

@@ -27,7 +27,7 @@ from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoin
 from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, log_exception, model_not_found
-from batuta.gateway.http.body import json_response
+from batuta.gateway.http.body import header_value, json_response
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
@@ -57,6 +57,7 @@ _READY_SECONDS = 1.0
 """Seconds for which what the store has said of itself is believed."""
 _NOT_FOUND = 404
 _NO_METHOD = 405
+_NO_SOCKET = 426
 
 
 @final
@@ -324,6 +325,10 @@ def _explain_refusal(scope: Scope, error: HTTPException) -> APIError:
     place = f"{scope['method']} {scope['path']}"
     if error.status_code == _NOT_FOUND:
         return APIError(404, "not_found", f"There is nothing at {place}.")
+    if error.status_code == _NO_METHOD and header_value(scope, b"upgrade") == b"websocket":
+        # Codex tries this first, and goes on without at this status alone.
+        message = f"There are no WebSockets here: send POST {scope['path']}."
+        return APIError(_NO_SOCKET, "websocket_unsupported", message, headers=headers)
     if error.status_code == _NO_METHOD:
         allowed = ", ".join(_allowed_methods(scope))
         message = f"{place} is not possible: the method must be {allowed}."

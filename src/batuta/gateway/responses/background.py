@@ -142,9 +142,10 @@ class BackgroundResponses:
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         request = Fields(job.body["request"], session=job.body.get("session", ""))
         asked = await parse_with_history(request, past)
+        base = new_response(asked.echo, job.id, job.body["created"])
         ear, script = (
             _CheckpointSink(checkpoint),
-            ResponseEventWriter(new_response(asked.echo, job.id, job.body["created"])),
+            ResponseEventWriter(base, compacts=asked.compacts),
         )
         keep = partial(self._responses.save, asked, Caller(tenant=job.tenant))
         live = asked.call.stream and not self._jobs.durable

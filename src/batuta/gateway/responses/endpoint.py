@@ -55,7 +55,7 @@ class ResponsesEndpoint:
         delivery = self._delivery
         async with delivery.service.prepare_call(asked.call, caller) as prepared:
             base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
-            events = ResponseEventWriter(base)
+            events = ResponseEventWriter(base, compacts=asked.compacts)
             if asked.call.stream:
                 keep = partial(self._responses.save, asked, caller)
                 sink = SSEEventSink(

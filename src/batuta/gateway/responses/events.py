@@ -13,8 +13,17 @@ from typing import Any, final
 
 from batuta.core import Citation, Reply, ServerCall, Thought, ToolCall
 from batuta.gateway.chat.response import token_object
+from batuta.gateway.http.body import encode_json
+from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id
-from batuta.gateway.responses.tools import NAMESPACE, flat_name, own_names
+from batuta.gateway.responses.tools import (
+    CUSTOM_INPUT,
+    NAMESPACE,
+    custom_input,
+    custom_names,
+    flat_name,
+    own_names,
+)
 from batuta.gateway.serving.progress import ProgressPiece
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 from batuta.gateway.serving.web_search import find_citations
@@ -23,26 +32,31 @@ Json = dict[str, Any]
 Events = list[Json]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _OpenToolCall:
     """A function call that is being streamed."""
 
     index: int
     item: Json
     parts: list[str] = field(default_factory=list[str])
+    is_custom: bool = False
+    """Whether its input is a text of any form, which is told when it is whole."""
 
 
 @final
 class ResponseEventWriter:
     """Writes events; at most one text or reasoning item is open at a time."""
 
-    def __init__(self, base: Json) -> None:
+    def __init__(self, base: Json, *, compacts: bool = False) -> None:
         """Begins with nothing said.
 
         Args:
             base: the response as it is before there is an answer.
+            compacts: whether the answer is a summary in the place of the conversation.
         """
         self.base = base
+        self.compacts = compacts
+        """Whether nothing but the whole answer is told, as an item of its own kind."""
         self.output: list[Json] = []
         """The items so far; what is closed stays as it is."""
         self._number = 0
@@ -52,6 +66,7 @@ class ResponseEventWriter:
         """The texts of the open message among `_texts`."""
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
+        self._custom_names = custom_names(base.get("tools") or ())
         self._thoughts: list[Thought] = []
         self._pages: list[Citation] = []
         """What searches have found, in the order of its numbers."""
@@ -178,12 +193,17 @@ class ResponseEventWriter:
         if tool is None:
             events += self._close_item()
             named = self._own_names.get(call.name) or {"name": call.name}
-            fields = {"type": "function_call", "call_id": call.id, **named, "arguments": ""}
-            events.append(self._add_item("fc", fields))
-            tool = self._tools[index] = _OpenToolCall(len(self.output) - 1, self._open_item)
-            self._open = None
+            custom = call.name in self._custom_names
+            kind, told = (
+                ("custom_tool_call", CUSTOM_INPUT) if custom else ("function_call", "arguments")
+            )
+            fields = {"type": kind, "call_id": call.id, **named, told: ""}
+            events.append(self._add_item("ctc" if custom else "fc", fields))
+            tool = _OpenToolCall(index=len(self.output) - 1, item=self._open_item, is_custom=custom)
+            self._tools[index], self._open = tool, None
         if call.arguments:
             tool.parts.append(call.arguments)
+        if call.arguments and not tool.is_custom:
             kind = "response.function_call_arguments.delta"
             events.append(self._tool_event(tool, kind, delta=call.arguments))
         return events
@@ -196,12 +216,22 @@ class ResponseEventWriter:
             reasoning: whether its reasoning was not told and is to be.
             thoughts: whether what its provider keeps to itself is to be told.
         """
+        if self.compacts:
+            return self.compaction(pack_summary(reply.text))
+        untold = self._untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
+        return [*untold, *self._untold_answer(reply), *self.close()]
+
+    def _untold_reasoning(self, reply: Reply, *, reasoning: bool, thoughts: bool) -> Events:
         events: Events = []
         if reasoning:
             events += self._whole_reasoning(reply)
         elif thoughts:
             unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
             events += [event for thought in unsaid for event in self.sign(thought)]
+        return events
+
+    def _untold_answer(self, reply: Reply) -> Events:
+        events: Events = []
         for call in reply.server_calls[self._searches :]:
             if before := reply.text[len(self.text_so_far) : call.at]:
                 events += self.text(before)
@@ -216,7 +246,15 @@ class ResponseEventWriter:
             if tool is None or told < len(call.arguments):
                 rest = replace(call, arguments=call.arguments[told:])
                 events += self.call(index, rest)
-        return [*events, *self.close()]
+        return events
+
+    def compaction(self, kept: str) -> Events:
+        """Tell the summary that takes the place of the conversation."""
+        fields = {"type": COMPACTION_ITEM, "encrypted_content": kept}
+        events = [*self.close(), self._add_item("cmp", fields)]
+        item, self._open = self._open_item, None
+        item["status"] = "completed"
+        return [*events, self._item_done(len(self.output) - 1, item)]
 
     def _whole_reasoning(self, reply: Reply) -> Events:
         """Tell all of the reasoning at once."""
@@ -239,7 +277,8 @@ class ResponseEventWriter:
     def unfinished_items(self) -> list[Json]:
         """The items as they are when nothing more will come."""
         for tool in self._tools.values():
-            tool.item["arguments"] = "".join(tool.parts)
+            if not tool.is_custom:
+                tool.item["arguments"] = "".join(tool.parts)
         if self._open is not None and self._open["type"] == "message":
             self._open["content"][0]["text"] = "".join(self._message_texts)
         return [
@@ -304,13 +343,26 @@ class ResponseEventWriter:
         events: Events = []
         for tool in self._tools.values():
             arguments = "".join(tool.parts)
-            tool.item["arguments"] = arguments
             tool.item["status"] = "completed"
+            if tool.is_custom:
+                events += self._whole_input(tool, custom_input(arguments))
+                continue
+            tool.item["arguments"] = arguments
             name = tool.item["name"]
             kind = "response.function_call_arguments.done"
             events.append(self._tool_event(tool, kind, arguments=arguments, name=name))
             events.append(self._item_done(tool.index, tool.item))
         return events
+
+    def _whole_input(self, tool: _OpenToolCall, text: str) -> Events:
+        """Tell the text of a call whose arguments are whole."""
+        tool.item[CUSTOM_INPUT] = text
+        kind = "response.custom_tool_call_input"
+        return [
+            self._tool_event(tool, f"{kind}.delta", delta=text),
+            self._tool_event(tool, f"{kind}.done", input=text),
+            self._item_done(tool.index, tool.item),
+        ]
 
     def _item_done(self, index: int, item: Json) -> Json:
         return self._event("response.output_item.done", output_index=index, item=item)
@@ -368,9 +420,13 @@ def replay_events(response: Json) -> Events:
             events += script.cited_text(part)
         elif item["type"] == "web_search_call":
             events += script.repeat_search(item)
+        elif item["type"] == COMPACTION_ITEM:
+            events += script.compaction(item["encrypted_content"])
         else:
             name = flat_name(item.get(NAMESPACE), item["name"])
-            call = ToolCall(id=item["call_id"], name=name, arguments=item["arguments"])
+            custom = item["type"] == "custom_tool_call"
+            given = encode_json(item[CUSTOM_INPUT]).decode() if custom else item["arguments"]
+            call = ToolCall(id=item["call_id"], name=name, arguments=given)
             events += script.call(tools, call)
             tools += 1
     return [*events, *script.close(), script.end(response)]

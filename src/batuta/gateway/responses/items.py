@@ -26,6 +26,7 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.responses.compaction import COMPACTION_ITEM, read_summary
 from batuta.gateway.responses.tools import NAMESPACE, flat_name
 from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
 from batuta.gateway.serving.tenant_memory import split_signature
@@ -130,6 +131,8 @@ def _parse_item(item: Fields, calls: set[str]) -> Message | None:
             return Message(role=Role.TOOL, parts=_parse_result(item, calls))
         case "reasoning":
             return _parse_reasoning(item)
+        case _ if kind == COMPACTION_ITEM:
+            return read_summary(item)
         case "item_reference":
             reason = f"there is no item '{item.need_text('id')}' here; was it stored?"
             raise invalid_value(item.path("id"), reason)

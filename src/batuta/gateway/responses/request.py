@@ -11,8 +11,16 @@ from anyio.to_thread import run_sync
 from batuta.core import Message, Question, Role, Sampling, Text
 from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.responses.compaction import (
+    COMPACTION_ITEM,
+    COMPACTION_TRIGGER,
+    asks_compaction,
+    compaction_wish,
+    read_summary,
+)
 from batuta.gateway.responses.items import SKIPPED_ITEMS, item_type, parse_items
 from batuta.gateway.responses.tools import (
+    CUSTOM,
     NAMESPACE,
     dropped_tool_types,
     parse_functions,
@@ -118,6 +126,8 @@ class ResponseCall:
     """The input, references resolved."""
     previous_id: str | None = None
     background: bool = False
+    compacts: bool = False
+    """Whether a summary of the conversation is wanted in the place of an answer."""
 
 
 def parse_history_references(body: Fields) -> HistoryReferences:
@@ -154,14 +164,17 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     messages = _parse_conversation(body, items, history)
     _check_unsupported(body)
     _check_accepted(body)
-    offered = parse_functions(body)
-    tools, choice = parse_tool_choice(body, offered)
+    tools, choice = parse_tool_choice(body, parse_functions(body))
+    form, search, compacts = parse_text_format(body), parse_web_search(body), asks_compaction(items)
+    if compacts:
+        messages, tools, choice = (*messages, compaction_wish()), (), None
+        form = search = None
     question = Question(
         messages=messages,
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.flag("parallel_tool_calls"),
-        response_format=parse_text_format(body),
+        response_format=form,
         sampling=_parse_sampling(body),
         cache=parse_cache(body),
     )
@@ -180,7 +193,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
-        web_search=parse_web_search(body),
+        web_search=search,
     )
     given = tuple(dict(item.raw) for item in items)
     return ResponseCall(
@@ -189,6 +202,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         items=given,
         previous_id=previous,
         background=background,
+        compacts=compacts,
     )
 
 
@@ -275,8 +289,17 @@ def _check_accepted(body: Fields) -> None:
 def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
     """Return the names of what is left out: unknown fields, tools and items that Batuta lacks."""
     fields = body.unused(_KNOWN_FIELDS, _UNUSED)
-    foreign = {item_type(item): None for item in items if item_type(item) in SKIPPED_ITEMS}
+    foreign = {item_type(item): None for item in items if _is_skipped(item)}
+    if asks_compaction(items):
+        foreign.pop(COMPACTION_TRIGGER, None)
     return (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
+
+
+def _is_skipped(item: Fields) -> bool:
+    kind = item_type(item)
+    if kind == COMPACTION_ITEM:
+        return read_summary(item) is None
+    return kind in SKIPPED_ITEMS
 
 
 def _request_echo(body: Fields) -> Json:
@@ -313,7 +336,7 @@ def _request_echo(body: Fields) -> Json:
 
 
 def _is_told(tool: Json) -> bool:
-    return tool["type"] in {"function", NAMESPACE} or is_web_search(tool["type"])
+    return tool["type"] in {"function", CUSTOM, NAMESPACE} or is_web_search(tool["type"])
 
 
 def _number_or_default(given: float | None) -> float:

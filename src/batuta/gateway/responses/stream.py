@@ -121,6 +121,8 @@ class ResponsesStreamRenderer:
 
     async def on_event(self, event: Event) -> None:
         """Shows what is to be shown of an event of the run."""
+        if self._events.compacts:
+            return
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:

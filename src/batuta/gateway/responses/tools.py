@@ -6,7 +6,9 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+
+import orjson
 
 from batuta.core import ResponseFormat, Tool
 from batuta.core.server_tools import SearchWish
@@ -25,6 +27,11 @@ from batuta.gateway.serving.web_search import is_web_search, parse_search_tools
 
 Json = dict[str, Any]
 NAMESPACE = "namespace"
+CUSTOM = "custom"
+"""The type of a tool whose input is a text of any form; workers get it as a function."""
+CUSTOM_INPUT = "input"
+"""The only argument of such a function."""
+_CALLED = frozenset({"function", CUSTOM})
 MAX_NAME = 64
 """The longest function name that every provider accepts."""
 _DIGEST = 8
@@ -70,8 +77,31 @@ def own_names(tools: Iterable[Json]) -> dict[str, Json]:
         for tool in tools
         if tool["type"] == NAMESPACE
         for function in tool.get("tools") or ()
-        if function["type"] == "function"
+        if function["type"] in _CALLED
     }
+
+
+def custom_names(tools: Iterable[Json]) -> frozenset[str]:
+    """Return the names by which workers know the tools whose input is a text of any form."""
+    names: set[str] = set()
+    for tool in tools:
+        inner = tool.get("tools") or () if tool["type"] == NAMESPACE else ()
+        names |= {flat_name(tool["name"], one["name"]) for one in inner if one["type"] == CUSTOM}
+        if tool["type"] == CUSTOM:
+            names.add(tool["name"])
+    return frozenset(names)
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text that a worker wants to give such a tool, from the function's arguments."""
+    try:
+        given: Any = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments  # a worker that wrote the text itself
+    if isinstance(given, str):
+        return given
+    found = cast("Json", given).get(CUSTOM_INPUT) if isinstance(given, dict) else None
+    return found if isinstance(found, str) else arguments
 
 
 def parse_functions(body: Fields) -> tuple[Tool, ...]:
@@ -82,8 +112,10 @@ def parse_functions(body: Fields) -> tuple[Tool, ...]:
     """
     tools: list[Tool] = []
     for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ()):
-        if entry.text("type") == "function":
-            tools.append(_parse_function(entry, namespace))
+        kind = entry.text("type")
+        if kind in _CALLED:
+            parse = _parse_function if kind == "function" else _parse_custom
+            tools.append(parse(entry, namespace))
     if len({tool.name for tool in tools}) != len(tools):
         raise invalid_value("tools", "two tools have the same name.")
     return tuple(tools)
@@ -94,7 +126,7 @@ def dropped_tool_types(body: Fields) -> tuple[str, ...]:
     kinds = (
         f"{NAMESPACE}.{entry.text('type')}" if namespace else entry.text("type") or ""
         for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ())
-        if entry.text("type") != "function"
+        if entry.text("type") not in _CALLED
     )
     return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds))
 
@@ -106,6 +138,27 @@ def _parse_function(entry: Fields, namespace: str | None) -> Tool:
         description=entry.text("description") or "",
         parameters=forwarded_schema(parameters) if parameters else {},
         strict=entry.flag("strict"),
+    )
+
+
+def _parse_custom(entry: Fields, namespace: str | None) -> Tool:
+    """Return a tool whose input is a text as a function with one argument."""
+    told = [
+        entry.text("description") or "",
+        f"Give the whole text as the argument `{CUSTOM_INPUT}`.",
+    ]
+    form = entry.object("format")
+    if form is not None and (grammar := form.text("definition")):
+        told.append(f"The text follows this grammar ({form.text('syntax')}):\n{grammar}")
+    return Tool(
+        name=flat_name(namespace, tool_name(entry)),
+        description="\n\n".join(part for part in told if part),
+        parameters={
+            "type": "object",
+            "properties": {CUSTOM_INPUT: {"type": "string"}},
+            "required": [CUSTOM_INPUT],
+            "additionalProperties": False,
+        },
     )
 
 
@@ -127,7 +180,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     picked = body.need_object("tool_choice")
     picked.need("type")
     match picked.text("type"):
-        case "function":
+        case "function" | "custom":
             return tools, _offered_name(picked, tools)
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
@@ -165,7 +218,7 @@ def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:
 
 def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     entries = allowed.objects("tools", MAX_ENTRIES) or ()
-    names = {_offered_name(entry, tools) for entry in entries if entry.text("type") == "function"}
+    names = {_offered_name(entry, tools) for entry in entries if entry.text("type") in _CALLED}
     return select_allowed_tools(allowed, names, tools)
 
 

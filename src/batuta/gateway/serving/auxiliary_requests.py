@@ -1,4 +1,4 @@
-"""Requests that coding agents send for themselves: titles, topic checks, probes, compactions. Pure.
+"""What coding agents ask for themselves: titles, topic checks, probes, searches, compactions. Pure.
 
 Each is known by its form alone, as the agents send it, and by so much of it that what a person
 asks is not taken for one. Words that a person writes are looked at only where the agent itself
@@ -13,6 +13,7 @@ from batuta.conductors import FixedConductor
 from batuta.core import Message, Pool, Price, Question, Request, Role, Step, Worker, Workflow
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import token_price
+from batuta.engine.step_prompt import able_workers
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
 
@@ -20,12 +21,15 @@ TITLE = "a title"
 TOPIC_CHECK = "a topic check"
 QUOTA_PROBE = "a quota probe"
 COMPACTION = "a compaction"
+WEB_SEARCH = "a web search"
 
 _TITLE_REQUEST = "Generate a title for this conversation:"
 """The first message of opencode's request for a title, whole."""
 _TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
-_COMPACTION = "You are performing a CONTEXT CHECKPOINT COMPACTION."
+COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
 """The beginning of the last message of Codex's request for a summary of the conversation."""
+_SEARCH = "Perform a web search for the query: "
+"""The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16
 """Characters of a probe's only message at most."""
 _SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
@@ -34,7 +38,8 @@ _SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
 def auxiliary_kind(call: ParsedCall) -> str | None:
     """Return what an agent wants for itself by this call; None: it is somebody's question.
 
-    A call that says how it is to be conducted is no auxiliary request.
+    A call that says how it is to be conducted is no auxiliary request. A search that the server
+    runs is looked for before it is granted: it is a tool afterwards.
     """
     question, options = call.question, call.options
     if question.tools or call.embeds or options.workflow is not None or options.dry_run:
@@ -46,8 +51,10 @@ def auxiliary_kind(call: ParsedCall) -> str | None:
         return TITLE
     if _is_probe(question, said):
         return QUOTA_PROBE
-    if said[-1].role is Role.USER and said[-1].text.startswith(_COMPACTION):
+    if said[-1].role is Role.USER and said[-1].text.startswith(COMPACTION_BEGINNING):
         return COMPACTION
+    if call.web_search is not None and len(said) == 1 and said[0].text.startswith(_SEARCH):
+        return WEB_SEARCH
     if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
         return TOPIC_CHECK
     return None
@@ -64,8 +71,7 @@ def _wants_title(question: Question, said: list[Message]) -> bool:
     fields = form.schema.get("properties") if form else None
     if not isinstance(fields, dict) or fields.keys() != {"title"}:
         return False
-    thinks = question.sampling.effort != "none"
-    return not thinks and len(said) == 1 and first.text.lstrip().startswith("<session>")
+    return len(said) == 1 and first.text.lstrip().startswith("<session>")
 
 
 def _is_probe(question: Question, said: list[Message]) -> bool:
@@ -95,7 +101,7 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
     """The cheapest model whose window holds the question; of equals the best."""
-    models = [worker for worker in pool.ranked() if worker.is_model]
+    models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
     size = estimate_request_tokens(Request(messages=question.messages))
     fitting = [one for one in models if one.context_window is None or one.context_window > size]
     return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))

@@ -164,10 +164,11 @@ class CallPreparer:
             options.check_workflow(pool, limits)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
+        asked = call
         call, clients = self._with_search(call, permitted.clients, pool)
         served = self._kept_on(served, call.question, pool, caller)
-        if (kind := self._find_auxiliary(call, served)) is not None:
-            served = answer_alone(served, kind, question, pool)
+        if (kind := self._find_auxiliary(asked, served)) is not None:
+            served = answer_alone(served, kind, call.question, pool)
             limits = replace(limits, steps=1, rounds=1)
         return PreparedCall(
             call=call,

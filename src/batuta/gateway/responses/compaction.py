@@ -1,0 +1,56 @@
+"""Compaction of a conversation, as Codex asks for it: a summary that the client gives back. Pure.
+
+The client ends its items with `compaction_trigger` and gets one item of the type `compaction`,
+which it puts in the place of what was said before. The text in it is its own conversation, so it
+is packed and no secret: any replica can read it, and after a restart too.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+
+from batuta.core import Message, Role, Text
+from batuta.gateway.http.body import Fields
+from batuta.gateway.serving.auxiliary_requests import COMPACTION_BEGINNING
+
+COMPACTION_ITEM = "compaction"
+COMPACTION_TRIGGER = "compaction_trigger"
+_MARK = "batuta-summary-1:"
+_WISH = (
+    f"{COMPACTION_BEGINNING} The conversation so far is about to be left out. Write a summary for "
+    "the model that goes on with the work: what the user wants, in the user's words where they "
+    "matter; what was done and found out; decisions and their reasons; what remains to be done; "
+    "and the files, commands, names and numbers that are needed for it. Write the summary alone."
+)
+_FOUND = (
+    "The conversation up to here was left out. This is the summary that was made of it; go on with "
+    "the work from there:\n\n"
+)
+
+
+def asks_compaction(items: Sequence[Fields]) -> bool:
+    """Tell whether the last item asks for a summary in the place of an answer."""
+    return bool(items) and items[-1].text("type") == COMPACTION_TRIGGER
+
+
+def compaction_wish() -> Message:
+    """Return the message that asks a worker for the summary."""
+    return Message(role=Role.USER, parts=(Text(_WISH),))
+
+
+def pack_summary(text: str) -> str:
+    """Return the summary as the client keeps it."""
+    return _MARK + b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def read_summary(item: Fields) -> Message | None:
+    """Return the summary of an item of ours as a message; None: another server made it."""
+    kept = item.text("encrypted_content") or ""
+    if not kept.startswith(_MARK):
+        return None
+    try:
+        text = b64decode(kept.removeprefix(_MARK), validate=True).decode()
+    except ValueError:
+        return None
+    return Message(role=Role.USER, parts=(Text(_FOUND + text),))

@@ -1,0 +1,160 @@
+"""What Codex sends with its maker's models: tools of free text, and requests for compaction."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.clients import ScriptedClient
+from batuta.core import Finish, Reply, Role, ToolCall
+from batuta.gateway.http.body import Fields
+from batuta.gateway.responses.compaction import pack_summary, read_summary
+from batuta.gateway.responses.tools import custom_input
+from batuta.store import Store
+from gateway.live_server import Serving, orchestra, stored
+
+pytestmark = pytest.mark.anyio
+PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-a - b\n+a + b\n*** End Patch\n"
+APPLY = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edits files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: begin_patch"},
+}
+INNER = {"type": "namespace", "name": "files", "tools": [{**APPLY, "name": "patch"}]}
+READ = {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}
+TRIGGER = [
+    {"role": "user", "content": "Mend a.py"},
+    {"role": "assistant", "content": "I have read it."},
+    {"type": "compaction_trigger"},
+]
+
+
+def patching(name="apply_patch", arguments=None):
+    given = orjson.dumps({"input": PATCH}).decode() if arguments is None else arguments
+    call = ToolCall(id="c1", name=name, arguments=given)
+    asked = Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+    return ScriptedClient([asked, Reply(text="Done.")])
+
+
+def asking(**fields):
+    return {"model": "worker/ada", "input": "Mend it", "tools": [APPLY, READ], **fields}
+
+
+async def stream(server, body):
+    async with server.http.post("/v1/responses", json={**body, "stream": True}) as response:
+        text = (await response.read()).decode()
+        assert response.status == 200, text
+    return [orjson.loads(frame.split("data: ")[1]) for frame in text.strip().split("\n\n")]
+
+
+@pytest.mark.parametrize(
+    ("tool", "known", "named"),
+    [
+        (APPLY, "apply_patch", {"name": "apply_patch"}),
+        (INNER, "files__patch", {"name": "patch", "namespace": "files"}),
+    ],
+)
+async def test_a_tool_of_free_text_is_called_with_its_text(tool, known, named):
+    ada = patching(known)
+    async with Serving(ada=ada) as server:
+        status, headers, answer = await server.post("/v1/responses", json=asking(tools=[tool]))
+    assert status == 200 and "x-batuta-ignored" not in headers
+    (item,) = answer["output"]
+    assert item | named == item
+    assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", PATCH, item["call_id"])  # fmt: skip
+    (offered,) = ada.requests[0].tools
+    assert (offered.name, offered.parameters["required"]) == (known, ["input"])
+    assert "start: begin_patch" in offered.description
+
+
+async def test_a_stream_tells_the_text_when_it_is_whole_and_again_later(store: Store):
+    ada = patching()
+    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+        events = await stream(server, asking())
+        kinds = [event["type"].removeprefix("response.") for event in events]
+        assert kinds[-5:] == [
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+            "completed",
+        ]
+        assert (events[-4]["delta"], events[-3]["input"]) == (PATCH, PATCH)
+        response = events[-1]["response"]
+        async with server.http.get(
+            f"/v1/responses/{response['id']}", params={"stream": "true"}
+        ) as again:
+            told = (await again.read()).decode()
+        assert [orjson.loads(f.split("data: ")[1])["type"] for f in told.strip().split("\n\n")] == [
+            event["type"] for event in events
+        ]
+        result = {"type": "custom_tool_call_output", "call_id": events[-2]["item"]["call_id"], "output": "ok"}  # fmt: skip
+        body = asking(input=[result], previous_response_id=response["id"])
+        assert (await server.post("/v1/responses", json=body))[0] == 200
+    assert [m.role for m in ada.requests[-1].messages][-2:] == [Role.ASSISTANT, Role.TOOL]
+
+
+@given(st.text())
+def test_the_text_of_a_call_is_what_was_meant(text):
+    assert custom_input(orjson.dumps({"input": text}).decode()) == text
+    assert custom_input(orjson.dumps(text).decode()) == text
+
+
+@pytest.mark.parametrize("written", [PATCH, '{"patch": "x"}', "[1]", "7", ""])
+def test_arguments_of_another_form_are_given_as_they_are(written):
+    assert custom_input(written) == written
+
+
+async def test_a_compaction_is_one_item_and_goes_on_as_its_summary(store: Store):
+    ada, bob = ScriptedClient(lambda _: "a.py has a wrong sign."), ScriptedClient(lambda _: "No.")
+    async with Serving(orchestra({"ada": ada, "bob": bob}, store=store)) as server:
+        body = asking(model="batuta-ultra", input=TRIGGER, include=["reasoning.encrypted_content"])
+        events = await stream(server, body)
+        kinds = [event["type"].removeprefix("response.") for event in events]
+        assert kinds == ["created", "in_progress", "output_item.added", "output_item.done", "completed"]  # fmt: skip
+        (item,) = events[-1]["response"]["output"]
+        assert item["type"] == "compaction"
+        (row,) = await stored(store)
+        assert row.conductor == "a compaction: answered by ada, not conducted"
+        asked = ada.requests[0]
+        assert not asked.tools and asked.messages[-1].role is Role.USER
+        assert "sign" not in item["encrypted_content"]
+        status, headers, answer = await server.post(
+            "/v1/responses", json={"model": "worker/ada", "input": [item]}
+        )
+    assert status == 200 and "x-batuta-ignored" not in headers
+    assert ada.requests[-1].messages[-1].text.endswith("a.py has a wrong sign.")
+    assert answer["output"][0]["type"] == "message"
+
+
+async def test_a_whole_answer_can_be_a_compaction_and_anothers_summary_is_left_out():
+    async with Serving(ada=ScriptedClient(lambda _: "All of it.")) as server:
+        _, headers, answer = await server.post("/v1/responses", json=asking(input=TRIGGER))
+        assert [item["type"] for item in answer["output"]] == ["compaction"]
+        assert "x-batuta-ignored" not in headers
+        foreign = {"type": "compaction", "encrypted_content": "gAAAAB"}
+        body = asking(input=[foreign, {"role": "user", "content": "Go on"}])
+        status, headers, _ = await server.post("/v1/responses", json=body)
+        assert (status, headers["x-batuta-ignored"]) == (200, "input.compaction")
+
+
+@given(st.text())
+def test_a_summary_comes_back_as_it_was(text):
+    found = read_summary(Fields({"type": "compaction", "encrypted_content": pack_summary(text)}))
+    assert found is not None and found.text.endswith(text)
+
+
+@pytest.mark.parametrize("kept", ["", "batuta-summary-1:%", "batuta-summary-1:gICA", "gAAAAB"])
+def test_what_is_no_summary_of_ours_is_none(kept):
+    assert read_summary(Fields({"type": "compaction", "encrypted_content": kept})) is None
+
+
+async def test_who_wants_a_socket_is_told_to_go_on_without():
+    async with Serving(ada=ScriptedClient(lambda _: "hi")) as server:
+        wanted = {"upgrade": "websocket", "connection": "upgrade"}
+        async with server.http.get("/v1/responses", headers=wanted) as response:
+            assert response.status == 426
+            assert "POST /v1/responses" in (await response.json())["error"]["message"]
+        async with server.http.get("/v1/responses") as response:
+            assert response.status == 405
