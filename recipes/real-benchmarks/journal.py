@@ -23,7 +23,10 @@ RECORD = Path(__file__).parent / "calls.jsonl.zst"
 
 
 def pack(folders: list[Path]) -> None:
-    """Write the finished calls of all journals in the folders; of equal ones the first is kept."""
+    """Write the models' finished calls in all journals of the folders; of equal ones the first stays.
+
+    Programs are left out: running them again costs nothing, and what a run of one tells has changed.
+    """
     calls: dict[tuple[str, str], str] = {}
     reached: dict[str, str] = {}
     for path in sorted(file for folder in folders for file in folder.rglob("*.db")):
@@ -35,6 +38,8 @@ def pack(folders: list[Path]) -> None:
                 if reached.setdefault(worker, identity) != identity:
                     raise SystemExit(f"{path}: another model was behind {worker}")
             for worker, request, reply in file.execute("SELECT worker, request, reply FROM calls"):
+                if worker == "python":
+                    continue
                 calls.setdefault((worker, request.hex()), bytes(reply).decode())
     lines = [json.dumps({"reached": reached}, sort_keys=True)]
     lines += [

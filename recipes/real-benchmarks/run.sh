@@ -11,6 +11,7 @@ out=runs/real-benchmarks
 mkdir -p "$out"
 
 [ -f "$out/judge.jsonl" ] || $python $here/questions.py write "$out"
+[ -f "$out/calls.db" ] || $python $here/journal.py unpack "$out/calls.db" # what was asked before
 $batuta local serve qwen-1.5b qwen-0.5b smol --port 8080 &
 server=$!
 trap 'kill $server 2>/dev/null || true' EXIT
@@ -29,14 +30,15 @@ for stage in $STAGES; do
     learn) # every worker alone on what is learned from: calibration of the routers, and a part of the tuning's calls
         measure learn --systems qwen-1.5b,qwen-0.5b,smol --limit 600 --out "$out/learn" ;;
     tune)
-        $batuta tune --pool $here/pool.toml --tasks "$out/learn.jsonl" --calls "$CALLS" --concurrency 16 --no-rewrite --out "$out/tuned" ;;
+        $batuta tune --pool $here/pool.toml --tasks "$out/learn.jsonl" --calls "$CALLS" --concurrency 16 --no-rewrite \
+            --journal "$out/calls.db" --out "$out/tuned" ;;
     alone)
         for part in judge unseen; do
             measure $part --systems qwen-1.5b,qwen-0.5b,smol,vote,oracle --limit 1000 --out "$out/$part-alone"
         done ;;
     program)
         for part in judge unseen; do
-            measure $part --systems ultra --conductor 'chain/qwen-1.5b>python' --limit 1000 --out "$out/$part-program"
+            measure $part --systems ultra --conductor $here/program.txt --limit 1000 --out "$out/$part-program"
         done ;;
     tuned)
         for part in judge unseen; do

@@ -20,7 +20,7 @@ from batuta.lab.evals.stats import mcnemar_p_value
 
 PARTS = ("judge", "unseen")
 NAMES = {
-    "program": "program-and-run: qwen-1.5b > python",
+    "program": "program-and-run (program.txt)",
     "tuned": "what `batuta tune` found",
     "prompted-1.5b": "qwen-1.5b prompted to conduct",
     "prompted-0.5b": "qwen-0.5b prompted to conduct",
