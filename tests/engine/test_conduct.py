@@ -246,7 +246,7 @@ class TestLimits:
     async def test_a_workflow_with_too_many_steps_is_not_run(self):
         run, _ = await execute(fixed(*[("a", 0, [])] * 3), limits=Limits(steps=2))
         assert run.outcome is Outcome.FALLBACK
-        assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
+        assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason
 
     async def test_a_retry_is_not_paid_beyond_the_budget(self):
         failing = ScriptedClient(
@@ -473,7 +473,7 @@ class TestPlanning:
             "x", lambda pool: Workflow((Step(subtask="a", worker=WorkerId("nobody")),))
         )
         run, _ = await execute(unknown)
-        assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
+        assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason
 
 
 AGAIN = 'model_id=[2] subtasks=["repair"] access_list=["all"]'

@@ -444,7 +444,7 @@ def worker_messages(
     if not step.subtask and not step.access and not step.previous:
         return (*messages[: at + 1], *after)
     sections = [WORKER_PREAMBLE, wrap_in_tag(TASK, messages[at].text)]
-    *earlier_rounds, present = rounds
+    earlier_rounds, present = rounds[:-1], rounds[-1]
     if step.previous and earlier_rounds:
         shown = _previous_round_section(earlier_rounds)
         sections.append(f"<{PREVIOUS_ROUND}>\n{shown}\n</{PREVIOUS_ROUND}>")
@@ -466,8 +466,9 @@ def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> I
         if number and round_.workflow is not None:
             yield user_message(round_.workflow.steps[-1].subtask)
         yield from said
-        ended = last is not None and number < len(rounds) - 1
-        if ended and isinstance(last.result, Reply):
+        if number == len(rounds) - 1 or last is None:
+            continue
+        if isinstance(last.result, Reply):
             yield assistant_message(last.result.text)
 
 
