@@ -57,7 +57,7 @@ def test_every_make_target_and_command_named_exists(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for command in set(
         re.findall(
-            r"batuta ((?:ask|serve|eval|tune|train|tasks|runs|pool|keys)(?: (?:list|show|create|limit|revoke|rotate|budget|spend|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
+            r"batuta ((?:ask|serve|connect|eval|tune|train|tasks|runs|pool|keys)(?: (?:list|show|create|limit|revoke|rotate|budget|spend|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
             text,
         )
     ):
@@ -74,7 +74,7 @@ def help_of(command):
 def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (  # pyright: ignore[reportArgumentType, reportCallIssue]
-        "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
+        "", "ask", "serve", "connect", "runs list", "runs show", "runs replay", "pool list", "pool check",
         "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train merge", "train warmup", "train distil", "train rejection", "train selector", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip
@@ -84,7 +84,7 @@ def every_option():
 def test_options_named_exist(page):
     help_text, text = every_option(), page.read_text(encoding="utf-8")
     for line in re.findall(
-        r"batuta (?:ask|serve|eval|tune|train|tasks|runs|pool|keys)[^`\n]*", text
+        r"batuta (?:ask|serve|connect|eval|tune|train|tasks|runs|pool|keys)[^`\n]*", text
     ):
         for option in re.findall(r"(--[a-z-]+)", line):
             assert option in help_text, option

@@ -53,6 +53,12 @@ class BatutaCommands(LazyGroup):
             example=format_example("batuta serve --pool batuta.toml --port 8765"),
             panel=_ASKING,
         ),
+        "connect": CommandSource(
+            module="connect",
+            attribute="connect_command",
+            example=format_example("batuta connect claude --model batuta-ultra"),
+            panel=_ASKING,
+        ),
         "mcp": CommandSource(
             module="mcp_server",
             attribute="mcp_command",

@@ -1,0 +1,396 @@
+"""Claude Code, Codex and opencode at work through Batuta, offline, against a scripted model.
+
+    npm install --prefix ~/.cache/batuta-clients @anthropic-ai/claude-code @openai/codex opencode-ai
+    python bench/clients.py [--clients FOLDER] [claude|codex|opencode ...] [alone|escalate|advise|gate|ultra|compact|search|own ...]
+
+Each client is set up by `batuta connect` in a home of its own and does one task of seven calls of
+tools, of which two fail as planned. The workers are two scripted models on the loopback. Nothing leaves
+this machine: every other address leads to a proxy that is not there. Printed are what was asked, of
+whom, and the status of each request; exit 1 if one was refused, or if the task is not done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+from aiohttp import web
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+
+from fakes.openai import USAGE, FakeOpenAI
+from fakes.server import Said
+from fakes.serving import Server
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[1]
+CLIENTS = ("claude", "codex", "opencode")
+WAYS = {
+    "alone": "worker/small",
+    "escalate": "escalate",
+    "advise": "advise",
+    "gate": "gate",
+    "ultra": "batuta-ultra",
+    "compact": "escalate",
+    "search": "escalate",
+    "own": "escalate",
+}
+"""The ways in which a task is done, and the models that are asked for.
+
+`compact`: the client takes its conversation for too long in the middle. `search`: Claude Code searches the
+web. `own`: Codex with a model of its maker, by whose name it offers `apply_patch` and asks for compaction in
+its own way.
+"""
+BROKEN = "def add(a, b):\n    return a - b\n"
+MENDED = "def add(a, b):\n    return a + b\n"
+PATCH = """*** Begin Patch
+*** Update File: add.py
+@@
+-    return a - b
++    return a + b
+*** End Patch
+"""
+TASK = "Mend add.py so that its test passes, run the test, and say MENDED."
+STUCK = "worker that acts here is stuck"
+"""What an adviser is told; it may have tools that only look."""
+NO_SOCKET = 426
+"""What Codex is told that looks for a WebSocket; it goes on without."""
+FULL_AT, FULL = 4, 90_000
+"""The action after which a conversation is said to be long, and how many tokens it then has."""
+DONE = "MENDED: add.py adds now, and its test passes."
+ONE_DOES = {"search": {"claude"}, "own": {"codex"}, "compact": {"claude", "codex"}}
+"""Ways that not every client has."""
+PACKAGES = {
+    "claude": "@anthropic-ai/claude-code",
+    "codex": "@openai/codex",
+    "opencode": "opencode-ai",
+}
+SETTINGS = """
+[[workers]]
+id = "small"
+provider = "compatible"
+model = "gpt-small"
+base_url = "{url}"
+key_env = "SCRIPTED_API_KEY"
+price = {{ input = 0.1, cached = 0.01, output = 0.4 }}
+strength = 0.4
+tags = ["tools"]
+context_window = 200000
+
+[[workers]]
+id = "big"
+provider = "compatible"
+model = "claude-big"
+base_url = "{url}"
+key_env = "SCRIPTED_API_KEY"
+price = {{ input = 3, cached = 0.3, output = 15 }}
+strength = 0.9
+tags = ["tools"]
+context_window = 200000
+
+[conductor]
+worker = "big"
+
+[aliases]
+"gpt-5*" = "escalate"
+
+[models.escalate]
+conductor = "escalate"
+
+[models.advise]
+conductor = "advise"
+
+[models.gate]
+conductor = "gate"
+"""
+
+
+def commands_of(tools: Mapping[str, Json]) -> Callable[[str], tuple[str, Json]]:
+    """How these tools are asked to run a command of the shell."""
+    for name, tool in tools.items():
+        known = (tool.get("parameters") or {}).get("properties", {})
+        for field_name in ("command", "cmd"):
+            if field_name in known and name.lower() in {"bash", "shell", "shell_command", "exec_command", "local_shell"}:  # fmt: skip
+                is_list = known[field_name].get("type") == "array"
+                said = {"description": "As the task wants it."} if "description" in known else {}
+                return lambda text, n=name, f=field_name, lists=is_list, more=said: (
+                    n,
+                    {f: ["bash", "-lc", text] if lists else text, **more},
+                )
+    raise LookupError(f"no shell among {sorted(tools)}")
+
+
+def steps_of(tools: Mapping[str, Json], folder: str) -> list[tuple[str, Json]]:
+    """The calls of the scripted model, in the client's own tools where it has them."""
+    run = commands_of(tools)
+    path = f"{folder}/add.py"
+    read = run(f"cat {path}")
+    if "Read" in tools:
+        read = ("Read", {"file_path": path})
+    if "read" in tools:
+        read = ("read", {"filePath": path})
+    write = run(f"printf 'def add(a, b):\\n    return a + b\\n' > {path}")
+    if "Edit" in tools:
+        write = ("Edit", {"file_path": path, "old_string": "a - b", "new_string": "a + b"})
+    if "edit" in tools:
+        write = ("edit", {"filePath": path, "oldString": "a - b", "newString": "a + b"})
+    if "apply_patch" in tools:
+        write = ("apply_patch", {"input": PATCH})
+    failing = run(f"cd {folder} && python3 test_add.py")
+    return [
+        run(f"ls {folder}"),
+        read,
+        failing,
+        failing,
+        write,
+        run(f"cd {folder} && python3 test_add.py"),
+    ]
+
+
+def last_words(messages: list[Json]) -> str:
+    """The text of the last message."""
+    content = messages[-1]["content"]
+    return content if isinstance(content, str) else str(content[-1].get("text", ""))
+
+
+def is_summary(messages: list[Json]) -> bool:
+    """Whether the client wants a summary of the conversation."""
+    last = last_words(messages)
+    return messages[-1]["role"] == "user" and any(word in last for word in ("CHECKPOINT COMPACTION", "task is to create a detailed summary", "Summarize"))  # fmt: skip
+
+
+@dataclass
+class Script:
+    """What the scripted models say, by what they are sent."""
+
+    folder: str = ""
+    way: str = ""
+    given: int = 0
+    """The steps that were given so far: a client that compacts forgets its calls."""
+    asked: list[str] = field(default_factory=list)
+    """Who was asked for what."""
+
+    def reply(self, body: Json) -> Said:
+        who, messages = body["model"], body["messages"]
+        tools = {t["function"]["name"]: t["function"] for t in body.get("tools", [])}
+        text = json.dumps(messages)
+        if not tools or is_summary(messages) or STUCK in text:
+            return self._aside(who, text, body)
+        steps = steps_of(tools, self.folder)
+        if self.way == "search" and "WebSearch" in tools:
+            steps.insert(1, ("WebSearch", {"query": "sum of two numbers in Python"}))
+        if self.given < len(steps):
+            name, arguments = steps[self.given]
+            self.given += 1
+            self.asked.append(f"{who}: {name} {json.dumps(arguments)[:60]}")
+            full = self.way in {"compact", "own"} and self.given == FULL_AT
+            usage = {**USAGE, "prompt_tokens": FULL, "total_tokens": FULL + 10} if full else None
+            return Said("I go on.", calls=((f"call_{self.given}", name, arguments),), usage=usage)
+        self.asked.append(f"{who}: done")
+        return Said(DONE)
+
+    def _aside(self, who: str, text: str, body: Json) -> Said:
+        if "REDO" in text:
+            self.asked.append(f"{who}: judges")
+            return Said("ACCEPT: the test passes.")
+        if STUCK in text:
+            self.asked.append(f"{who}: advises")
+            return Said("The sign is wrong: write + for - in add.py, then run test_add.py.")
+        said = "is told of a compaction" if is_summary(body["messages"]) else "an aside"
+        self.asked.append(f"{who}: {said}: {last_words(body['messages'])[:70]}")
+        form = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+        if form:
+            return Said(json.dumps(dict.fromkeys(form.get("properties", {"title": 0}), "Mend add")))
+        return Said("Mend add")
+
+
+@dataclass
+class Recorder:
+    """A proxy before Batuta that keeps every request and the status of its answer."""
+
+    target: str = ""
+    seen: list[Json] = field(default_factory=list)
+
+    async def pass_on(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        kept = {k: v for k, v in request.headers.items() if k.lower() not in {"host", "content-length"}}  # fmt: skip
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as http,
+            http.request(
+                request.method, self.target + request.path_qs, headers=kept, data=body
+            ) as got,
+        ):
+            one: Json = {"method": request.method, "path": request.path, "status": got.status, "headers": kept,
+                         "ignored": got.headers.get("x-batuta-ignored", ""), "session": got.headers.get("x-batuta-session", ""), "body": readable(body, kept)}  # fmt: skip
+            self.seen.append(one)
+            headers = {k: v for k, v in got.headers.items() if k.lower() not in {"transfer-encoding", "content-length", "connection"}}  # fmt: skip
+            response = web.StreamResponse(status=got.status, headers=headers)
+            await response.prepare(request)
+            told = b""
+            async for piece in got.content.iter_any():
+                told += piece
+                await response.write(piece)
+            await response.write_eof()
+            one["answer"] = told.decode(errors="replace")
+            return response
+
+
+def readable(body: bytes, headers: Mapping[str, str]) -> Any:
+    """The body as JSON, unpacked."""
+    if headers.get("content-encoding", headers.get("Content-Encoding")) == "zstd":
+        import zstandard
+
+        body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")
+
+
+def environ_of(home: Path) -> dict[str, str]:
+    """What a client sees: a home of its own, and no way out of this machine."""
+    nowhere = "http://127.0.0.1:9"
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "HTTPS_PROXY": nowhere,
+        "HTTP_PROXY": nowhere,
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "DISABLE_AUTOUPDATER": "1",
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "IS_SANDBOX": "1",
+    }
+
+
+def command_of(client: str, way: str, binary: Path, folder: Path) -> list[str]:
+    """How the client does the task and ends."""
+    match client:
+        case "claude":
+            return [str(binary), "-p", TASK, "--dangerously-skip-permissions"]
+        case "codex":
+            early = ["-c", f"model_auto_compact_token_limit={FULL // 2}"]
+            return [str(binary), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *(early if way in {"compact", "own"} else []), "-C", str(folder), TASK]  # fmt: skip
+        case _:
+            return [str(binary), "run", "--auto", "--dir", str(folder), TASK]
+
+
+async def make_key(environ: Mapping[str, str]) -> str:
+    """Make a key of the server, which needs one from then on."""
+    command = [sys.executable, "-m", "batuta", "keys", "create", "bench"]
+    done = await anyio.run_process(command, env=dict(environ))
+    return done.stdout.decode().strip()
+
+
+async def connect(client: str, url: str, model: str, environ: Mapping[str, str]) -> None:
+    """Set the client up, as a user does."""
+    if model == WAYS["own"] and client == "codex" and environ.get("WAY") == "own":
+        folder = Path(environ["HOME"]) / ".codex"
+        folder.mkdir()
+        (folder / "config.toml").write_text(f'model = "gpt-5.5-codex"\nopenai_base_url = "{url}/v1"\n')  # fmt: skip
+        (folder / "auth.json").write_text(json.dumps({"OPENAI_API_KEY": await make_key(environ), "tokens": None}))  # fmt: skip
+        return
+    command = [sys.executable, "-m", "batuta", "connect", client, "--url", url, "--model", model]
+    done = await anyio.run_process(command, env=dict(environ), check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+async def try_client(client: str, way: str, binary: Path, *, keep: Path | None) -> bool:
+    """One task of one client by one way; whether it was done, and nothing refused."""
+    with tempfile.TemporaryDirectory(prefix="batuta-clients-") as place:
+        home, work = Path(place) / "home", Path(place) / "work"
+        home.mkdir()
+        work.mkdir()
+        (work / "add.py").write_text(BROKEN)
+        (work / "test_add.py").write_text("from add import add\n\nassert add(2, 3) == 5, 'wrong sum'\nprint('passed')\n")  # fmt: skip
+        script, recorder = Script(str(work), way), Recorder()
+        async with FakeOpenAI(script.reply, check=True, strict_openai=False) as upstream:
+            pool = Path(place) / "batuta.toml"
+            pool.write_text(SETTINGS.format(url=upstream.url))
+            await make_key({**os.environ, "BATUTA_HOME": str(home / "home")})
+            server = Server(home, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
+            app = web.Application(client_max_size=64 << 20)
+            app.router.add_route("*", "/{path:.*}", recorder.pass_on)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            async with server:
+                recorder.target = str(server.http._base_url).rstrip("/")
+                environ = environ_of(home)
+                environ |= {"WAY": way, "BATUTA_HOME": str(home / "home")}
+                if way in {"compact", "own"}:
+                    environ["CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"] = "20"
+                await connect(client, url, WAYS[way], environ)
+                recorder.seen.clear()
+                script.asked.clear()
+                script.given = 0
+                with anyio.move_on_after(120) as scope:
+                    done = await anyio.run_process(command_of(client, way, binary, work), env=environ, cwd=work, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+            await runner.cleanup()
+        if keep:
+            keep.mkdir(parents=True, exist_ok=True)
+            (keep / f"{client}-{way}.json").write_text(json.dumps(recorder.seen, indent=1))
+        told = "it did not end" if scope.cancelled_caught else done.stdout.decode().strip()
+        failed = [
+            one for one in recorder.seen if one["status"] >= 400 and one["status"] != NO_SOCKET
+        ]
+        mended = (work / "add.py").read_text() == MENDED
+        good = mended and "MENDED" in told and not failed and not upstream.wrong
+        print(f"\n{client} by {way}: {'done' if good else 'FAILED'}")
+        for row in script.asked:
+            print(f"    {row}")
+        for one in recorder.seen:
+            print(f"    {one['status']} {one['method']} {one['path']} session {one['session'][:12]} ignored: {one['ignored'] or 'nothing'}")  # fmt: skip
+        if not good:
+            print("    said:", told[-1500:], "" if scope.cancelled_caught else done.stderr.decode()[-3000:])  # fmt: skip
+            print("    wrong:", upstream.wrong, [one["answer"][:500] for one in failed])
+        return good
+
+
+def find_binary(folder: Path, client: str) -> Path | None:
+    """The client's command, as npm installed it; else that of the path."""
+    found = folder / "node_modules" / ".bin" / client
+    named = shutil.which(client)
+    return found if found.exists() else Path(named) if named else None
+
+
+async def main() -> int:
+    """Try every client by every way."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--clients", type=Path, default=Path.home() / ".cache/batuta-clients")
+    parser.add_argument("--keep", type=Path, help="a folder for what was sent")
+    given = parser.parse_args()
+    clients = [name for name in CLIENTS if name in given.names] or list(CLIENTS)
+    ways = [name for name in WAYS if name in given.names] or list(WAYS)
+    failed = 0
+    for client in clients:
+        binary = find_binary(given.clients, client)
+        if binary is None:
+            print(f"{client} is not installed: npm install --prefix {given.clients} {PACKAGES[client]}")  # fmt: skip
+            continue
+        for way in [one for one in ways if client in ONE_DOES.get(one, CLIENTS)]:
+            failed += not await try_client(client, way, binary, keep=given.keep)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(anyio.run(main))

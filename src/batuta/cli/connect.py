@@ -1,0 +1,226 @@
+"""`batuta connect`: coding agents ask a Batuta server, and can be set back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import anyio
+import typer
+
+from batuta.cli.connect_files import ClientSettings
+from batuta.cli.connect_settings import AGENTS, Agent, Connection, question_body
+from batuta.cli.options import BUDGET_PANEL, command_actor
+from batuta.clients import HttpTransport
+from batuta.clients.http_target import HttpTarget
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.config.load import store_target
+from batuta.environment import data_folder, read_variable
+from batuta.errors import BatutaError, ClientError, ConfigError, ProviderAuthError
+from batuta.rendering.terminal import write_error, write_output
+from batuta.store import Store
+from batuta.store.key_hasher import admin_token, open_key_hasher
+from batuta.store.key_permissions import read_permissions
+
+KEY_VARIABLE = "BATUTA_API_KEY"
+_SERVER = "http://127.0.0.1:8765"
+_PER_DAY = "10"
+_TENANT = "default"
+_SHOWN_KEY = "YOUR_KEY"
+_SECONDS = 120.0
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class AgentName(StrEnum):
+    """The clients that can be connected."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    OPENCODE = "opencode"
+    AIDER = "aider"
+
+
+def connect_command(
+    client: Annotated[AgentName, typer.Argument(help="The client to set up.")],
+    url: Annotated[str, typer.Option(help="The address of the running server.")] = _SERVER,
+    model: Annotated[
+        str, typer.Option(help="The model that it asks: any that the server lists.")
+    ] = "batuta-ultra",
+    *,
+    per_day: Annotated[
+        str,
+        typer.Option(
+            metavar="DOLLARS",
+            help="What the key that is made may spend a day, in UTC.",
+            rich_help_panel=BUDGET_PANEL,
+        ),
+    ] = _PER_DAY,
+    file: Annotated[
+        Path | None, typer.Option(help="The client's settings file, where it is not the usual one.")
+    ] = None,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print what would be written into an empty file.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Make the settings what they were.")] = False,
+) -> None:
+    """Let Claude Code, Codex, opencode or aider ask a running server."""
+    agent = AGENTS[client]
+    place = file or agent.find_file(os.environ, Path.home())
+    if print_only:
+        to = Connection(url=_plain_url(url), model=model, key=_SHOWN_KEY)
+        write_error(f"in {place}:\n")
+        write_output(agent.connect("", to))
+        return
+    settings = ClientSettings(agent, place, data_folder() / "connect" / f"{client}.json")
+    if undo:
+        _undo_settings(settings, agent)
+        return
+    to = Connection(url=_plain_url(url), model=model)
+    settings.changed_text(to)  # what cannot be changed is told before a key is made
+    write_error(anyio.run(_set_up_agent, settings, agent, to, per_day))
+
+
+def _plain_url(url: str) -> str:
+    if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
+        raise ConfigError(f"--url: {url[:80]} is no address: it begins with http:// or https://")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+async def _set_up_agent(
+    settings: ClientSettings, agent: Agent, to: Connection, per_day: str
+) -> str:
+    """Find a key, ask one question, write; return what to say."""
+    old = settings.noted
+    async with HttpTransport(idle=_SECONDS) as http, _find_key(http, agent, to, per_day) as made:
+        key, key_id = made
+        to = Connection(url=to.url, model=to.model, key=key)
+        await _ask_once(http, agent, to, is_new=bool(key_id))
+        settings.write(to, key_id)
+        if old and old.key_id:
+            await _revoke_key(http, old.url, old.key_id)
+    limit = f", with the new key {key_id} for at most ${per_day} a day" if key_id else ""
+    kept = f"{settings.backup} is what they were" if settings.backup.exists() else "the file is new"
+    return (
+        f"{agent.title} asks {to.model} at {to.url}{limit}: start it with `{agent.start}`; "
+        f"its settings are in {settings.file} ({kept}).\n"
+    )
+
+
+async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new: bool) -> None:
+    """Ask one small question as the client will.
+
+    Raises:
+        ConfigError: there is no answer.
+    """
+    try:
+        await http.post(
+            _make_target(to.url + agent.route, to.key), question_body(agent.route, to.model)
+        )
+    except ProviderAuthError as error:
+        if is_new:
+            raise ConfigError(
+                f"the server at {to.url} does not keep its keys in {store_target()}: make one "
+                f"where it runs, and set {KEY_VARIABLE} to it"
+            ) from None
+        raise ConfigError(f"{to.url} does not take the key of {KEY_VARIABLE}: {error}") from None
+    except ClientError as error:
+        raise ConfigError(
+            f"{to.model} at {to.url} did not answer one question, so nothing was written: {error}"
+        ) from None
+
+
+@asynccontextmanager
+async def _find_key(
+    http: HttpTransport, agent: Agent, to: Connection, per_day: str
+) -> AsyncGenerator[tuple[str, str]]:
+    """Give a key, and its id if it was made here; one that was made is revoked after an error.
+
+    Raises:
+        ConfigError: the server cannot be reached, or no key can be made.
+    """
+    given = read_variable(os.environ, KEY_VARIABLE)
+    if given or not await _needs_key(http, to.url):
+        yield given, ""
+        return
+    key, key_id = await _make_key(http, agent, to.url, per_day)
+    try:
+        yield key, key_id
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await _revoke_key(http, to.url, key_id)
+        raise
+
+
+async def _needs_key(http: HttpTransport, url: str) -> bool:
+    try:
+        await http.get(_make_target(f"{url}/v1/models"))
+    except ProviderAuthError:
+        return True
+    except ClientError as error:
+        raise ConfigError(
+            f"no Batuta server answers at {url}: start one with `batuta serve`, or name it with "
+            f"--url ({error})"
+        ) from None
+    return False
+
+
+async def _make_key(http: HttpTransport, agent: Agent, url: str, per_day: str) -> tuple[str, str]:
+    """Make a key with a budget: by the admin's token where that is set, else in the store here."""
+    try:
+        policy = read_permissions({"per_day": per_day})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if token := admin_token():
+        body = {"name": agent.title, "limits": {"per_day": per_day}}
+        try:
+            made = await http.post(_make_target(f"{url}/v1/admin/keys", token), body)
+        except ClientError as error:
+            raise ConfigError(f"{url} makes no key for BATUTA_ADMIN_TOKEN: {error}") from None
+        return made["key"], made["id"]
+    if urlsplit(url).hostname not in _LOOPBACK:
+        raise ConfigError(
+            f"{url} needs a key: make one where it runs (`batuta keys create NAME`), and set "
+            f"{KEY_VARIABLE} to it"
+        )
+    hasher = open_key_hasher(data_folder())
+    async with Store.open(store_target()) as store:
+        key, issued = await store.keys.create(
+            hasher, _TENANT, agent.title, policy, by=command_actor()
+        )
+    return issued.text, key.id
+
+
+async def _revoke_key(http: HttpTransport, url: str, key_id: str) -> None:
+    """Revoke a key that was made for a client; what cannot be done is told."""
+    try:
+        if token := admin_token():
+            await http.post(_make_target(f"{url}/v1/admin/keys/{key_id}/revoke", token), {})
+            return
+        async with Store.open(store_target()) as store:
+            await store.keys.revoke(key_id, by=command_actor())
+    except BatutaError as error:
+        write_error(f"the key {key_id} is not revoked: {error}\n")
+
+
+def _make_target(url: str, key: str = "") -> HttpTarget:
+    headers: dict[str, Any] = {"authorization": f"Bearer {key}"} if key else {}
+    return HttpTarget(url=url, headers=headers, key=Secret(key) if key else NO_KEY)
+
+
+def _undo_settings(settings: ClientSettings, agent: Agent) -> None:
+    noted = settings.noted
+    is_ours = settings.undo()
+    if noted and noted.key_id:
+        anyio.run(_revoke_key_alone, noted.url, noted.key_id)
+    since = "" if is_ours else "; what was changed in it since has stayed"
+    write_error(f"{settings.file} is what it was before {agent.title} was connected{since}.\n")
+
+
+async def _revoke_key_alone(url: str, key_id: str) -> None:
+    async with HttpTransport(idle=_SECONDS) as http:
+        await _revoke_key(http, url, key_id)

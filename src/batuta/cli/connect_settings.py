@@ -1,0 +1,322 @@
+"""What a client's settings say when it asks Batuta, and what they said before. Pure.
+
+Formats: of Claude Code 2.1.197, Codex 0.171.0, opencode 1.18.33 and aider 0.86.2. Settings in JSON
+are read, changed and written; in TOML and YAML lines are added between two marks, and the lines
+that they replace become comments, so that comments and order stay and all can be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from batuta.errors import ConfigError
+
+Json = dict[str, Any]
+Place = tuple[str, ...]
+"""The names that lead to a setting."""
+NO_KEY_TEXT = "batuta"
+"""Sent where the server has no keys: some clients start with no key at all."""
+_BEGIN, _END = "# >>> batuta connect >>>\n", "# <<< batuta connect <<<\n"
+_KEPT = "# batuta connect keeps: "
+_BY_HAND = "; see what to write with --print, and write it yourself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What a client is told."""
+
+    url: str
+    """The server's address, without `/v1`."""
+    model: str
+    key: str = ""
+    """Empty: the server has no keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A client that `batuta connect` sets up."""
+
+    title: str
+    start: str
+    """The command that starts it."""
+    route: str
+    """The path of the API that it asks."""
+    find_file: Callable[[Mapping[str, str], Path], Path]
+    """The file of its settings, from the environment and the user's folder."""
+    connect: Callable[[str, Connection], str]
+    """The settings with those of Batuta; raises `ConfigError` where they cannot be changed."""
+    disconnect: Callable[[str, str], str]
+    """The settings without those of Batuta, from what they are and what they were before."""
+
+
+def _read_json(text: str) -> Json:
+    """The object that the settings are.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    try:
+        found: Any = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise ConfigError(f"it is not JSON: {error}{_BY_HAND}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"it must be a JSON object{_BY_HAND}")
+    return cast("Json", found)
+
+
+def _set_json(text: str, values: Mapping[Place, Any]) -> str:
+    settings = _read_json(text)
+    for place, value in values.items():
+        inner = settings
+        for name in place[:-1]:
+            found = inner.setdefault(name, {})
+            if not isinstance(found, dict):
+                raise ConfigError(f"`{name}` must be an object{_BY_HAND}")
+            inner = cast("Json", found)
+        inner[place[-1]] = value
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _unset_json(text: str, before: str, places: Iterable[Place]) -> str:
+    settings, old = _read_json(text), _read_json(before)
+    for place in places:
+        _put_back(settings, old, place)
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n" if settings else ""
+
+
+def _put_back(settings: Json, old: Json, place: Place) -> None:
+    """Give one setting its old value; what was not there goes, and the empty objects around it."""
+    name, *rest = place
+    if not rest:
+        settings.pop(name, None)
+        if name in old:
+            settings[name] = old[name]
+        return
+    inner, known = settings.get(name), old.get(name)
+    if isinstance(inner, dict):
+        past = cast("Json", known) if isinstance(known, dict) else {}
+        _put_back(cast("Json", inner), past, tuple(rest))
+        if not inner and name not in old:
+            del settings[name]
+
+
+def _add_lines(
+    text: str, replaced: re.Pattern[str], first: Iterable[str], last: Iterable[str]
+) -> str:
+    """The text with marked lines before and behind it; lines of replaced settings are comments.
+
+    Args:
+        text: the settings.
+        replaced: finds the line of a setting that is replaced, before the first table.
+        first: lines before everything.
+        last: lines behind everything.
+    """
+    kept: list[str] = []
+    at_top = True
+    for line in text.splitlines(keepends=True):
+        at_top = at_top and not line.lstrip().startswith("[")
+        kept.append(_KEPT + line if at_top and replaced.match(line) else line)
+    body = "".join(kept)
+    parts = [
+        _mark_lines(first),
+        body,
+        "" if not body or body.endswith("\n") else "\n",
+        _mark_lines(last),
+    ]
+    return "".join(parts)
+
+
+def _mark_lines(lines: Iterable[str]) -> str:
+    inner = "".join(f"{line}\n" for line in lines)
+    return f"{_BEGIN}{inner}{_END}" if inner else ""
+
+
+def _drop_lines(text: str, _: str) -> str:
+    """The text without marked lines; what they replaced is a setting again."""
+    kept: list[str] = []
+    is_ours = False
+    for line in text.splitlines(keepends=True):
+        if line == _BEGIN:
+            is_ours = True
+        elif line == _END:
+            is_ours = False
+        elif not is_ours:
+            kept.append(line.removeprefix(_KEPT))
+    return "".join(kept)
+
+
+def _quote_text(text: str) -> str:
+    """A string of TOML, JSON and YAML alike."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+_CLAUDE_PLACES: tuple[Place, ...] = (
+    ("model",),
+    ("env", "ANTHROPIC_BASE_URL"),
+    ("env", "ANTHROPIC_AUTH_TOKEN"),
+)
+
+
+def _claude_file(environ: Mapping[str, str], home: Path) -> Path:
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or home / ".claude") / "settings.json"
+
+
+def _connect_claude(text: str, to: Connection) -> str:
+    values = (to.model, to.url, to.key or NO_KEY_TEXT)
+    return _set_json(text, dict(zip(_CLAUDE_PLACES, values, strict=True)))
+
+
+def _disconnect_claude(text: str, before: str) -> str:
+    return _unset_json(text, before, _CLAUDE_PLACES)
+
+
+_CODEX_MODEL = re.compile(r"""\s*["']?(?:model|model_provider)["']?\s*=""")
+
+
+def _codex_file(environ: Mapping[str, str], home: Path) -> Path:
+    return Path(environ.get("CODEX_HOME") or home / ".codex") / "config.toml"
+
+
+def _connect_codex(text: str, to: Connection) -> str:
+    before = _read_toml(text)
+    provider = {"name": "Batuta", "base_url": f"{to.url}/v1", "wire_api": "responses"}
+    if to.key:
+        provider["experimental_bearer_token"] = to.key
+    first = {"model": to.model, "model_provider": "batuta"}
+    table = ["[model_providers.batuta]", *_toml_lines(provider)]
+    changed = _add_lines(text, _CODEX_MODEL, _toml_lines(first), table)
+    found = before.get("model_providers", {})
+    providers = cast("Json", found) if isinstance(found, dict) else {"batuta": found}
+    if "batuta" in providers:
+        raise ConfigError(f"`model_providers` has one called batuta already{_BY_HAND}")
+    wanted: Json = {**before, **first, "model_providers": {**providers, "batuta": provider}}
+    try:
+        is_as_wanted = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        is_as_wanted = False
+    if not is_as_wanted:
+        raise ConfigError(f"it is written in a way that cannot be changed safely{_BY_HAND}")
+    return changed
+
+
+def _read_toml(text: str) -> Json:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"it is not TOML: {error}{_BY_HAND}") from None
+
+
+def _toml_lines(values: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {_quote_text(value)}" for name, value in values.items()]
+
+
+_OPENCODE_PLACES: tuple[Place, ...] = (("model",), ("small_model",), ("provider", "batuta"))
+
+
+def _opencode_file(environ: Mapping[str, str], home: Path) -> Path:
+    folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "opencode"
+    with_comments = folder / "opencode.jsonc"  # read last, so it would win
+    return with_comments if with_comments.exists() else folder / "opencode.json"
+
+
+def _connect_opencode(text: str, to: Connection) -> str:
+    options = {"baseURL": f"{to.url}/v1", "apiKey": to.key or NO_KEY_TEXT}
+    models = {name: {"name": name} for name in (to.model, "batuta-mini")}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Batuta",
+        "options": options,
+        "models": models,
+    }
+    values = (f"batuta/{to.model}", "batuta/batuta-mini", provider)
+    return _set_json(text, dict(zip(_OPENCODE_PLACES, values, strict=True)))
+
+
+def _disconnect_opencode(text: str, before: str) -> str:
+    return _unset_json(text, before, _OPENCODE_PLACES)
+
+
+_AIDER_NAMES = "model|weak-model|openai-api-base|openai-api-key|show-model-warnings"
+_AIDER_SETTING = re.compile(rf"(?:{_AIDER_NAMES})\s*:")
+_YAML_LINE = re.compile(r"(?:\s*(?:#.*)?|\s+\S.*|-\s.*|---.*|[\w-]+\s*:(?:\s.*)?)")
+
+
+def _aider_file(_: Mapping[str, str], home: Path) -> Path:
+    return home / ".aider.conf.yml"
+
+
+def _connect_aider(text: str, to: Connection) -> str:
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if not _YAML_LINE.fullmatch(line):
+            raise ConfigError(f"line {number + 1} is no setting of aider{_BY_HAND}")
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        if _AIDER_SETTING.match(line) and re.match(r"\s+\S|-\s", below):
+            name = line.partition(":")[0]
+            raise ConfigError(f"`{name}` is written over several lines{_BY_HAND}")
+    values = {
+        "model": f"openai/{to.model}",
+        "weak-model": "openai/batuta-mini",
+        "openai-api-base": f"{to.url}/v1",
+        "openai-api-key": to.key or NO_KEY_TEXT,
+    }
+    own = [f"{name}: {_quote_text(value)}" for name, value in values.items()]
+    return _add_lines(text, _AIDER_SETTING, (), [*own, "show-model-warnings: false"])
+
+
+AGENTS: Mapping[str, Agent] = {
+    "claude": Agent(
+        title="Claude Code",
+        start="claude",
+        route="/v1/messages",
+        find_file=_claude_file,
+        connect=_connect_claude,
+        disconnect=_disconnect_claude,
+    ),
+    "codex": Agent(
+        title="Codex",
+        start="codex",
+        route="/v1/responses",
+        find_file=_codex_file,
+        connect=_connect_codex,
+        disconnect=_drop_lines,
+    ),
+    "opencode": Agent(
+        title="opencode",
+        start="opencode",
+        route="/v1/chat/completions",
+        find_file=_opencode_file,
+        connect=_connect_opencode,
+        disconnect=_disconnect_opencode,
+    ),
+    "aider": Agent(
+        title="aider",
+        start="aider",
+        route="/v1/chat/completions",
+        find_file=_aider_file,
+        connect=_connect_aider,
+        disconnect=_drop_lines,
+    ),
+}
+"""The clients, by the name that the command takes."""
+
+
+def question_body(route: str, model: str) -> Json:
+    """One small question in the dialect of that path, without reasoning."""
+    asked = [{"role": "user", "content": "Say OK."}]
+    if route == "/v1/messages":
+        return {
+            "model": model,
+            "max_tokens": 64,
+            "messages": asked,
+            "thinking": {"type": "disabled"},
+        }
+    if route == "/v1/responses":
+        return {"model": model, "input": asked, "store": False, "reasoning": {"effort": "none"}}
+    return {"model": model, "messages": asked, "reasoning_effort": "none"}
