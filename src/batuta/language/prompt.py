@@ -437,7 +437,8 @@ def worker_messages(
     later = (
         messages[at + 1 :] if index == len(workflow) - 1 else without_prefill(messages[at + 1 :])
     )
-    if step.continues and len(rounds) > 1:
+    follows = len(rounds) > 1
+    if step.continues and follows:
         by_round = turns_by_round(later, len(rounds), index, chain)
         return (*messages[: at + 1], *_continued_turns(by_round, rounds))
     after = turns_for_step(later, max(len(rounds) - 1, 0), index, chain)
