@@ -437,15 +437,15 @@ def worker_messages(
     later = (
         messages[at + 1 :] if index == len(workflow) - 1 else without_prefill(messages[at + 1 :])
     )
-    follows = len(rounds) > 1
-    if step.continues and follows:
-        by_round = turns_by_round(later, len(rounds), index, chain)
+    count = len(rounds)
+    if step.continues and count > 1:
+        by_round = turns_by_round(later, count, index, chain)
         return (*messages[: at + 1], *_continued_turns(by_round, rounds))
     after = turns_for_step(later, max(len(rounds) - 1, 0), index, chain)
     if not step.subtask and not step.access and not step.previous:
         return (*messages[: at + 1], *after)
     sections = [WORKER_PREAMBLE, wrap_in_tag(TASK, messages[at].text)]
-    earlier_rounds, present = rounds[:-1], rounds[-1]
+    *earlier_rounds, present = rounds
     if step.previous and earlier_rounds:
         shown = _previous_round_section(earlier_rounds)
         sections.append(f"<{PREVIOUS_ROUND}>\n{shown}\n</{PREVIOUS_ROUND}>")
