@@ -57,5 +57,5 @@ def complete(words, **more):
 
 def test_a_shell_completes_commands_and_options():
     assert complete("batuta ta") == ["tasks"]
-    assert complete("batuta runs re") == ["replay"]
+    assert complete("batuta runs rep") == ["replay"]
     assert complete("batuta ask --max-c") == ["--max-cost"]

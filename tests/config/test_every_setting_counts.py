@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import batuta
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.plan_rule_settings import PlanRuleSetting
+from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting
 from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
@@ -204,6 +204,7 @@ MCP = {
     "timeout_s": 3,
     "max_characters": 900,
 }
+APPROVAL = {"name": "s", "when": {"above_usd": 1, "workers": ["a"]}, "expires_s": 5}
 READ_BY_THE_SERVER = (
     AuditSetting,
     ConfidenceSetting,
@@ -278,6 +279,10 @@ def single_cases():
             with_setting(plan_rules=[rule | usual]),
             with_setting(plan_rules=[rule | other | {name: value}]),
         )
+    for name, value in APPROVAL.items():
+        before = [{"name": "r", "when": {"tag": "x"}}]
+        after = [before[0] | {name: value}]
+        yield f"approvals.{name}", with_setting(approvals=before), with_setting(approvals=after)
     explore = {"share": 0.1, "usd_per_day": 1}
     yield "mini.explore", with_setting(), with_setting(mini={"explore": explore})
     for name, value in PRESET.items():
@@ -342,6 +347,7 @@ def test_every_setting_has_a_case():
         "resilience": ResilienceSetting,
         "policies": GuardrailSetting,
         "plan_rules": PlanRuleSetting,
+        "approvals": ApprovalSetting,
         **{
             name: Settings.model_fields[name].annotation
             for name in ("limits", "mini", "ultra", "sessions")
@@ -546,7 +552,7 @@ async def observe(file, folder, monkeypatch):
     config, catalogue = await load(file, folder, monkeypatch)
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
-         config.health, config.timeouts, config.guardrails, config.plan_rules, config.max_rounds, config.checker, config.explore,
+         config.health, config.timeouts, config.guardrails, config.plan_rules, config.approvals, config.max_rounds, config.checker, config.explore,
          catalogue.models, catalogue.aliases, catalogue.web_search, catalogue.conducts_auxiliary, catalogue.session_rules),
         set(),
     )  # fmt: skip

@@ -159,6 +159,8 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/admin/keys/@KEY/revoke", {}),
     ("PUT", "/v1/admin/tenants/spare", {"per_day": "1000000", "per_month": None}),
     ("GET", "/v1/admin/audit?action=key.&limit=3&after=9", None),
+    ("GET", "/v1/admin/approvals", None),
+    ("POST", "/v1/admin/approvals/run_1:0", {"decision": "approve", "digest": "x", "reason": "y"}),
     ("GET", "/v1/admin/spend?by=day,tenant&since=2026-01-01&until=2026-12-31", None),
     ("DELETE", "/v1/runs/@LOST", None),
     ("DELETE", "/v1/admin/tenants/nobody", None),

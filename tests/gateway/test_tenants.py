@@ -55,6 +55,8 @@ ROUTES = [
     ("DELETE", "/v1/admin/tenants/t", None),
     ("GET", "/v1/admin/spend", None),
     ("GET", "/v1/admin/audit", None),
+    ("GET", "/v1/admin/approvals", None),
+    ("POST", "/v1/admin/approvals/run_1:0", {"decision": "approve", "digest": "x"}),
     ("GET", "/v1/nothing", None),
     ("GET", "/v1", None),
 ]

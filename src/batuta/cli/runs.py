@@ -17,6 +17,7 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.option_groups import with_option_groups
 from batuta.cli.options import Json, format_example
+from batuta.cli.run_approvals import add_approval_commands
 from batuta.cli.run_display import print_run
 from batuta.cli.run_filters import RunFilterOptions
 from batuta.clients import HttpTransport, RunReplayClient
@@ -35,6 +36,7 @@ from batuta.store.run_filter import EVERY_RUN, RunFilter
 from batuta.store.run_list import RunPage, RunTotals
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
+add_approval_commands(app)
 
 _T = TypeVar("_T")
 _ID_SHOWN = 12

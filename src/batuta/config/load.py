@@ -50,6 +50,7 @@ from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.local.pool import add_pulled, pulled_specs
 from batuta.plugins import open_plugin, plugin_names
@@ -266,6 +267,7 @@ async def _load_file(
         cascade=path.parent / known.cascade if known.cascade else None,
         checker=known.checker,
         plan_rules=_plan_rules(settings, specs, assembled),
+        approvals=_build_approvals(settings, specs),
         confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
         web_search=_open_web_search(settings, http, environ),
@@ -374,6 +376,19 @@ def _plan_rules(
     others += [loaded.moderation.worker] if loaded.moderation else []
     workers = (*(spec.worker for spec in specs), *filter(None, others))
     return build_plan_rules(settings.plan_rules, workers, specs)
+
+
+def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
+    """The rules by which plans wait for a person.
+
+    Raises:
+        ConfigError: one names a worker that does not exist.
+    """
+    if not settings.approvals:
+        return ()
+    from batuta.config.plan_rules import build_approvals  # noqa: PLC0415 - only where it is used
+
+    return build_approvals(settings.approvals, (spec.worker for spec in specs))
 
 
 def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None:

@@ -25,6 +25,7 @@ from batuta.core.server_tools import ServerTool
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 
@@ -66,6 +67,8 @@ class LoadedConfig:
     guardrails: Guardrails = NO_GUARDRAILS
     plan_rules: PlanRules = NO_RULES
     """The rules say what no workflow may be, for any tenant and tag."""
+    approvals: tuple[ApprovalRule, ...] = ()
+    """The plans that somebody must approve before they are run, of any tenant."""
     confidence: ConfidenceModel | None = None
     """What states how sure answers are; None: nothing does."""
     audit: AuditSetting = AuditSetting()

@@ -55,3 +55,23 @@ def _check_rule_names(rules: tuple[PlanRuleSetting, ...]) -> tuple[PlanRuleSetti
 
 
 PlanRuleSettings = Annotated[tuple[PlanRuleSetting, ...], AfterValidator(_check_rule_names)]
+
+
+class ApprovalCondition(PlanRuleCondition):
+    """The plans that wait for a person; all conditions that are set must hold."""
+
+    above_usd: float | None = Field(default=None, ge=0)
+    """Plans after which the run is expected to have cost more."""
+    changes: bool = False
+    """Whether only plans count that may call a client's tool which changes something."""
+    workers: tuple[str, ...] = ()
+    """Plans with one of these workers: ids, or `tag:cloud` for all of a tag."""
+
+
+class ApprovalSetting(StrictModel):
+    """Plans that a person must approve before they are carried out."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    when: ApprovalCondition = ApprovalCondition()
+    expires_s: float = Field(default=900, gt=0, le=7 * 86_400)
+    """Seconds after which a plan that nobody has approved counts as refused."""

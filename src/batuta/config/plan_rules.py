@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 
 from batuta.clients import WorkerSpec
-from batuta.config.plan_rule_settings import PlanRuleSetting
+from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting
 from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import PlanRule, PlanRules
 from batuta.store.key_permissions import KeyPermissions, KnownNames
 
@@ -33,16 +35,32 @@ def build_plan_rules(
     return PlanRules(rules, _find_providers(specs))
 
 
+def build_approvals(
+    settings: Iterable[ApprovalSetting], workers: Iterable[Worker]
+) -> tuple[ApprovalRule, ...]:
+    """The rules by which plans wait for a person.
+
+    Raises:
+        ConfigError: a rule names a worker that does not exist.
+    """
+    known = tuple(workers)
+    return tuple(
+        ApprovalRule(
+            name=one.name,
+            tenant=one.when.tenant,
+            tag=one.when.tag,
+            workers=frozenset(_find_named(f"approvals {one.name}", one.when.workers, known)),
+            above_usd=None if one.when.above_usd is None else Decimal(str(one.when.above_usd)),
+            changes=one.when.changes,
+            expires_s=one.expires_s,
+        )
+        for one in settings
+    )
+
+
 def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule:
-    named = KeyPermissions(workers_deny=setting.forbid_workers)
-    try:
-        KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
-    except ValueError as error:
-        raise ConfigError(f"plan_rules {setting.name}: {error}") from None
-    forbidden = tuple(worker.id for worker in known if not named.allows_worker(worker))
-    if setting.forbid_workers and not forbidden:
-        tag = setting.forbid_workers[0].partition(":")[2]
-        raise ConfigError(f"plan_rules {setting.name}: no worker has the tag {tag!r}")
+    where = f"plan_rules {setting.name}"
+    forbidden = _find_named(where, setting.forbid_workers, known)
     return PlanRule(
         name=setting.name,
         says=setting.says,
@@ -53,6 +71,26 @@ def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule
         needs_check=setting.needs_check,
         forbidden=forbidden,
     )
+
+
+def _find_named(
+    where: str, names: tuple[str, ...], known: tuple[Worker, ...]
+) -> tuple[WorkerId, ...]:
+    """The workers of those ids and tags.
+
+    Raises:
+        ConfigError: one of them is none's.
+    """
+    named = KeyPermissions(workers_deny=names)
+    try:
+        KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    found = tuple(worker.id for worker in known if not named.allows_worker(worker))
+    if names and not found:
+        tag = names[0].partition(":")[2]
+        raise ConfigError(f"{where}: no worker has the tag {tag!r}")
+    return found
 
 
 def _find_providers(specs: Iterable[WorkerSpec]) -> Mapping[WorkerId, str]:

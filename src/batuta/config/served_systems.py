@@ -222,4 +222,5 @@ def _run_settings(config: LoadedConfig) -> RunSettings:
         plan_rules=config.plan_rules.of_tenant(LOCAL_TENANT),
         tool_classes=config.sessions.rules.tool_classes,
         confidence=config.confidence,
+        approvals=tuple(each for each in config.approvals if each.tenant in {"", LOCAL_TENANT}),
     )

@@ -260,6 +260,8 @@ class GuardrailTriggered:
     """`redacted`, `flagged`, `blocked`, `failed` or `timed out`."""
     count: int = 1
     """Places that it found."""
+    by: str = ""
+    """The person who decided, as the audit trail calls them; empty: nobody did."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from anyio import CancelScope
+
 from batuta.core import (
     Client,
     Event,
@@ -32,12 +34,14 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.tool_classes import ToolClasses
+from batuta.engine.approval_request import Approver
 from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.engine.workflow_estimate import LatencyLookup, no_latency
 from batuta.errors import LimitReachedError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 
 DEFAULT_RESAMPLES = 2
@@ -100,6 +104,9 @@ class RunSettings:
     """They say which of the client's tools change something: only the last step may have those."""
     confidence: ConfidenceModel | None = None
     """States the probability that the answer is right; None: nobody does."""
+    approvals: tuple[ApprovalRule, ...] = ()
+    """The plans that somebody must approve before they are run; all are of the question's tenant.
+    """
     min_confidence: float | None = None
     """Below this probability one more worker is asked, and then the outcome is `unsure`."""
 
@@ -183,6 +190,8 @@ class RunHooks:
     """Actions that guardrails took on the question before the run."""
     revise: WorkflowRevision | None = None
     """Changes each workflow before it is run, and says why as a clause; None: nothing does."""
+    approve: Approver | None = None
+    """Waits for a person's verdict on a plan; None: nobody can be asked."""
     latency: LatencyLookup = no_latency
     """Observed seconds of a worker's call, for the estimate of a dry run."""
 
@@ -201,6 +210,10 @@ class RunContext:
     emit: EventHandler | None
     resumed: ResumeState | None = None
     settings: RunSettings = RunSettings()
+    approve: Approver | None = None
+    """Waits for a person's verdict on a plan."""
+    deadline: CancelScope | None = None
+    """Ends the run in time; it stands still while the run waits for a person."""
     rules: PlanRules = NO_RULES
     """The rules for plans that hold for this question."""
     started_at: float = field(default_factory=perf_counter)

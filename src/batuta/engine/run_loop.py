@@ -45,6 +45,7 @@ from batuta.core import (
 from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
+from batuta.engine.approval import gate_round
 from batuta.engine.budget import Budget, Hold
 from batuta.engine.confidence import state_confidence
 from batuta.engine.context import (
@@ -228,6 +229,7 @@ async def conduct(
         emit=hooks.emit,
         resumed=resumed,
         settings=settings,
+        approve=hooks.approve,
     )
     await context.publish(_run_header(context, conductor, hooks))
     for act in (*hooks.guarded, *acts):
@@ -276,6 +278,7 @@ async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLo
             await loop.ask_another()
             return
         with anyio.move_on_after(limits.seconds) as scope:
+            context.deadline = scope
             await loop.run_rounds()
             await loop.ask_another()
     except anyio.get_cancelled_exc_class():
@@ -343,6 +346,8 @@ class _RunLoop:
         self.conductor = conductor
         self.rounds_exhausted = False
         self.check = PlanCheck(context)
+        self.unapproved: RunFinished | None = None
+        """The end of the run whose plan was not approved."""
 
     async def run_rounds(self) -> None:
         """Rounds, until an answer stands or nothing more may be done."""
@@ -355,6 +360,10 @@ class _RunLoop:
                 return
             await context.publish(RoundPlanned(number, round_))
             if round_.workflow is None or self.settings.dry_run:
+                return
+            if not self._is_resumed(number):
+                self.unapproved = await gate_round(context, number, round_)
+            if self.unapproved is not None:
                 return
             await execute_workflow(context, round_.workflow, number)
             if context.limit or context.exposed_failure or context.rounds[-1].waiting_steps:
@@ -379,10 +388,16 @@ class _RunLoop:
         now, number = context.elapsed(), len(context.recorder.rounds)
         plan = Plan(workflow, reason="the answer before was not sure enough")
         span = TimeSpan(now, now)
+        if await gate_round(context, number, Round(decision=plan, workflow=workflow)) is not None:
+            return  # the answer that is there stands
         await context.publish(
             RoundPlanned(number, Round(decision=plan, workflow=workflow, planning=span))
         )
         await execute_workflow(context, workflow, number)
+
+    def _is_resumed(self, number: int) -> bool:
+        """Return True if an earlier run began that round, whose plan was approved there."""
+        return number == 0 and self.context.resumed is not None
 
     def _resumed_round(self) -> Round | None:
         """The round that an earlier run began and that goes on now; it was paid there."""
@@ -405,6 +420,8 @@ class _RunLoop:
     def finalize_rounds(self) -> RunFinished:
         """Return how the rounds so far end, and how sure their answer is."""
         context = self.context
+        if self.unapproved is not None:
+            return replace(self.unapproved, seconds=context.elapsed())
         ended = finalize_run(
             context.rounds,
             seconds=context.elapsed(),

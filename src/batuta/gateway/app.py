@@ -21,6 +21,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller, CallerRole, caller_of
 from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
+from batuta.gateway.admin.approvals import ApprovalRoutes
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoint
@@ -157,6 +158,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *StoredResponseRoutes(responses, background).routes(),
         *ServerRoutes(state, metrics, drift).routes(),
         *RunRoutes(store, deletions).routes(),
+        *ApprovalRoutes(store).routes(),
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
         *page_routes(
             catalogue, store, authenticator, delivery=delivery, oidc=state.oidc, drift=drift

@@ -164,6 +164,7 @@ class ServeOptions:
             guardrails=config.guardrails,
             plan_rules=config.plan_rules,
             confidence=config.confidence,
+            approvals=config.approvals,
             private_pictures=config.server.private_pictures,
             web_search=config.web_search,
             moderation=config.moderation,

@@ -260,6 +260,24 @@ AUDIT = Table(
     Column("hash", Text, nullable=False),
 )
 
+APPROVALS = Table(
+    "approvals",
+    METADATA,
+    # Plans that wait for a person; see approvals.py. The plan's words go when it is decided.
+    Column("id", Text, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("usd", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Column("by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
 WORKER_DRIFT = Table(
     "worker_drift",
     METADATA,

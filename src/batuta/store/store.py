@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Delete, Update, delete, select, tuple_, updat
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
+from batuta.store.approvals import ApprovalTable
 from batuta.store.audit import AuditTrail
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.codec import check_format, encode_run, read_run, sql_text
@@ -79,6 +80,8 @@ class Store:
     """Deletions that leave nothing behind; see `flush`."""
     answers = _OpenTable(AnswerTable)
     """Which runs answered questions before."""
+    approvals = _OpenTable(ApprovalTable)
+    """Plans that wait for a person's approval."""
     audit = _OpenTable(AuditTrail)
     """The audit trail tells what administrators did, in an order that nobody can change unseen."""
     drift = _OpenTable(DriftTable)

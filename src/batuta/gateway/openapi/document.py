@@ -108,6 +108,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PUT", "/v1/admin/tenants/{name}"): Operation(summary="A tenant's budget", body="Object"),
     ("DELETE", "/v1/admin/tenants/{name}"): Operation(summary="Forgets a tenant"),
     ("GET", "/v1/admin/spend"): Operation(summary="What was spent"),
+    ("GET", "/v1/admin/approvals"): Operation(
+        summary="Plans that wait for approval", answer="List"
+    ),
+    ("POST", "/v1/admin/approvals/{id}"): Operation(
+        summary="Approves or refuses a plan", body="Object"
+    ),
     ("GET", "/v1/admin/audit"): Operation(summary="What administrators did", answer="List"),
     ("GET", "/healthz"): Operation(summary="The process answers", public=True),
     ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),

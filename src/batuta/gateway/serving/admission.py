@@ -53,6 +53,7 @@ from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
 from batuta.gateway.serving.session_call import SessionCall
 from batuta.gateway.serving.session_key import SESSION_HEADER
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store import Store
 from batuta.store.ledger import (
@@ -368,6 +369,8 @@ class PreparedCall:
     """The guardrails' findings in what came with the question, and which rules left workers out."""
     rules: PlanRules = NO_RULES
     """The rules say what its workflows may not be."""
+    approvals: tuple[ApprovalRule, ...] = ()
+    """The plans that somebody must approve before they are run."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False

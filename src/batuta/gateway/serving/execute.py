@@ -46,6 +46,7 @@ from batuta.gateway.serving.answer_cache import (
     repeated_run,
     reply_deltas,
 )
+from batuta.gateway.serving.approvals import open_approver
 from batuta.gateway.serving.capabilities import (
     check_chosen_answer,
     check_response_format,
@@ -346,6 +347,7 @@ class RunService:
                     guarded=prepared.guarded,
                     latency=self._call_seconds,
                     revise=prepared.revise,
+                    approve=open_approver(self._store, prepared) if prepared.approvals else None,
                 ),
             )
             return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
@@ -371,6 +373,7 @@ class RunService:
                 tool_classes=self._catalogue.session_rules.tool_classes,
                 confidence=self._catalogue.confidence,
                 min_confidence=prepared.min_confidence,
+                approvals=prepared.approvals,
             ),
         )
 

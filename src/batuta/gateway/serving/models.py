@@ -31,6 +31,7 @@ from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.solver import ConductorSolver, Solver
 from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
+from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store.key_permissions import KnownNames
 
@@ -284,6 +285,8 @@ class Catalogue:
     """The guardrails on questions, replies between agents and answers."""
     plan_rules: PlanRules = NO_RULES
     """The rules say what no workflow may be, for any tenant and tag."""
+    approvals: tuple[ApprovalRule, ...] = ()
+    """The plans that somebody must approve before they are run, of any tenant."""
     confidence: ConfidenceModel | None = None
     """What states how sure answers are; None: nothing does."""
     private_pictures: bool = False

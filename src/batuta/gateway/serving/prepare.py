@@ -22,6 +22,7 @@ from batuta.core.worker import VISION
 from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.errors import (
+    APIError,
     invalid_value,
     model_not_found,
     unsupported_parameter,
@@ -54,6 +55,7 @@ from batuta.gateway.serving.tenant_memory import (
 )
 from batuta.gateway.serving.web_search import grant_search
 from batuta.guardrails import GuardrailStage
+from batuta.language.approval_rules import ApprovalRule
 
 
 def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) -> ServedModel:
@@ -182,7 +184,28 @@ class CallPreparer:
             guardrails=self._catalogue.guardrails,
             guarded=permitted.acts,
             rules=rules,
+            approvals=self._find_approvals(caller, served, question),
         )
+
+    def _find_approvals(
+        self, caller: Caller, served: ServedModel, question: Question
+    ) -> tuple[ApprovalRule, ...]:
+        """Return the rules by which somebody may have to approve a plan.
+
+        Raises:
+            APIError: there are such rules, and the model shows no plan.
+        """
+        if not self._catalogue.approvals:
+            return ()
+        found = tuple(
+            rule
+            for rule in self._catalogue.approvals
+            if rule.may_hold(caller.tenant, question.tags)
+        )
+        if found and served.solver is not None:
+            reason = f"{served.name} shows no plan that {found[0].name} could have approved."
+            raise APIError(403, "approval_refused", reason, param="model")
+        return found
 
     def _choose_limits(
         self, caller: Caller, served: ServedModel, options: RunOptions, *, effort: str | None

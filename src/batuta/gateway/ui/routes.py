@@ -14,6 +14,7 @@ from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.approvals import ApprovalPage
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.audit import AuditPage
 from batuta.gateway.ui.comparison import ComparisonPage
@@ -46,6 +47,7 @@ def page_routes(
     runs, comparison = RunPages(*shown), ComparisonPage(*shown)
     learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
+    approvals = ApprovalPage(store)
     asking = delivery, store, sessions, page_runs
     screens = {
         "/ui/": PlaygroundPage(*shown).page,
@@ -63,6 +65,7 @@ def page_routes(
         "/ui/keys": keys.page,
         "/ui/own-keys": own_keys.page,
         "/ui/audit": AuditPage(store).page,
+        "/ui/approvals": approvals.page,
     }
     forms = {
         "/ui/runs/{id}/feedback": runs.feedback,
@@ -73,6 +76,7 @@ def page_routes(
         "/ui/own-keys": own_keys.create,
         "/ui/own-keys/{id}/revoke": own_keys.revoke,
         "/ui/budgets": keys.budget,
+        "/ui/approvals/{id}": approvals.decide,
     }
     return [
         *(Route(place, _redirect_home) for place in ("/", "/ui")),

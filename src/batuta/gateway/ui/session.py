@@ -30,6 +30,7 @@ SCREENS = (
 )
 KEYS_SCREEN = ("/ui/keys", "Keys")
 AUDIT_SCREEN = ("/ui/audit", "Audit")
+APPROVALS_SCREEN = ("/ui/approvals", "Approvals")
 OWN_KEYS_SCREEN = ("/ui/own-keys", "Your keys")
 SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
@@ -70,7 +71,7 @@ class WebSession:
         if self.caller.role is CallerRole.NOBODY:
             return ()
         if self.is_admin:
-            return (*SCREENS, KEYS_SCREEN, AUDIT_SCREEN)
+            return (*SCREENS, KEYS_SCREEN, AUDIT_SCREEN, APPROVALS_SCREEN)
         return SCREENS if self.caller.user is None else (*SCREENS, OWN_KEYS_SCREEN)
 
 

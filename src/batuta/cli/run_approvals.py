@@ -1,0 +1,112 @@
+"""`batuta runs waiting | approve | refuse`: plans that wait for a person."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import anyio
+import orjson
+import typer
+from rich.markup import escape
+
+from batuta.cli.json_output import print_json
+from batuta.cli.options import Json, command_actor, format_example
+from batuta.config.load import store_target
+from batuta.core.formatting import format_time
+from batuta.errors import ConfigError
+from batuta.rendering.console import open_console
+from batuta.rendering.terminal import write_output
+from batuta.store import Store
+from batuta.store.approvals import ApprovalError, PendingPlan
+
+PlanArgument = Annotated[str, typer.Argument(metavar="ID", help="As `batuta runs waiting` says.")]
+DigestArgument = Annotated[
+    str, typer.Argument(metavar="DIGEST", help="Of the plan that you have seen; 12 digits do.")
+]
+ReasonOption = Annotated[str, typer.Option(help="For whoever asked.")]
+_LEAST_DIGITS = 12
+
+
+def add_approval_commands(app: typer.Typer) -> None:
+    """Add the commands to `batuta runs`."""
+    app.command("waiting", epilog=format_example("batuta runs waiting"))(list_waiting)
+    app.command("approve", epilog=format_example("batuta runs approve run_5f…:0 9c1e0b7d2a44"))(
+        approve_plan
+    )
+    app.command("refuse", epilog=format_example("batuta runs refuse run_5f…:0 9c1e0b7d2a44"))(
+        refuse_plan
+    )
+
+
+def list_waiting(as_json: Json = False) -> None:
+    """Plans that wait for approval, oldest first."""
+    found = anyio.run(_list_plans)
+    if as_json:
+        print_json([plan_json(plan) for plan in found])
+        return
+    console = open_console()
+    if not found:
+        console.print("[dim]no plan waits for approval[/dim]")
+    for plan in found:
+        shown = plan_json(plan)
+        console.print(f"[bold]{plan.id}[/bold]  {plan.digest[:_LEAST_DIGITS]}", soft_wrap=True)
+        told = f"{plan.rule}, tenant {plan.tenant}, expected ${plan.usd}"
+        console.print(f"  {escape(told)}, until {format_time(plan.expires)}", soft_wrap=True)
+        console.print(f"  {escape(shown['question'])}", soft_wrap=True)
+        for number, step in enumerate(shown["steps"], 1):
+            text = f"  {number}. {step['worker']}: {step['subtask'] or 'the whole question'}"
+            console.print(escape(text), soft_wrap=True)
+
+
+def approve_plan(plan: PlanArgument, digest: DigestArgument, reason: ReasonOption = "") -> None:
+    """Let a plan be carried out, once."""
+    _give_verdict(plan, digest, reason, approved=True)
+
+
+def refuse_plan(plan: PlanArgument, digest: DigestArgument, reason: ReasonOption = "") -> None:
+    """Forbid a plan; whoever asked is told the reason."""
+    _give_verdict(plan, digest, reason, approved=False)
+
+
+def plan_json(plan: PendingPlan) -> dict[str, Any]:
+    """Return a plan for programs."""
+    shown: dict[str, Any] = {"question": "", "steps": []}
+    shown |= orjson.loads(plan.plan) if plan.plan else {}
+    return {
+        "id": plan.id,
+        "digest": plan.digest,
+        "rule": plan.rule,
+        "tenant": plan.tenant,
+        "expected_cost_usd": plan.usd,
+        "created": plan.created,
+        "expires": plan.expires,
+        **shown,
+    }
+
+
+def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> None:
+    """Decide about the plan of that digest.
+
+    Raises:
+        ConfigError: it does not wait any more, or is another one.
+    """
+    try:
+        done = anyio.run(_store_verdict, plan, digest, reason, approved)
+    except ApprovalError as error:
+        raise ConfigError(f"{error}; see: batuta runs waiting") from None
+    write_output(f"{done.id} {done.state}\n")
+
+
+async def _list_plans() -> list[PendingPlan]:
+    async with Store.open(store_target()) as store:
+        return await store.approvals.list()
+
+
+async def _store_verdict(plan: str, digest: str, reason: str, approved: bool) -> PendingPlan:
+    async with Store.open(store_target()) as store:
+        found = await store.approvals.get(plan)
+        whole = digest
+        if found is not None and len(digest) >= _LEAST_DIGITS and found.digest.startswith(digest):
+            whole = found.digest
+        by = command_actor()
+        return await store.approvals.decide(plan, whole, approved=approved, by=by, reason=reason)

@@ -1,0 +1,104 @@
+"""Plans that a person approves before they are carried out."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import inf
+
+from batuta.core import (
+    GuardrailTriggered,
+    Outcome,
+    Round,
+    RunFinished,
+    Workflow,
+)
+from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
+from batuta.engine.context import RunContext
+from batuta.engine.plan_check import PLAN
+from batuta.engine.workflow_estimate import estimate_workflow
+from batuta.usage import ZERO_COST, Cost, Price, usage_cost
+
+
+async def gate_round(context: RunContext, number: int, round_: Round) -> RunFinished | None:
+    """Wait until the round may be run; the run's end if it may not.
+
+    Args:
+        context: the run.
+        number: the round's.
+        round_: the round before it is run.
+    """
+    workflow = round_.workflow
+    if not context.settings.approvals or workflow is None:
+        return None
+    usd = _expected_usd(context, workflow)
+    rule = next(
+        (
+            one
+            for one in context.settings.approvals
+            if one.holds(context.question, workflow, usd, context.settings.tool_classes)
+        ),
+        None,
+    )
+    if rule is None:
+        return None
+    await _tell_act(context, rule.name, "waits for approval")
+    request = ApprovalRequest(
+        run_id=context.run_id,
+        round=number + context.round_offset,
+        rule=rule.name,
+        question=context.question,
+        workflow=workflow,
+        usd=usd,
+        expires_in=rule.expires_s,
+    )
+    verdict = await _await_verdict(context, request)
+    await _tell_act(context, rule.name, verdict.state, verdict.by)
+    if verdict.state == "approved":
+        return None
+    return _refused_end(rule.name, verdict, context.elapsed())
+
+
+async def _await_verdict(context: RunContext, request: ApprovalRequest) -> ApprovalVerdict:
+    """The verdict; the run's time stands still until it is there."""
+    if context.approve is None:
+        reason = "nobody can be asked here; ask through batuta serve"
+        return ApprovalVerdict(state="refused", reason=reason)
+    scope, began = context.deadline, context.elapsed()
+    ends = inf if scope is None else scope.deadline
+    if scope is not None:
+        scope.deadline = inf
+    try:
+        return await context.approve(request)
+    finally:
+        if scope is not None:
+            scope.deadline = ends + context.elapsed() - began
+
+
+async def _tell_act(context: RunContext, rule: str, action: str, by: str = "") -> None:
+    await context.publish(GuardrailTriggered(policy=rule, where=PLAN, action=action, by=by))
+
+
+def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
+    spent = ZERO_COST
+    for round_ in context.recorder.rounds:
+        spent += sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
+        spent += sum((step.cost for step in round_.steps), ZERO_COST)
+    unknown: Price = context.budget.limits.unknown
+    estimate = estimate_workflow(context.question, workflow, context.pool)
+    costs: list[Cost] = [
+        usage_cost(usage, context.pool[step.worker].price or unknown)
+        for step, usage in zip(workflow.steps, estimate.steps, strict=True)
+    ]
+    return sum(costs, spent).usd
+
+
+def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFinished:
+    why = f": {verdict.reason}" if verdict.reason else ""
+    told = "nobody approved the plan in time" if verdict.state == "expired" else "it was refused"
+    return RunFinished(
+        outcome=Outcome.REFUSED,
+        answer=None,
+        error=f"{rule} needs somebody's approval of the plan, and {told}{why}",
+        error_code=f"approval_{verdict.state}",
+        seconds=seconds,
+    )

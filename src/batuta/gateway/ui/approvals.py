@@ -1,0 +1,54 @@
+"""The screen of plans that wait for approval; nobody but an administrator sees it."""
+
+from __future__ import annotations
+
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from batuta.gateway.admin.approvals import decide_plan, plan_entry
+from batuta.gateway.errors import not_found, require_part
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.session import APPROVALS_SCREEN, WebSession, read_form
+from batuta.store import Store
+
+_SEE_OTHER = 303
+
+
+@final
+class ApprovalPage:
+    """The screen and its form."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._kept = store
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Show the plans that wait, oldest first."""
+        store = self._open_store(session)
+        plans = [plan_entry(plan) for plan in await store.approvals.list()]
+        return render_page(request, "approvals.html.jinja", session=session, plans=plans)
+
+    async def decide(self, request: Request, session: WebSession) -> Response:
+        """Approve or refuse the plan that was shown."""
+        store = self._open_store(session)
+        form = await read_form(request, session)
+        await decide_plan(
+            store,
+            request.path_params["id"],
+            form.get("digest", ""),
+            approved=form.get("decision") == "approve",
+            by=session.caller.actor,
+            reason=form.get("reason", "").strip(),
+        )
+        return RedirectResponse(APPROVALS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+
+    def _open_store(self, session: WebSession) -> Store:
+        """Return the store, for an administrator.
+
+        Raises:
+            APIError: somebody else asks, or there is no store.
+        """
+        if not session.is_admin:
+            raise not_found(f"The screen {APPROVALS_SCREEN[0]}")
+        return require_part(self._kept, "This server keeps no plans for approval.")

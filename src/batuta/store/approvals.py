@@ -1,0 +1,176 @@
+"""Plans that wait for a person's approval, and what was decided.
+
+The words of a question and a plan are kept only while it waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import time
+from typing import Any, final
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from batuta.store.audit import AuditEntry, append_entry
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.models import APPROVALS
+
+WAITING = "waiting"
+MAX_WAITING = 20
+"""Plans of one tenant that may wait at the same time."""
+_KEPT_SECONDS = 30 * 86_400.0
+"""Seconds for which what was decided is kept here; the audit trail keeps it longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingPlan:
+    """A plan that waits, or what became of it."""
+
+    id: str
+    """The run's id and the number of its round."""
+    run_id: str
+    tenant: str
+    rule: str
+    digest: str
+    """The SHA-256 of the plan."""
+    plan: str
+    """Question and workflow as JSON; empty once it is decided."""
+    usd: str
+    state: str
+    """`waiting`, `approved`, `refused`, `expired` or `withdrawn`."""
+    created: float
+    expires: float
+    by: str = ""
+    reason: str = ""
+
+
+class ApprovalError(Exception):
+    """The approval cannot be given; the sentence says why."""
+
+
+@final
+class ApprovalTable:
+    """The plans in a database, of all replicas."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def ask(self, plan: PendingPlan) -> PendingPlan:
+        """The plan as it stands; it is put down if it is new, or if another one stood there.
+
+        Raises:
+            ApprovalError: too many plans of its tenant wait already.
+            StoreError: the database fails.
+        """
+
+        def put(connection: Connection) -> PendingPlan:
+            now = time()
+            old = now - _KEPT_SECONDS
+            connection.execute(delete(APPROVALS).where(APPROVALS.c.expires < old))
+            found = _find_plan(connection, plan.id)
+            if found is not None and found.digest == plan.digest:
+                return found
+            waits = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > now)
+            own = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *waits)
+            if connection.execute(own).scalar_one() >= MAX_WAITING:
+                raise ApprovalError(f"{MAX_WAITING} plans of this tenant wait for approval already")
+            connection.execute(delete(APPROVALS).where(APPROVALS.c.id == plan.id))
+            connection.execute(insert(APPROVALS).values(_list_values(plan)))
+            return plan
+
+        return await self._database.run_write(put)
+
+    async def get(self, plan_id: str) -> PendingPlan | None:
+        """The plan of that id.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
+
+    async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
+        """The plans, oldest first; only those that can still be decided unless all are wanted.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
+        if waiting:
+            query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
+        return [_plan_of(row) for row in await self._database.fetch_rows(query)]
+
+    async def decide(
+        self, plan_id: str, digest: str, *, approved: bool, by: str, reason: str = ""
+    ) -> PendingPlan:
+        """Decide once; the audit trail says so in the same transaction.
+
+        Args:
+            plan_id: the plan's.
+            digest: of the plan that whoever decides has seen.
+            approved: whether it may be run.
+            by: who decides, as the audit trail calls them.
+            reason: why, for whoever asked.
+
+        Raises:
+            ApprovalError: it does not wait any more, or is another plan than was seen.
+            StoreError: the database fails.
+        """
+        state = "approved" if approved else "refused"
+
+        def decide(connection: Connection) -> PendingPlan:
+            found = _find_plan(connection, plan_id)
+            if found is None:
+                raise ApprovalError(f"no plan {plan_id} waits for approval")
+            if found.digest != digest:
+                raise ApprovalError("the plan is another one than was shown; look at it again")
+            values = {"state": state, "by": sql_text(by), "reason": sql_text(reason), "plan": ""}
+            open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
+            chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.digest == digest, *open_)
+            done = connection.execute(update(APPROVALS).where(*chosen).values(values))
+            if done.rowcount != 1:
+                now = found.state if found.state != WAITING else "expired"
+                raise ApprovalError(f"the plan {plan_id} is {now} already")
+            details = {"rule": found.rule, "digest": digest, "usd": found.usd}
+            entry = AuditEntry(
+                actor=by,
+                action=f"approval.{state}",
+                subject=found.run_id,
+                tenant=found.tenant,
+                details=details,
+            )
+            append_entry(connection, entry)
+            decided = _find_plan(connection, plan_id)
+            assert decided is not None  # noqa: S101 - it was updated
+            return decided
+
+        return await self._database.run_write(decide)
+
+    async def close(self, plan_id: str, state: str) -> PendingPlan | None:
+        """End a plan that still waits as `expired` or `withdrawn`; how it stands then.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def end(connection: Connection) -> PendingPlan | None:
+            chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
+            connection.execute(update(APPROVALS).where(*chosen).values(state=state, plan=""))
+            return _find_plan(connection, plan_id)
+
+        return await self._database.run_write(end)
+
+
+def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
+    query = select(APPROVALS).where(APPROVALS.c.id == sql_text(plan_id))
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _plan_of(row)
+
+
+def _plan_of(row: Any) -> PendingPlan:
+    return PendingPlan(**{name: row[name] for name in PendingPlan.__slots__})
+
+
+def _list_values(plan: PendingPlan) -> dict[str, Any]:
+    values = {name: getattr(plan, name) for name in PendingPlan.__slots__}
+    return {n: sql_text(value) if isinstance(value, str) else value for n, value in values.items()}

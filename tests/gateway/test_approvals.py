@@ -1,0 +1,220 @@
+"""Approval over HTTP: who may give it, once, for the plan that was shown."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from batuta.clients import ScriptedClient
+from batuta.gateway.access.caller import Authenticator
+from batuta.language.approval_rules import ApprovalRule
+from batuta.store import Store
+from batuta.store.approvals import MAX_WAITING, WAITING, ApprovalError, PendingPlan
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from gateway.keyed_server import ADMIN
+from gateway.live_server import HI, Serving, orchestra
+
+pytestmark = pytest.mark.anyio
+RULE = ApprovalRule(name="four-eyes", tag="ledger")
+BRIEF = ApprovalRule(name="brief", tag="brief", expires_s=0.2)
+BOSS = {"authorization": f"Bearer {ADMIN}"}
+PLANS = "/v1/admin/approvals"
+
+
+class Place:
+    """A server where questions about the ledger need approval."""
+
+    def __init__(self, store) -> None:
+        self.store, self.hasher, self.called = store, KeyHasher(b"x" * 32), 0
+        gate = Authenticator(store, self.hasher, ADMIN)
+        clients = {one: ScriptedClient(self.reply) for one in ("ada", "bob")}
+        state = orchestra(clients, approvals=(RULE, BRIEF), store=store, authenticator=gate)
+        self.serving = Serving(state)
+        self.answers: list = []
+
+    def reply(self, _):
+        self.called += 1
+        return "Hello there."
+
+    async def __aenter__(self):
+        _, issued = await self.store.keys.create(self.hasher, "acme", "k", KeyPermissions())
+        self.key = {"authorization": f"Bearer {issued.text}"}
+        await self.serving.__aenter__()
+        return self
+
+    async def __aexit__(self, *error):
+        return await self.serving.__aexit__(*error)
+
+    async def ask(self, tag="ledger", **more):
+        body = {"model": "worker/ada", "messages": HI, "orchestration": {"tags": [tag]}, **more}
+        path = "/v1/chat/completions"
+        self.answers.append(await self.serving.post(path, json=body, headers=self.key))
+
+    async def plans(self, headers=BOSS):
+        async with self.serving.http.get(PLANS, headers=headers) as response:
+            return response.status, await response.json()
+
+    async def waiting(self):
+        while True:
+            _, got = await self.plans()
+            if got["data"]:
+                return got["data"][0]
+            await anyio.sleep(0.05)
+
+    async def decide(self, plan, decision="approve", headers=BOSS, **more):
+        body = {"decision": decision, "digest": plan["digest"], **more}
+        return await self.serving.post(f"{PLANS}/{plan['id']}", json=body, headers=headers)
+
+
+async def test_a_plan_waits_and_runs_once_an_administrator_approves_it(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(place.ask)
+        plan = await place.waiting()
+        assert place.called == 0 and plan["rule"] == "four-eyes" and plan["tenant"] == "acme"
+        assert plan["question"] and plan["steps"][0]["worker"] == "ada"
+        for headers in (place.key, {}):
+            assert (await place.plans(headers))[0] in {401, 403}
+            assert (await place.decide(plan, headers=headers))[0] in {401, 403}
+        status, _, said = await place.decide({**plan, "digest": "0" * 64})
+        assert status == 409 and "another one than was shown" in said["error"]["message"]
+        status, _, done = await place.decide(plan)
+        assert status == 200 and done["state"] == "approved" and done["by"] == "admin"
+        assert "question" not in done and "steps" not in done
+        status, _, said = await place.decide(plan, "refuse")
+        assert status == 409 and "approved already" in said["error"]["message"]
+    assert [status for status, _, _ in place.answers] == [200] and place.called == 1
+    [record] = await store.audit.list(5, action="approval.")
+    assert record.action == "approval.approved" and record.subject == plan["run_id"]
+    assert json.loads(record.details)["digest"] == plan["digest"]
+    run = await store.get(plan["run_id"])
+    assert [(act.action, act.by) for act in run.guards][-1] == ("approved", "admin")
+
+
+async def test_a_refused_plan_calls_nobody_and_says_why(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(place.ask)
+        await place.decide(await place.waiting(), "refuse", reason="too dear")
+    [(status, _, said)] = place.answers
+    assert status == 403 and said["error"]["code"] == "approval_refused"
+    assert "too dear" in said["error"]["message"] and place.called == 0
+
+
+async def test_what_nobody_looks_at_expires(store):
+    async with Place(store) as place:
+        await place.ask("brief")
+        [(_, _, said)] = place.answers
+        assert said["error"]["code"] == "approval_expired" and place.called == 0
+        assert (await place.plans())[1]["data"] == []
+    assert all(not plan.plan for plan in await store.approvals.list(waiting=False))
+
+
+async def test_the_page_shows_the_plan_and_takes_the_verdict(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(place.ask)
+        plan = await place.waiting()
+        assert (await show(place, place.key))[0] == 404
+        status, page = await show(place, BOSS)
+        assert status == 200 and plan["digest"] in page and "four-eyes" in page
+        token = page.split('name="token" value="')[1].split('"')[0]
+        form = {"digest": plan["digest"], "decision": "approve"}
+        assert await send(place, plan, {**form, "token": "forged"}) == 403
+        assert await send(place, plan, {**form, "token": token}) == 303
+    assert place.answers[0][0] == 200
+
+
+async def show(place, headers):
+    async with place.serving.http.get("/ui/approvals", headers=headers) as response:
+        return response.status, await response.text()
+
+
+async def send(place, plan, form):
+    address = f"/ui/approvals/{plan['id']}"
+    async with place.serving.http.post(
+        address, data=form, headers=BOSS, allow_redirects=False
+    ) as response:
+        return response.status
+
+
+async def test_who_leaves_takes_the_plan_along(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(place.ask)
+        plan = await place.waiting()
+        tasks.cancel_scope.cancel()
+    found = await store.approvals.get(plan["id"])
+    assert found.state == "withdrawn" and found.plan == "" and place.called == 0
+
+
+async def test_other_questions_do_not_wait(store):
+    async with Place(store) as place:
+        await place.ask("public")
+        assert place.answers[0][0] == 200
+        assert await store.approvals.list(waiting=False) == []
+
+
+def plan_of(number: int, tenant="acme", digest="d", lasts=60.0) -> PendingPlan:
+    return PendingPlan(
+        id=f"run_{number}:0",
+        run_id=f"run_{number}",
+        tenant=tenant,
+        rule="r",
+        digest=digest,
+        plan='{"question": "secret"}',
+        usd="0",
+        state=WAITING,
+        created=1e9,
+        expires=4e9 if lasts > 0 else 1e9,
+    )
+
+
+async def test_a_tenant_cannot_flood_the_list(store):
+    for number in range(MAX_WAITING):
+        await store.approvals.ask(plan_of(number))
+    with pytest.raises(ApprovalError, match="wait for approval already"):
+        await store.approvals.ask(plan_of(99))
+    await store.approvals.ask(plan_of(100, tenant="zeta"))
+
+
+async def test_an_approval_survives_a_restart_and_is_for_one_plan(tmp_path):
+    path = tmp_path / "runs.db"
+    async with Store.open(path) as store:
+        await store.approvals.ask(plan_of(1))
+        await store.approvals.decide("run_1:0", "d", approved=True, by="admin")
+    async with Store.open(path) as store:
+        assert (await store.approvals.ask(plan_of(1))).state == "approved"
+        other = await store.approvals.ask(plan_of(1, digest="edited"))
+        assert other.state == WAITING and other.digest == "edited"
+        with pytest.raises(ApprovalError, match="another one than was shown"):
+            await store.approvals.decide("run_1:0", "d", approved=True, by="admin")
+
+
+async def test_what_has_expired_cannot_be_approved(store):
+    await store.approvals.ask(plan_of(1, lasts=0))
+    with pytest.raises(ApprovalError, match="expired already"):
+        await store.approvals.decide("run_1:0", "d", approved=True, by="admin")
+    assert await store.audit.list(5, action="approval.") == []
+
+
+async def test_two_who_decide_at_once_decide_once(store):
+    await store.approvals.ask(plan_of(1))
+    ended: list[str] = []
+
+    async def decide(approved):
+        try:
+            done = await store.approvals.decide("run_1:0", "d", approved=approved, by="admin")
+        except ApprovalError:
+            return
+        ended.append(done.state)
+
+    async with anyio.create_task_group() as tasks:
+        for approved in (True, False, True, False):
+            tasks.start_soon(decide, approved)
+    assert len(ended) == 1 and len(await store.audit.list(9, action="approval.")) == 1
+
+
+async def test_a_deleted_tenants_plans_are_gone(store):
+    await store.approvals.ask(plan_of(1))
+    await store.forgetting.forget_tenant("acme")
+    assert await store.approvals.list(waiting=False) == []
