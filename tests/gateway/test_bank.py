@@ -1,0 +1,104 @@
+"""The configuration for a bank of docs/governance.md, from a question to its recorded answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+
+from batuta.clients import HttpTransport, ScriptedClient
+from batuta.conductors import FixedConductor
+from batuta.config.load import load_config
+from batuta.core import Step, WorkerId, Workflow
+from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.serving.models import served_models
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from gateway.keyed_server import ADMIN
+from gateway.live_server import Serving, server_state
+
+pytestmark = pytest.mark.anyio
+PAGE = Path(__file__).parents[2] / "docs" / "governance.md"
+SAMPLE = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+BOSS = {"authorization": f"Bearer {ADMIN}"}
+HOUSE, CLOUD = WorkerId("house"), WorkerId("cloud")
+SECRET = "AKIA" + "IOSFODNN7" + "ABCDEFG"
+LONG = "How much is it? " * 30_000
+"""A question whose reading alone costs more than a dollar in the cloud."""
+
+
+@pytest.fixture
+async def bank(store, tmp_path):
+    """The sample's rules over workers that count who was asked what."""
+    path = tmp_path / "bank.toml"
+    path.write_text(SAMPLE)
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(path), environ={})
+    asked: list[tuple[WorkerId, str]] = []
+
+    def client(worker):
+        def reply(request):
+            asked.append((worker, request.messages[-1].text))
+            return "Answer: 42"
+
+        return ScriptedClient(reply)
+
+    clients = {worker.id: client(worker.id) for worker in config.pool}
+    conductor = FixedConductor("hand", lambda _: Workflow((Step(subtask="", worker=HOUSE),)))
+    hasher = KeyHasher(b"x" * 32)
+    state = server_state(
+        config.pool,
+        clients,
+        served_models(config.pool, conductor),
+        plan_rules=config.plan_rules,
+        approvals=config.approvals,
+        guardrails=config.guardrails,
+        store=store,
+        authenticator=Authenticator(store, hasher, ADMIN),
+    )
+    limits = KeyPermissions(tags=("client",))
+    _, issued = await store.keys.create(hasher, "desk", "clients", limits)
+    _, free = await store.keys.create(hasher, "press", "public", KeyPermissions())
+    async with Serving(state) as serving:
+        yield serving, asked, issued.text, free.text
+
+
+async def ask(serving, key, model, text):
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    headers = {"authorization": f"Bearer {key}"}
+    return await serving.post("/v1/chat/completions", json=body, headers=headers)
+
+
+async def test_a_clients_question_stays_in_the_house_and_is_checked(bank):
+    serving, asked, key, _ = bank
+    status, _, _ = await ask(serving, key, "batuta-ultra", f"What of {SECRET}?")
+    assert status == 200 and [worker for worker, _ in asked] == ["house", "house-two"]
+    assert not any(SECRET in text for _, text in asked)
+    assert (await ask(serving, key, "worker/cloud", "And now?"))[0] == 403
+    assert CLOUD not in {worker for worker, _ in asked}
+
+
+async def test_what_is_dear_waits_for_a_person_and_is_in_the_trail(bank, store):
+    serving, asked, _, key = bank
+    answers = []
+
+    async def send():
+        answers.append(await ask(serving, key, "worker/cloud", LONG))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        while not (plans := await store.approvals.list()):
+            await anyio.sleep(0.05)
+        assert not asked and plans[0].rule == "above-a-dollar"
+        body = {"decision": "approve", "digest": plans[0].digest}
+        path = f"/v1/admin/approvals/{plans[0].id}"
+        assert (await serving.post(path, json=body, headers=BOSS))[0] == 200
+    [(status, headers, _)] = answers
+    assert status == 200 and [worker for worker, _ in asked] == ["cloud"]
+    run = await store.get(headers["x-batuta-run-id"])
+    assert run.guards[-1].by == "admin"
+    [record] = await store.audit.list(1, action="approval.")
+    assert record.subject == run.id and (await store.audit.verify()).broken_at is None
+    assert (await ask(serving, key, "worker/cloud", "How much is it?"))[0] == 200
