@@ -185,7 +185,7 @@ class Script:
         who, messages = body["model"], body["messages"]
         tools = {t["function"]["name"]: t["function"] for t in body.get("tools", [])}
         text = json.dumps(messages)
-        if not tools or is_summary(messages) or STUCK in text:
+        if not tools or is_summary(messages) or (STUCK in text and who == "claude-big"):
             return self._aside(who, text, body)
         steps = steps_of(tools, self.folder)
         if self.way == "search" and "WebSearch" in tools:

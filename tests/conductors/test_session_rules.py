@@ -129,6 +129,18 @@ def test_the_same_failure_twice_is_a_boundary_and_then_the_fourth():
     assert moment(again).boundary is None
 
 
+def test_codex_s_own_lines_before_a_result_make_no_difference():
+    def framed(n, result):
+        return f"Chunk ID: {'abcdef'[n]}{n}d\nWall time: {n}.{n} seconds\n{result}"
+
+    failed = [action(framed(n, "Process exited with code 1\nwrong sum")) for n in range(2)]
+    assert moment(talk(TASK, *failed)).boundary is Boundary.SAME_FAILURE
+    others = [action(framed(n, f"Process exited with code 1\n{'xy'[n]}")) for n in range(2)]
+    assert moment(talk(TASK, *others)).boundary is None
+    same = [action(framed(n, "Process exited with code 0\n"), number=1) for n in range(3)]
+    assert moment(talk(TASK, *same)).boundary is Boundary.STALL
+
+
 def test_doing_the_same_three_times_is_a_stall_and_so_is_looking_for_ever():
     def looks(n):
         return action(f"page {n}", "Read", f'{{"n":{n}}}')

@@ -22,6 +22,8 @@ _END = 300
 _PICTURES = "What the tool call "
 """The beginning of a message in which the pictures of a tool's result stand."""
 _OPENING, _CLOSING = "<system-reminder>", "</system-reminder>"
+_FRAME = re.compile(r"\AChunk ID: \w{1,40}\nWall time: [0-9.]{1,20} seconds\n")
+"""Codex's own lines before each result, which differ where the results do not."""
 _FAILED = re.compile(
     r"\A\s{0,9}(?:<tool_use_error>|\w{0,40}error:|failed:|traceback \()"
     r"|\bexit(?:ed)?(?: with)?[ _](?:code|status)\"?:?\s{0,3}=?\s{0,3}[1-9]",
@@ -163,6 +165,7 @@ def _read_actions(messages: Sequence[Message]) -> list[Action]:
 
 
 def _crop_ends(text: str) -> str:
+    text = _FRAME.sub("", text, count=1)
     return text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
 
 
