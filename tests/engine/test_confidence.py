@@ -115,6 +115,15 @@ def test_a_probability_is_never_certain(signals, weight):
     assert 0.01 <= calibration.probability(signals) <= 0.99
 
 
+@given(st.lists(st.floats(-20, 20), min_size=2, max_size=9))
+def test_a_curve_keeps_the_order_and_its_ends(odds):
+    curve = ((0.2, 0.1), (0.5, 0.3), (0.6, 0.9))
+    curved = replace(FITTED, weights={"intercept": 1.0}, curve=curve)
+    sure = [curved.probability({"intercept": one}) for one in sorted(odds)]
+    assert sure == sorted(sure) and all(0.1 <= one <= 0.9 for one in sure)
+    assert curved.probability({"intercept": 0.0}) == 0.3
+
+
 @given(st.text())
 def test_the_form_of_an_answer_is_the_same_in_capitals_and_with_spaces(text):
     assert answer_form("") == ""

@@ -35,6 +35,7 @@ class StoredCalibration(StrictModel):
     weights: dict[str, float]
     workers: dict[str, float]
     runs: int = Field(ge=1)
+    curve: tuple[tuple[float, float], ...] = ()
     measured: MeasuredConfidence
 
 
@@ -69,6 +70,7 @@ def read_confidence(path: Path) -> ConfidenceModel:
                 weights=one.weights,
                 workers={WorkerId(worker): share for worker, share in one.workers.items()},
                 runs=one.runs,
+                curve=tuple(sorted(one.curve)),
             )
             for name, one in stored.conductors.items()
         }

@@ -6,6 +6,7 @@ the same conductor. What it was not fitted to has no probability: it is absent, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, log1p
@@ -32,11 +33,23 @@ class Calibration:
     """The share of right answers of each worker that answered in the graded runs."""
     runs: int
     """The graded runs that it was fitted to."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """What the regression's probability stands for, from the lowest on; empty: for itself."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
         """The probability for those signals, at least 0.01 and at most 0.99."""
         odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
-        return round(min(0.99, max(0.01, 1 / (1 + exp(-max(-30.0, min(30.0, odds)))))), 4)
+        sure = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, odds)))))
+        return round(min(0.99, max(0.01, sure)), 4)
+
+    def _follow_curve(self, sure: float) -> float:
+        place = bisect_left(self.curve, sure, key=lambda knot: knot[0])
+        if not self.curve:
+            return sure
+        if place in {0, len(self.curve)}:
+            return self.curve[min(place, len(self.curve) - 1)][1]
+        (low, before), (high, after) = self.curve[place - 1 : place + 1]
+        return before + (after - before) * (sure - low) / (high - low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,15 @@ async def test_probabilities_follow_the_workers_shares_and_are_read_again(tmp_pa
     assert abs(sure[GOOD] - 0.9) < 0.1 and abs(sure[BAD] - 0.3) < 0.1
 
 
+async def test_what_a_regression_cannot_say_a_curve_corrects(tmp_path):
+    await fill(tmp_path / "runs.db", 600)
+    fitted = await calibrate_confidence(tmp_path / "runs.db", tmp_path / "sure.json")
+    one = fitted.stored.conductors["c"]
+    assert one.curve and list(one.curve) == sorted(one.curve)
+    assert [right for _, right in one.curve] == sorted(right for _, right in one.curve)
+    assert one.measured.calibration_error < 0.06
+
+
 async def test_too_few_graded_runs_are_refused(tmp_path):
     await fill(tmp_path / "runs.db", 20)
     with pytest.raises(ConfigError, match="20 graded questions, and 40 are needed"):

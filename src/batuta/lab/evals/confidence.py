@@ -6,8 +6,8 @@ Axes: n runs, f signals.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ LEAST_RUNS = 40
 """Fewer graded runs of a conductor, or fewer questions, are not fitted."""
 LEAST_OF_EACH = 5
 """Fewer right or wrong answers among them are not fitted."""
+LEAST_FOR_CURVE = 200
+"""From so many runs on an isotonic curve corrects the regression."""
+_BLOCK = 30
+"""Runs behind each point of the curve."""
 _FOLDS = 5
 _PRIOR_OUTCOMES = 4.0
 """The weight, in outcomes, with which a worker's share right is drawn to that of all."""
@@ -112,22 +116,62 @@ def fit_confidence(graded: Sequence[GradedRun]) -> FittedConfidence:
 
 def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
     """Fit one conductor; what is measured is measured on the folds that were left out."""
-    sure_n = np.full(len(group), np.nan)
-    for fold in range(_FOLDS):
-        known = [one for one in group if one.fold != fold]
-        calibration = _fit_signals(known) if known else None
-        for row, one in enumerate(group):
-            if one.fold == fold and calibration is not None:
-                sure_n[row] = _state_probability(calibration, one)
+    sure_n = _cross_fit(group, _fit_calibrated)
     right_n = np.array([one.right for one in group], float)
     told_n = ~np.isnan(sure_n)
-    whole = _fit_signals(group)
+    whole = _fit_calibrated(group)
     return StoredCalibration(
         weights={name: round(weight, 6) for name, weight in whole.weights.items()},
         workers={str(worker): round(share, 6) for worker, share in whole.workers.items()},
         runs=len(group),
+        curve=whole.curve,
         measured=measure_confidence(sure_n[told_n], right_n[told_n]),
     )
+
+
+def _cross_fit(
+    group: Sequence[GradedRun], fit: Callable[[Sequence[GradedRun]], Calibration]
+) -> NDArray[np.float64]:
+    """Return each run's probability by a fit to the other folds: (n,)."""
+    sure_n = np.full(len(group), np.nan)
+    for fold in range(_FOLDS):
+        known = [one for one in group if one.fold != fold]
+        rows = [row for row, one in enumerate(group) if one.fold == fold]
+        if known and rows:
+            calibration = fit(known)
+            sure_n[rows] = [_state_probability(calibration, group[row]) for row in rows]
+    return sure_n
+
+
+def _fit_calibrated(group: Sequence[GradedRun]) -> Calibration:
+    """Fit weights and, of enough runs, what their probabilities stand for."""
+    whole = _fit_signals(group)
+    if len(group) < LEAST_FOR_CURVE:
+        return whole
+    sure_n = _cross_fit(group, _fit_signals)
+    told_n = ~np.isnan(sure_n)
+    right_n = np.array([one.right for one in group], float)
+    return replace(whole, curve=_fit_curve(sure_n[told_n], right_n[told_n]))
+
+
+def _fit_curve(sure_n: Floats, right_n: Floats) -> tuple[tuple[float, float], ...]:
+    """Return the isotonic regression of grades on probabilities, over equal shares of the runs."""
+    order = np.argsort(sure_n, kind="stable")
+    blocks: list[tuple[float, float, int]] = []
+    for part in np.array_split(order, max(1, len(order) // _BLOCK)):
+        block = float(sure_n[part].mean()), float(right_n[part].mean()), len(part)
+        while blocks and (blocks[-1][1] >= block[1] or blocks[-1][0] >= block[0]):
+            block = _pool_blocks(blocks.pop(), block)
+        blocks.append(block)
+    return tuple((round(sure, 6), round(right, 6)) for sure, right, _ in blocks)
+
+
+def _pool_blocks(
+    one: tuple[float, float, int], other: tuple[float, float, int]
+) -> tuple[float, float, int]:
+    count = one[2] + other[2]
+    sure = (one[0] * one[2] + other[0] * other[2]) / count
+    return sure, (one[1] * one[2] + other[1] * other[2]) / count, count
 
 
 def _state_probability(calibration: Calibration, one: GradedRun) -> float:
