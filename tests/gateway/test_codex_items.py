@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, Role, ToolCall
+from batuta.errors import BadRequestError
 from batuta.gateway.http.body import Fields
 from batuta.gateway.responses.compaction import pack_summary, read_summary
 from batuta.gateway.responses.tools import custom_input
@@ -148,6 +149,14 @@ def test_a_summary_comes_back_as_it_was(text):
 @pytest.mark.parametrize("kept", ["", "batuta-summary-1:%", "batuta-summary-1:gICA", "gAAAAB"])
 def test_what_is_no_summary_of_ours_is_none(kept):
     assert read_summary(Fields({"type": "compaction", "encrypted_content": kept})) is None
+
+
+async def test_a_stream_tells_that_a_refused_request_is_not_to_be_sent_again():
+    refusing = ScriptedClient([BadRequestError("no such field", status=400)] * 3)
+    async with Serving(ada=refusing) as server:
+        events = await stream(server, asking())
+    assert events[-1]["type"] == "response.failed"
+    assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
 async def test_who_wants_a_socket_is_told_to_go_on_without():

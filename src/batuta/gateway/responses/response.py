@@ -11,6 +11,8 @@ from batuta.gateway.serving.trace import orchestration_of, usage_of
 from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]
+_REFUSED_CODE = "invalid_prompt"
+"""The API's own code for what a provider refuses: Codex sends any other one five times more."""
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
@@ -69,7 +71,8 @@ def finished_response(
 
 def failed_response(base: Json, output: list[Json], api_error: APIError) -> Json:
     """The object of a run that has none."""
-    error = {"code": api_error.code, "message": api_error.message}
+    code = _REFUSED_CODE if api_error.code == "bad_request" else api_error.code
+    error = {"code": code, "message": api_error.message}
     return {**base, "status": "failed", "error": error, "output": output}
 
 
