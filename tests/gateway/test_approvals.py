@@ -93,6 +93,23 @@ async def test_a_plan_waits_and_runs_once_an_administrator_approves_it(store):
     assert [(act.action, act.by) for act in run.guards][-1] == ("approved", "admin")
 
 
+async def test_a_stream_says_that_it_waits(store):
+    async with Place(store) as place:
+        said = ""
+        body = {"model": "batuta-ultra", "messages": HI, "stream": True}
+        body["orchestration"] = {"tags": ["ledger"]}
+        address = "/v1/chat/completions"
+        async with place.serving.http.post(address, json=body, headers=place.key) as response:
+            async for line in response.content:
+                said += line.decode()
+                if "waits for somebody's approval (four-eyes)" in said and not place.called:
+                    await place.decide(await place.waiting())
+                    break
+            said += (await response.content.read()).decode()
+        assert said.count("waits for somebody's approval (four-eyes)") == 1
+        assert "[DONE]" in said and "error" not in said and place.called == 2
+
+
 async def test_a_refused_plan_calls_nobody_and_says_why(store):
     async with Place(store) as place, anyio.create_task_group() as tasks:
         tasks.start_soon(place.ask)

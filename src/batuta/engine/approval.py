@@ -18,6 +18,9 @@ from batuta.engine.plan_check import PLAN
 from batuta.engine.workflow_estimate import estimate_workflow
 from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 
+WAITS = "waits for approval"
+"""The action of a rule that somebody is asked for."""
+
 
 async def gate_round(context: RunContext, number: int, round_: Round) -> RunFinished | None:
     """Wait until the round may be run; the run's end if it may not.
@@ -41,7 +44,7 @@ async def gate_round(context: RunContext, number: int, round_: Round) -> RunFini
     )
     if rule is None:
         return None
-    await _tell_act(context, rule.name, "waits for approval")
+    await _tell_act(context, rule.name, WAITS)
     request = ApprovalRequest(
         run_id=context.run_id,
         round=number + context.round_offset,

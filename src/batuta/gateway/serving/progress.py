@@ -9,6 +9,7 @@ from typing import Any, final
 from batuta.core import (
     Delta,
     Event,
+    GuardrailTriggered,
     MalformedPlan,
     Reply,
     RoundPlanned,
@@ -19,6 +20,7 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
+from batuta.engine.approval import WAITS
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.guardrails import GuardrailStage
 
@@ -88,6 +90,8 @@ class RunProgress:
         match event:
             case RoundPlanned():
                 return self._plan_line(event)
+            case GuardrailTriggered() if event.action == WAITS and not self.direct:
+                return f"The plan waits for somebody's approval ({event.policy})"
             case StepStarted() if not self.direct:
                 return self._step_line(event)
             case _:
