@@ -32,6 +32,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 from fakes.openai import USAGE, FakeOpenAI
 from fakes.server import Said
 from fakes.serving import Server
+from fakes.web import FakeWeb
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,7 @@ PATCH = """*** Begin Patch
 *** End Patch
 """
 TASK = "Mend add.py so that its test passes, run the test, and say MENDED."
+SEARCHED = "Imola observatory"
 STUCK = "worker that acts here is stuck"
 """What an adviser is told; it may have tools that only look."""
 NO_SOCKET = 426
@@ -101,6 +103,11 @@ context_window = 200000
 
 [conductor]
 worker = "big"
+
+[tools.search]
+engine = "searxng"
+base_url = "{search}"
+server_tool = true
 
 [aliases]
 "gpt-5*" = "escalate"
@@ -185,11 +192,13 @@ class Script:
         who, messages = body["model"], body["messages"]
         tools = {t["function"]["name"]: t["function"] for t in body.get("tools", [])}
         text = json.dumps(messages)
+        if tools.keys() == {"web_search"}:
+            return self._search(who, messages)
         if not tools or is_summary(messages) or (STUCK in text and who == "claude-big"):
             return self._aside(who, text, body)
         steps = steps_of(tools, self.folder)
         if self.way == "search" and "WebSearch" in tools:
-            steps.insert(1, ("WebSearch", {"query": "sum of two numbers in Python"}))
+            steps.insert(1, ("WebSearch", {"query": SEARCHED}))
         if self.given < len(steps):
             name, arguments = steps[self.given]
             self.given += 1
@@ -199,6 +208,13 @@ class Script:
             return Said("I go on.", calls=((f"call_{self.given}", name, arguments),), usage=usage)
         self.asked.append(f"{who}: done")
         return Said(DONE)
+
+    def _search(self, who: str, messages: list[Json]) -> Said:
+        if messages[-1]["role"] == "tool":
+            self.asked.append(f"{who}: tells what was found: {last_words(messages)[:60]!r}")
+            return Said("It was opened in 1822 [1].")
+        self.asked.append(f"{who}: searches")
+        return Said(calls=(("call_s", "web_search", {"query": SEARCHED}),))
 
     def _aside(self, who: str, text: str, body: Json) -> Said:
         if "REDO" in text:
@@ -320,9 +336,9 @@ async def try_client(client: str, way: str, binary: Path, *, keep: Path | None) 
         (work / "add.py").write_text(BROKEN)
         (work / "test_add.py").write_text("from add import add\n\nassert add(2, 3) == 5, 'wrong sum'\nprint('passed')\n")  # fmt: skip
         script, recorder = Script(str(work), way), Recorder()
-        async with FakeOpenAI(script.reply, check=True, strict_openai=False) as upstream:
+        async with FakeWeb() as found, FakeOpenAI(script.reply, check=True, strict_openai=False) as upstream:  # fmt: skip
             pool = Path(place) / "batuta.toml"
-            pool.write_text(SETTINGS.format(url=upstream.url))
+            pool.write_text(SETTINGS.format(url=upstream.url, search=found.url))
             await make_key({**os.environ, "BATUTA_HOME": str(home / "home")})
             server = Server(home, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
             app = web.Application(client_max_size=64 << 20)
