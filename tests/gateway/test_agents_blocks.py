@@ -25,7 +25,7 @@ GITHUB = {
     "tools": [
         FUNCTION,
         {"type": "function", "name": "x" * 70, "parameters": {}},
-        {"type": "custom", "name": "c"},
+        {"type": "shell", "name": "c"},
     ],
 }
 OWN = {"type": "function", "name": "create_issue", "parameters": {"type": "object"}}
@@ -56,7 +56,7 @@ async def test_a_namespace_s_functions_are_offered_and_called_back(model):
     async with Serving(orchestra({"ada": ada})) as server:
         status, headers, told = await server.post("/v1/responses", json={**ASKED, "model": model})
         assert (status, calls_of(told["output"])) == (200, NAMED)
-        assert headers["x-batuta-ignored"] == "tools.namespace.custom"
+        assert headers["x-batuta-ignored"] == "tools.namespace.shell"
         assert told["tools"][0] == GITHUB
         offered = [tool.name for tool in ada.requests[-1].tools]
         assert offered[0] == "mcp__github__create_issue" and offered[2] == "create_issue"

@@ -75,6 +75,22 @@ SEARCH = {
     "tool_choice": {"type": "auto"},
     "output_config": {"effort": "high"},
 }
+SUMMARY = {
+    "model": "batuta-ultra",
+    "max_tokens": 32000,
+    "messages": [
+        *HI,
+        {"role": "assistant", "content": "Done."},
+        {
+            "role": "user",
+            "content": "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to "
+            "create a detailed summary of the conversation so far, paying close attention.",
+        },
+    ],
+    "tools": [{"name": "Read", "input_schema": {"type": "object"}}],
+    "thinking": {"type": "adaptive"},
+}
+WITH_TOOLS = {"a compaction of Claude Code"}
 COMPACTION = {
     "model": "batuta-ultra",
     "store": False,
@@ -104,6 +120,7 @@ FORMS = {
     "a title of opencode": ("/v1/chat/completions", TITLE_OF_OPENCODE, "a title"),
     "a topic check": ("/v1/messages", TOPIC, "a topic check"),
     "a quota probe": ("/v1/messages", PROBE, "a quota probe"),
+    "a compaction of Claude Code": ("/v1/messages", SUMMARY, "a compaction"),
     "a web search of Claude Code": ("/v1/messages", SEARCH, "a web search"),
     "a compaction of Codex": ("/v1/responses", COMPACTION, "a compaction"),
 }
@@ -123,8 +140,8 @@ def test_the_form_is_known(form):
     path, body, kind = FORMS[form]
     call = parsed(path, body)
     assert auxiliary_kind(call) == kind
-    tool = Tool(name="read")
-    assert auxiliary_kind(replace(call, question=replace(call.question, tools=(tool,)))) is None
+    offered = replace(call, question=replace(call.question, tools=(Tool(name="read"),)))
+    assert auxiliary_kind(offered) == (kind if form in WITH_TOOLS else None)
     planned = replace(call, options=replace(call.options, dry_run=True))
     assert auxiliary_kind(planned) is None
 
@@ -141,6 +158,10 @@ def without(body, *path):
 
 TITLE = TITLE_OF_CLAUDE_CODE
 PEOPLE = {
+    "words of a summary of a person": (
+        "/v1/messages", SUMMARY | {"messages": [{"role": "user", "content":
+            "Your task is to create a detailed summary of the conversation so far."}]}
+    ),
     "a wish for a search, with a tool of the client": (
         "/v1/messages", SEARCH | {"tools": [*SEARCH["tools"], {"name": "read", "input_schema": {}}]}
     ),

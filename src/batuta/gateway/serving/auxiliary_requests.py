@@ -28,6 +28,9 @@ _TITLE_REQUEST = "Generate a title for this conversation:"
 _TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
 COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
 """The beginning of the last message of Codex's request for a summary of the conversation."""
+_TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
+"""The beginning of Claude Code's request for a summary, which still offers its tools."""
+_SUMMARY = "Your task is to create a detailed summary of the conversation so far"
 _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
 _LONGEST_PROBE = 16
@@ -42,11 +45,16 @@ def auxiliary_kind(call: ParsedCall) -> str | None:
     runs is looked for before it is granted: it is a tool afterwards.
     """
     question, options = call.question, call.options
-    if question.tools or call.embeds or options.workflow is not None or options.dry_run:
+    if call.embeds or options.workflow is not None or options.dry_run:
         return None
+    if question.tools:
+        return COMPACTION if _wants_summary(question.messages[-1]) else None
     said = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
-    if not said:
-        return None
+    return _kind_without_tools(call, said) if said else None
+
+
+def _kind_without_tools(call: ParsedCall, said: list[Message]) -> str | None:
+    question = call.question
     if _wants_title(question, said):
         return TITLE
     if _is_probe(question, said):
@@ -58,6 +66,12 @@ def auxiliary_kind(call: ParsedCall) -> str | None:
     if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
         return TOPIC_CHECK
     return None
+
+
+def _wants_summary(last: Message) -> bool:
+    """Tell whether a summary is wanted, as Claude Code asks for it with its tools on offer."""
+    told = last.text if last.role is Role.USER else ""
+    return told.startswith(_TEXT_ONLY) and _SUMMARY in told
 
 
 def _wants_title(question: Question, said: list[Message]) -> bool:

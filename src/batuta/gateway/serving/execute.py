@@ -47,6 +47,7 @@ from batuta.gateway.serving.answer_cache import (
     reply_deltas,
 )
 from batuta.gateway.serving.approvals import open_approver
+from batuta.gateway.serving.auxiliary_requests import auxiliary_kind
 from batuta.gateway.serving.capabilities import (
     check_chosen_answer,
     check_response_format,
@@ -171,7 +172,8 @@ class RunService:
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         prepared_call = await self._begin_in_session(prepared_call, call, caller.tenant)
-        if call.question.has_tool_results and not call.options.dry_run:
+        goes_on = call.question.has_tool_results and auxiliary_kind(call) is None
+        if goes_on and not call.options.dry_run:
             resumed = await self._pending_tool_runs.find_resumed(
                 call.question, prepared_call.pool, caller.tenant
             )
