@@ -11,6 +11,7 @@ from fakes import FakeOpenAI
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
+    "connect.md": "tests/cli/test_connect.py",  # it ends with a client that is not installed
     "deploy.md": "tests/cluster/test_deploy_page.py",
     "local.md": "tests/local/test_serving.py",
     "selector.md": "tests/e2e/test_selector_page.py",
@@ -18,7 +19,7 @@ ELSEWHERE = {
     "training.md": "tests/test_docs.py",  # by the example that does what the page says
     "tune.md": "tests/lab/tune/test_docs_tune.py",
 }
-"""Pages whose commands take minutes or gigabytes and have a test of their own."""
+"""Pages whose commands take minutes, gigabytes or other programs, and have a test of their own."""
 WITH_SHELL = [page for page in PAGES if shell_blocks(page) and page.name not in ELSEWHERE]
 FLOW = 'model_id = [0]\nsubtasks = ["Answer it."]\naccess_list = [[]]'
 LONG = {"evaluation.md"}

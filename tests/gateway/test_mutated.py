@@ -36,6 +36,7 @@ ABREAST = 8
 OURS = ("upstream_error", "wrong_form", "no_tool_call", "deadline_exceeded", "overloaded")
 """Codes of a 5xx that is a worker's, or the caller's own deadline's."""
 NOT_THERE = (
+    "/v1/admin/approvals/",  # no plan waits
     "/ui/sign-in",
     "/ui/learning/",
     "/ui/oidc/",
