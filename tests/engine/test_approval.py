@@ -148,5 +148,5 @@ async def test_another_plan_has_another_digest():
     for plan in (PLAN, Workflow((replace(PLAN.steps[0], subtask="Other."),))):
         desk = Desk()
         await desk.run(ANY, workflow=plan)
-        digests.add(replace(desk.asked[0], run_id="run_x").digest)  # pyright: ignore[reportArgumentType]
+        digests.add(replace(desk.asked[0], run_id="run_x").digest)
     assert len(digests) == 2
