@@ -27,7 +27,13 @@ from wires.client_view import PATHS, Seen, first_body, read_answer
 from wires.said import CALL, THOUGHT, words_said
 from wires.test_wires import QUICK, SERVED, worker_specs
 
-UPSTREAMS = {"bad_request", "rate_limit_exceeded", "context_length_exceeded", "content_filter"}
+UPSTREAMS = {
+    "bad_request",
+    "invalid_prompt",
+    "rate_limit_exceeded",
+    "context_length_exceeded",
+    "content_filter",
+}
 """Codes of errors that the upstream told while it streamed."""
 KNOWN = [case for case in CASES if not {"messages", "input"} & {n for f in case.fields.values() for n in f}]  # fmt: skip
 """The cases whose question can be given a number."""

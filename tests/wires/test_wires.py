@@ -95,7 +95,11 @@ def check_error(wanted: dict[str, Any], seen: Seen, *, passed_through: bool) -> 
     said = json.dumps(seen.error, ensure_ascii=False)
     assert wanted.get("says", "") in said, said
     if passed_through:
-        assert seen.error is not None and wanted.get("code") in (None, seen.error.get("code")), said
+        assert seen.error is not None
+        code = seen.error.get("code")
+        # in a stream of responses: the code on which Codex does not ask five times more
+        said_so = "bad_request" if code == "invalid_prompt" else code
+        assert wanted.get("code") in (None, said_so), said
         assert seen.status in (200, wanted.get("status", seen.status)), said
 
 

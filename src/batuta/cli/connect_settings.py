@@ -176,7 +176,7 @@ def _disconnect_claude(text: str, before: str) -> str:
     return _unset_json(text, before, _CLAUDE_PLACES)
 
 
-_CODEX_MODEL = re.compile(r"""\s*["']?(?:model|model_provider)["']?\s*=""")
+_CODEX_MODEL = re.compile(r"""^[ \t]*["']?(?:model|model_provider)["']?[ \t]*=""")
 
 
 def _codex_file(environ: Mapping[str, str], home: Path) -> Path:

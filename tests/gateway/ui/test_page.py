@@ -26,6 +26,7 @@ from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.sign_in import _safe_target
 from batuta.store import Store
+from batuta.store.approvals import WAITING, PendingPlan
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
@@ -731,6 +732,12 @@ async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, brows
     [own] = keyed.call(keyed.store.keys.list_of_user, entry.id, 9)
     await post("user", f"/ui/own-keys/{own.id}/revoke")
     await post("admin", "/ui/keys", tenant="posts", name="made")
+    waits = PendingPlan(
+        id="0123456789abcdef", run_id="run_1", tenant="posts", rule="r", digest="d1", plan="{}",
+        usd="0", state=WAITING, created=1e9, expires=4e9,
+    )  # fmt: skip
+    keyed.call(keyed.store.approvals.ask, waits)
+    await post("admin", f"/ui/approvals/{waits.id}", decision="refuse", digest="d1")
     await post("stranger", "/ui/sign-in", key=ADMIN)
     await post("admin", "/ui/sign-out")
     done = {re.sub("(limits|rotate|revoke)$", "{what}", d) if "/keys/" in d else d for d in done}

@@ -90,6 +90,7 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     known = replace(outcomes, workers=tuple(of_the_pool[: len(outcomes.workers)]))
     save_selector(fit_selector(known), tmp_path / "runs" / "mini")
     (tmp_path / "review.txt").write_text(REVIEW, encoding="utf-8")
+    (tmp_path / "confidence.json").write_text('{"conductors": {}}', encoding="utf-8")
     file = tmp_path / "batuta.toml"
     file.write_text(text, encoding="utf-8")
     async with HttpTransport() as http:

@@ -46,7 +46,7 @@ def digest(parts):
 def without_later_prices(value):
     """The four prices that there were when the world was frozen; none of its workers has others."""
     if isinstance(value, tuple) and value and isinstance(value[0], Decimal):
-        assert value[4:] == (None,) * len(value[4:])
+        assert not any(value[4:])
         return value[:4]
     return value
 
