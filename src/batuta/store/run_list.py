@@ -21,7 +21,6 @@ from sqlalchemy import (
     Connection,
     Float,
     FromClause,
-    Numeric,
     Select,
     and_,
     cast,
@@ -41,13 +40,18 @@ from batuta.store.cursors import format_cursor, parse_cursor
 from batuta.store.database import Database
 from batuta.store.models import FIGURES, RUNS
 from batuta.store.rows import RunSummary, summary_from_row
+from batuta.store.run_conditions import (
+    build_conditions,
+    equal_filter,
+    known_cost,
+    range_filter,
+    sort_columns,
+)
 from batuta.store.run_filter import RunFilter, RunSort
 from batuta.store.run_search import (
     SHOWN,
-    contains_label,
     is_id,
     label_index_filter,
-    search_filter,
     words_filter,
 )
 
@@ -194,13 +198,13 @@ def _find_page(
     dialect = connection.dialect.name
     narrowed = _narrow_time(wanted, position)
     if _is_in_order(narrowed, dialect):
-        candidates = _Candidates(RUNS, tuple(_range_filter(RUNS.c, narrowed)))
+        candidates = _Candidates(RUNS, tuple(range_filter(RUNS.c, narrowed)))
     else:
         candidates = _find_candidates(connection, narrowed, bounds)
     if wanted.sort is not RunSort.CREATED:
         candidates = _fence_window(candidates, wanted, bounds, dialect)
-    chosen = [*candidates.within, *_build_conditions(candidates.rows.c, wanted, dialect)]
-    order = _sort_columns(candidates.rows.c, wanted, dialect)
+    chosen = [*candidates.within, *build_conditions(candidates.rows.c, wanted, dialect)]
+    order = sort_columns(candidates.rows.c, wanted, dialect)
     if position is not None:
         chosen.append(_is_after(order, position, ascending=wanted.ascending))
     keys = select(candidates.rows.c.id, candidates.rows.c.created).where(*chosen)
@@ -236,8 +240,8 @@ def _is_in_order(wanted: RunFilter, dialect: str) -> bool:
     """
     if wanted.sort is not RunSort.CREATED:
         return False
-    conditions = len(_build_conditions(RUNS.c, wanted, dialect))
-    alone = len(_equal_filter(RUNS.c, wanted, alone=True))
+    conditions = len(build_conditions(RUNS.c, wanted, dialect))
+    alone = len(equal_filter(RUNS.c, wanted, alone=True))
     return conditions == 0 or (conditions == alone == 1 and wanted.tenant is None)
 
 
@@ -256,7 +260,7 @@ def _find_candidates(
     connection: Connection, wanted: RunFilter, bounds: SearchBounds
 ) -> _Candidates:
     """Choose what is looked at: the few that a condition leaves, or the newest."""
-    within = _range_filter(RUNS.c, wanted)
+    within = range_filter(RUNS.c, wanted)
     for condition in _rare_conditions(connection, wanted):
         few = select(*FIGURES, *_shown_columns(wanted)).where(condition, *within)
         if _are_few(connection, few, bounds.few):
@@ -312,7 +316,7 @@ def _rare_conditions(connection: Connection, wanted: RunFilter) -> list[ColumnEl
         found.append(words_filter(connection, sql_text(wanted.search)))
     if is_postgres:
         found += [label_index_filter(one) for one in wanted.labels]
-    return found + _equal_filter(RUNS.c, wanted)
+    return found + equal_filter(RUNS.c, wanted)
 
 
 def _are_few(connection: Connection, query: Select[Any], most: int) -> bool:
@@ -341,8 +345,8 @@ def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnEleme
     So a system that nobody has asked for months is found at once.
     """
     oldest_first = _is_oldest_first(wanted)
-    within, starts = _range_filter(RUNS.c, replace(wanted, tenant=None)), list[float]()
-    for condition in _equal_filter(RUNS.c, wanted, alone=True):
+    within, starts = range_filter(RUNS.c, replace(wanted, tenant=None)), list[float]()
+    for condition in equal_filter(RUNS.c, wanted, alone=True):
         order = RUNS.c.created if oldest_first else RUNS.c.created.desc()
         first = select(RUNS.c.created).where(condition, *within).order_by(order).limit(1)
         start = connection.execute(first).scalar()
@@ -350,83 +354,6 @@ def _start_filter(connection: Connection, wanted: RunFilter) -> list[ColumnEleme
     if not starts:
         return []
     return [RUNS.c.created >= max(starts) if oldest_first else RUNS.c.created <= min(starts)]
-
-
-def _equal_filter(
-    columns: Any, wanted: RunFilter, *, alone: bool = False
-) -> list[ColumnElement[bool]]:
-    """The conditions on columns that have an index of their own with the time.
-
-    Args:
-        columns: of the runs, or of a query of them.
-        wanted: the filter.
-        alone: without those that have several values, whose runs no index has in order.
-    """
-    found: list[ColumnElement[bool]] = []
-    if wanted.session is not None and alone:
-        found.append(columns.session == sql_text(wanted.session))
-    if len(wanted.outcomes) == 1 or (wanted.outcomes and not alone):
-        found.append(columns.outcome.in_([outcome.value for outcome in wanted.outcomes]))
-    if wanted.model is not None:
-        found.append(columns.model == sql_text(wanted.model))
-    return found
-
-
-def _range_filter(columns: Any, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if wanted.tenant is not None:
-        found.append(columns.tenant == sql_text(wanted.tenant))
-    if wanted.since is not None:
-        found.append(columns.created >= wanted.since)
-    if wanted.until is not None:
-        found.append(columns.created < wanted.until)
-    return found
-
-
-def _build_conditions(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[bool]]:
-    """Return every condition but tenant and time, which candidates fulfil already."""
-    found = _equal_filter(columns, wanted)
-    if wanted.session is not None:
-        found.append(columns.session == sql_text(wanted.session))
-    if wanted.search:
-        found.append(search_filter(sql_text(wanted.search), dialect, columns))
-    found += [contains_label(columns.labels, one, dialect) for one in wanted.labels]
-    if wanted.is_judged is not None:
-        found.append(columns.score.is_not(None) if wanted.is_judged else columns.score.is_(None))
-    for value, least, most in (
-        (_known_cost(columns, dialect), wanted.min_cost, wanted.max_cost),
-        (columns.seconds, wanted.min_seconds, wanted.max_seconds),
-        (_sum_tokens(columns), wanted.min_tokens, wanted.max_tokens),
-        (columns.score, wanted.min_score, wanted.max_score),
-    ):
-        found += [] if least is None else [value >= _adapt_number(least, dialect)]
-        found += [] if most is None else [value <= _adapt_number(most, dialect)]
-    return found
-
-
-def _adapt_number(value: Decimal | float, dialect: str) -> Any:
-    return float(value) if dialect == "sqlite" else value
-
-
-def _known_cost(columns: Any, dialect: str) -> ColumnElement[Any]:
-    """The known part of the cost as a number; SQLite's is a text."""
-    return cast(columns.usd, Float) if dialect == "sqlite" else cast(columns.usd, Numeric)
-
-
-def _sum_tokens(columns: Any) -> ColumnElement[Any]:
-    return cast(columns.input_tokens, Float) + cast(columns.output_tokens, Float)
-
-
-def _sort_columns(columns: Any, wanted: RunFilter, dialect: str) -> list[ColumnElement[Any]]:
-    """Return what the list is ordered by, the time and the id last."""
-    first = {
-        RunSort.CREATED: None,
-        RunSort.COST: _known_cost(columns, dialect),
-        RunSort.SECONDS: columns.seconds,
-        RunSort.TOKENS: _sum_tokens(columns),
-        RunSort.SCORE: func.coalesce(columns.score, -1.0),
-    }[wanted.sort]
-    return [columns.created, columns.id] if first is None else [first, columns.created, columns.id]
 
 
 def _order_columns(order: list[ColumnElement[Any]], *, ascending: bool) -> list[ColumnElement[Any]]:
@@ -495,7 +422,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     candidates = _fence_window(
         _find_candidates(connection, wanted, bounds), wanted, bounds, dialect
     )
-    chosen = and_(true(), *_build_conditions(candidates.rows.c, wanted, dialect))
+    chosen = and_(true(), *build_conditions(candidates.rows.c, wanted, dialect))
     sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
     found = connection.execute(sums).one()
     slow = _read_percentiles(found.slow, dialect)
@@ -530,7 +457,7 @@ def _read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
 
 def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
     """Return the sums; dollars are added up exactly, in SQLite as whole billionths."""
-    cost = _known_cost(rows, dialect)
+    cost = known_cost(rows, dialect)
     failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
     return [
         func.count().label("runs"),
