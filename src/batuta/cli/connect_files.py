@@ -20,7 +20,7 @@ _OWN = 0o600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectRecord:
-    """What was written for one client."""
+    """It records what was written for one client."""
 
     file: str
     written: str
@@ -46,12 +46,12 @@ class ClientSettings:
         self._agent = agent
         self._record = record
         self.noted = _read_record(record)
-        """What was written before; None: nothing, or it was undone."""
+        """Return what was written before; None if nothing was, or if it was undone."""
         self.file = Path(self.noted.file) if self.noted else file.resolve()
 
     @property
     def backup(self) -> Path:
-        """What the file was before."""
+        """Return the file as it was before."""
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
@@ -68,7 +68,7 @@ class ClientSettings:
             raise ConfigError(f"{self.file} was left as it is: {error}") from None
 
     def _text_before(self) -> bytes:
-        """What the settings are without what was written before."""
+        """Return the settings without what was written before."""
         now = _read_bytes(self.file)
         if self.noted is None:
             return now

@@ -29,7 +29,7 @@ _BY_HAND = "; see what to write with --print, and write it yourself"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What a client is told."""
+    """It says where a client finds the server, and what it asks for there."""
 
     url: str
     """The server's address, without `/v1`."""

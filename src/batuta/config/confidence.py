@@ -30,7 +30,7 @@ class MeasuredConfidence(StrictModel):
 
 
 class StoredCalibration(StrictModel):
-    """What was fitted for one conductor, as the file has it."""
+    """It holds what was fitted for one conductor, as the file has it."""
 
     weights: dict[str, float]
     workers: dict[str, float]

@@ -70,7 +70,7 @@ class LoadedConfig:
     approvals: tuple[ApprovalRule, ...] = ()
     """The plans that somebody must approve before they are run, of any tenant."""
     confidence: ConfidenceModel | None = None
-    """What states how sure answers are; None: nothing does."""
+    """It states how sure answers are; None: nothing does."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""

@@ -22,7 +22,7 @@ MOST_READ = 200
 
 
 class ToolClass(StrEnum):
-    """What a call of a tool can do."""
+    """It says what a call of a tool can do."""
 
     OBSERVE = "observe"
     CHANGE = "change"

@@ -25,7 +25,7 @@ _EDGES = " \t\n.,;:$*`'\"()[]{}\\"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was fitted for one conductor."""
+    """It holds what was fitted for one conductor."""
 
     weights: Mapping[str, float]
     """The weight of each signal."""
@@ -57,7 +57,7 @@ class ConfidenceModel:
     """The calibrations of a file."""
 
     conductors: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
-    """What was fitted, by the conductor's name, which has its version."""
+    """These calibrations were fitted; the key is the conductor's name, which has its version."""
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
         """The probability that the reply is right; None where nothing was fitted to such a run.

@@ -100,7 +100,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conducting:
-    """What is run for a request of a session."""
+    """It says what is run for a request of a session."""
 
     conductor: Conductor
     goes_on: bool
@@ -286,7 +286,7 @@ class Gate:
     rules: SessionRules = DEFAULT_RULES
     name: str = "gate"
     acting: ActingWorker | None = None
-    """Who acts, in a session; None: the cheapest."""
+    """This worker acts in a session; None: the cheapest one."""
     consultations: int = 0
     """How often a judge was asked in the session."""
 

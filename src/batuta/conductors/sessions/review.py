@@ -68,7 +68,7 @@ def find_reviewer(worker_id: WorkerId, context: PlanningContext) -> Worker | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """What a reviewer says of an answer."""
+    """A reviewer says this of an answer."""
 
     redo: bool
     """Whether the work is to go on; False also where the reviewer said neither."""

@@ -14,7 +14,7 @@ class SessionRules:
     """The constants by which sessions are conducted."""
 
     tool_classes: ToolClasses = ToolClasses()
-    """What the clients' tools do."""
+    """They say what the clients' tools do."""
     worth_usd: Decimal = Decimal(1)
     """Dollars that a solved task is worth."""
     margin_usd: Decimal = Decimal("0.01")

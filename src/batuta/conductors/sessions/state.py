@@ -52,7 +52,7 @@ class SessionThread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEntry:
-    """What a request adds to its session."""
+    """A request adds this to its session."""
 
     thread: str
     """The thread that it belongs to, as its key; empty: none is kept of it."""

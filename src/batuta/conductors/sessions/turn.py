@@ -43,7 +43,7 @@ _GO_ON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a worker did at once: its calls of tools, and what came back."""
+    """It holds the calls of tools that a worker made at once, and what came back."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]

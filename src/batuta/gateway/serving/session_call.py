@@ -90,7 +90,7 @@ def _limit_error(message: str) -> APIError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPlan:
-    """What is run for a request of a session."""
+    """It says what is run for a request of a session."""
 
     call: SessionCall
     served: ServedModel
