@@ -16,8 +16,8 @@ from collections import Counter, defaultdict
 
 from batuta.conductors import FixedConductor
 from batuta.core import Limits, Question
+from batuta.core.intervals import wilson_interval
 from batuta.engine import RunSettings, conduct
-from batuta.lab.evals.stats import wilson_interval
 from batuta.lab.worlds import draw_tasks, grade_answer
 from batuta.lab.worlds.drawn_tasks import TEST_SEED
 from batuta.lab.worlds.simulated import rehearsal_config

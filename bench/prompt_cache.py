@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 from batuta.clients import HttpTransport
 from batuta.clients.anthropic.client import AnthropicClient
-from batuta.clients.secret import Secret
+from batuta.clients.http_target import Secret
 from batuta.conductors import sequential_chain
 from batuta.core import Pool, Price, Worker, WorkerId
 from batuta.gateway import served_models

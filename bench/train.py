@@ -119,8 +119,8 @@ def trainer(told, clock, hand_over, own_pass):
     from transformers import TrainerCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from batuta.lab.train.conductor_training import RolloutRunnerFactory
     from batuta.lab.train.reward_function import RewardFunction
+    from batuta.lab.train.rollout_setup import RolloutRunnerFactory
     from batuta.lab.train.run_folder import RunFolder
     from batuta.lab.train.trainer import make_trainer
 
@@ -159,10 +159,10 @@ def minimal(told, clock, hand_over):
     """GRPO with nothing around it (Conductor paper, section 4.1; loss and scale as in the recipe)."""
     import torch
 
-    from batuta.lab.train.conductor_training import RolloutRunnerFactory
     from batuta.lab.train.episodes import render_chat_prompt
     from batuta.lab.train.grpo import SharedPromptTrainer
     from batuta.lab.train.model import load_policy
+    from batuta.lab.train.rollout_setup import RolloutRunnerFactory
     from batuta.lab.train.rollouts import PolicyDraft
     from batuta.lab.train.run_folder import RunFolder
     from batuta.lab.train.sampler import Sampler

@@ -14,7 +14,7 @@ import asyncio
 from random import Random
 
 from batuta.core import MAX_STEPS, Pool, Step, Workflow
-from batuta.lab.evals.stats import wilson_interval
+from batuta.core.intervals import wilson_interval
 from batuta.lab.learners.random_workflows import SUBTASK_TEMPLATES, random_workflow
 from batuta.lab.train.episodes import Episode
 from batuta.lab.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner

@@ -13,8 +13,8 @@ from batuta.clients.adaptations import (
     Adaptations,
     LearnedAdaptations,
 )
+from batuta.clients.http_target import Secret
 from batuta.clients.resilience import RetryPolicy
-from batuta.clients.secret import Secret
 from batuta.core import (
     Message,
     PromptCache,

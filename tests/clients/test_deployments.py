@@ -6,8 +6,8 @@ import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
 from batuta.clients.deployments import Deployment, Deployments
+from batuta.clients.http_target import Secret
 from batuta.clients.providers import DeploymentSpec
-from batuta.clients.secret import Secret
 from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import worker_spec
 from batuta.core import Request, Worker, WorkerId, assistant_message, user_message

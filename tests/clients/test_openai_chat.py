@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.clients import OpenAIChatClient, Secret
-from batuta.clients.call import ErrorReply
+from batuta.clients.decoding import ErrorReply
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
     DEEPSEEK_DIALECT,

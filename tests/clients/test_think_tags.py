@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.clients import WorkerSpec, open_client
-from batuta.clients.secret import Secret
+from batuta.clients.http_target import Secret
 from batuta.clients.think_tags import ThinkTagSplitter
 from batuta.core import Request, Worker, WorkerId, user_message
 from clients.cases import RecordingListener

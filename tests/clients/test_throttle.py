@@ -19,10 +19,10 @@ from batuta.clients import (
     WorkerSpec,
     open_client,
 )
+from batuta.clients.http_target import Secret
 from batuta.clients.limits import Throttle
 from batuta.clients.providers import DeploymentSpec
 from batuta.clients.resilience import BreakerState
-from batuta.clients.secret import Secret
 from batuta.conductors import FixedConductor
 from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct

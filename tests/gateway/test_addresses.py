@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
-from batuta.clients.secret import Secret
+from batuta.clients.http_target import Secret
 from batuta.conductors import LLMConductor
 from batuta.core import Failure, Question, WorkerId
 from batuta.core.conductor import NULL_LISTENER

@@ -7,8 +7,8 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import COMPATIBLE_DIALECT, OpenAIChatClient
-from batuta.clients.secret import Secret
 from batuta.conductors import sequential_chain
 from batuta.core import Audio, File, Message, Pool, Request, Role, Text, Worker, WorkerId
 from batuta.core.cost_bound import bound_call_cost

@@ -7,9 +7,9 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import DEEPSEEK_DIALECT, OpenAIChatClient
 from batuta.clients.scripted_client import split_reply
-from batuta.clients.secret import Secret
 from batuta.conductors import single_worker
 from batuta.core import (
     Client,

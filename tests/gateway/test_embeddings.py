@@ -9,8 +9,8 @@ from aiohttp import web
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
 from batuta.clients.catalog import list_price
+from batuta.clients.http_target import Secret
 from batuta.clients.resilience import RetryPolicy
-from batuta.clients.secret import Secret
 from batuta.config.load import load_config
 from batuta.core import Limits, Price, Worker, WorkerId
 from batuta.errors import ConfigError

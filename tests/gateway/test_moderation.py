@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from batuta.clients import HttpTransport
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.clients.secret import Secret
 from batuta.config.load import load_config
 from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError

@@ -19,7 +19,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from batuta.clients import HttpTransport, ScriptedClient
-from batuta.clients.secret import Secret
+from batuta.clients.http_target import Secret
 from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions

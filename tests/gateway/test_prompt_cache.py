@@ -8,6 +8,7 @@ from bench.prompt_cache import SYSTEM, TOOLS, run_session
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.anthropic.client import AnthropicAdapter, AnthropicClient
 from batuta.clients.anthropic.models import claude_rules
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
     OPENAI_DIALECT,
@@ -15,7 +16,6 @@ from batuta.clients.openai.client import (
     OpenAIChatAdapter,
 )
 from batuta.clients.replay import request_fingerprint
-from batuta.clients.secret import Secret
 from batuta.conductors import sequential_chain
 from batuta.core import (
     Message,

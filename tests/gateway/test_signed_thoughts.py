@@ -7,8 +7,8 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.clients.anthropic.client import AnthropicClient
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import OpenAIChatClient
-from batuta.clients.secret import Secret
 from batuta.core import Pool, Worker, WorkerId
 from batuta.gateway import served_models
 from fakes.anthropic import FakeAnthropic

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from batuta.clients import HttpTransport, OpenAIChatClient
+from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import COMPATIBLE_DIALECT
-from batuta.clients.secret import Secret
 from batuta.core import Price
 from batuta.store import Store
 from batuta.store.ledger import Bucket, utc_day

@@ -17,8 +17,7 @@ from batuta.cli.connect_files import ClientSettings
 from batuta.cli.connect_settings import AGENTS, Agent, Connection, question_body
 from batuta.cli.options import BUDGET_PANEL, command_actor
 from batuta.clients import HttpTransport
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.config.load import store_target
 from batuta.environment import data_folder, read_variable
 from batuta.errors import BatutaError, ClientError, ConfigError, ProviderAuthError

@@ -12,7 +12,8 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
-from batuta.config.load import LoadedConfig, load_config
+from batuta.config.load import load_config
+from batuta.config.loaded import LoadedConfig
 from batuta.core import Worker, WorkerId
 from batuta.core.formatting import format_seconds
 from batuta.errors import ClientError

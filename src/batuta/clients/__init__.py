@@ -13,6 +13,7 @@ from batuta.clients.factory import (
     open_provider_client,
 )
 from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.http_target import NO_KEY, Secret, redact_secrets
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.client import ChatDialect, OpenAIChatClient
 from batuta.clients.providers import (
@@ -34,7 +35,6 @@ from batuta.clients.resilience import (
     WorkerHealth,
 )
 from batuta.clients.scripted_client import ScriptedClient
-from batuta.clients.secret import NO_KEY, Secret, redact_secrets
 from batuta.clients.transport import HttpTransport
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens, estimate_usage
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, final
 import anyio
 import anyio.to_thread
 
-from batuta.clients.secret import Secret
+from batuta.clients.http_target import Secret
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, ProviderAuthError
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, final
 
 import orjson
 
-from batuta.clients.provider_reply import ProviderReply
-from batuta.core import Delta, Reply, Thought, ToolCall
+from batuta.core import (
+    Delta,
+    Finish,
+    Reply,
+    Thought,
+    ToolCall,
+    Usage,
+)
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -299,4 +308,117 @@ def _join_thought(thought: Thought) -> Thought:
         text=join_halves(thought.text),
         signature=join_halves(thought.signature),
         redacted=join_halves(thought.redacted),
+    )
+
+
+class ErrorReply(Exception):
+    """An error object in a reply of status 200: adapters raise it, `call_provider` catches it."""
+
+    def __init__(self, payload: Any) -> None:
+        super().__init__("an error object in a reply")
+        self.payload = payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderReply:
+    """A provider's reply, before it is counted and priced."""
+
+    reply: Reply
+    usage: Usage | None = None
+    """None: the provider sent none."""
+    usage_is_partial: bool = False
+    """True if the usage came before the reply had ended."""
+    usd: Decimal | None = None
+    """The cost in dollars, if the provider states it."""
+    hour_cache_write: int = 0
+    """Tokens written to a cache that keeps them for an hour, a part of those written to a cache."""
+    audio_input: int = 0
+    """Tokens of recordings in the prompt that did not come from a cache."""
+
+
+MAX_TOOL_CALLS = 1024
+"""Tool calls of one reply."""
+MAX_CHOICES = 128
+"""The most replies to one request: OpenAI's own limit."""
+
+
+@final
+class ToolCallAccumulator:
+    """The tool calls of a reply as their fragments come."""
+
+    __slots__ = ("_arguments", "_ids", "_names")
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._arguments: list[list[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
+        """Begin a call; one without an id, or with that of another, is given one.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+            ValueError: they are too many.
+        """
+        for value in (call_id, name, arguments):
+            need_string(value)
+        if len(self) >= MAX_TOOL_CALLS:
+            raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
+        given = bool(call_id) and call_id not in self._ids
+        self._ids.append(call_id if given else f"call_{secrets.token_hex(8)}")
+        self._names.append(name)
+        self._arguments.append([arguments])
+        return Delta(
+            tool_index=len(self) - 1,
+            tool_id=self._ids[-1],
+            tool_name=name,
+            tool_arguments=arguments,
+        )
+
+    def add_arguments(self, index: int, arguments: str) -> Delta:
+        """More of a call's arguments.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+        """
+        need_string(arguments)
+        self._arguments[index].append(arguments)
+        return Delta(tool_index=index, tool_arguments=arguments)
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far; one without arguments has an empty object."""
+        rows = zip(self._ids, self._names, self._arguments, strict=True)
+        return tuple(
+            ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
+        )
+
+
+def check_choices(count: int) -> None:
+    """Refuse a number of replies that nobody asks for.
+
+    Raises:
+        ValueError: they are too many.
+    """
+    if count > MAX_CHOICES:
+        raise ValueError(f"more than {MAX_CHOICES} replies to one request")
+
+
+def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
+    """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
+    return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish
+
+
+def bound_usage(prompt: int, output: int, *, cached: int, written: int, reasoning: int) -> Usage:
+    """The usage of one call, no part of it larger than the whole."""
+    cached = min(cached, prompt)
+    return Usage(
+        calls=1,
+        input=prompt,
+        cached=cached,
+        cache_write=min(written, prompt - cached),
+        output=output,
+        reasoning=min(reasoning, output),
     )

@@ -9,7 +9,7 @@ import anyio
 
 from batuta.clients.catalog import ListedModel, known_worker
 from batuta.clients.hosted_models import choose_models, list_hosted_models
-from batuta.clients.http_target import url_host
+from batuta.clients.http_target import Secret, url_host
 from batuta.clients.providers import (
     PROVIDERS,
     Provider,
@@ -18,7 +18,6 @@ from batuta.clients.providers import (
     provider_key,
     provider_url,
 )
-from batuta.clients.secret import Secret
 from batuta.clients.servers import ModelServer, list_models
 from batuta.clients.transport import HttpTransport
 from batuta.errors import ConfigError

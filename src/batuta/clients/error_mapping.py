@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from batuta.clients.decoding import as_array, as_object, as_string, join_halves
-from batuta.clients.secret import NO_KEY, Secret, redact_secrets
+from batuta.clients.http_target import NO_KEY, Secret, redact_secrets
+from batuta.core import Sampling
 from batuta.core.redaction import first_words, hide_addresses
 from batuta.errors import (
     BadRequestError,
@@ -27,6 +28,7 @@ from batuta.errors import (
     ProviderOverloadedError,
     ProviderTimeoutError,
     RateLimitError,
+    UnsupportedFieldError,
 )
 
 MESSAGE_CHARACTERS = 300
@@ -276,3 +278,52 @@ def _retry_delay(payload: Any) -> float | None:
         if delay.endswith("s"):
             return _parse_seconds(delay[:-1])
     return None
+
+
+_WORDS = ("message", "msg", "error_msg", "errorMessage", "detail", "status_msg", "error_message")
+_CODES = ("code", "error_code", "errorCode", "status_code", "type", "status")
+_ANSWERS = ("choices", "candidates", "output", "content", "promptFeedback", "data")
+"""Every answer that is not an error has one of these fields."""
+
+
+def find_stated_error(payload: Any) -> dict[str, Any] | None:
+    """Find the error that an answer states, in OpenAI's form; return None if it states none."""
+    top = as_object(as_array(payload)[0] if as_array(payload) else payload)
+    if top.get("error"):
+        return {"error": top["error"]}
+    status = as_object(top.get("base_resp"))  # MiniMax
+    if status.get("status_code"):
+        return _error_of_fields(status)
+    if any(top.get(name) for name in _ANSWERS):
+        return None
+    for further in as_array(top.get("errors")):
+        if found := _error_of_fields(as_object(further)):
+            return found
+    return _error_of_fields(top)
+
+
+def _error_of_fields(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    words = next((as_string(fields[name]) for name in _WORDS if fields.get(name)), "")
+    if not words:
+        return None
+    code = next((fields[name] for name in _CODES if fields.get(name)), None)
+    return {"error": {"message": words, "code": code}}
+
+
+PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
+"""Fields of `Sampling` that some providers do not know."""
+CHOICES = ("choices", "logprobs")
+"""The same, of what is told of the reply."""
+_CLIENT_NAMES = {"choices": "n"}
+"""Fields that clients call by another name."""
+
+
+def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
+    """Refuse these fields: one that is asked for is named rather than left out.
+
+    Raises:
+        UnsupportedFieldError: one is asked for.
+    """
+    for name in names:
+        if getattr(sampling, name) is not None:
+            raise UnsupportedFieldError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")

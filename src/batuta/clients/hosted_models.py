@@ -10,9 +10,8 @@ import anyio
 
 from batuta.clients.catalog import ListedModel, find_model_facts
 from batuta.clients.decoding import as_array, as_count, as_object, as_string
-from batuta.clients.http_target import HttpTarget
+from batuta.clients.http_target import HttpTarget, Secret
 from batuta.clients.providers import Provider
-from batuta.clients.secret import Secret
 from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from batuta.clients.adaptations import Kind
 from batuta.clients.cloud_credentials import Cloud
+from batuta.clients.http_target import NO_KEY, Secret
 from batuta.clients.openai.client import (
     AZURE,
     COMPATIBLE_DIALECT,
@@ -18,7 +19,6 @@ from batuta.clients.openai.client import (
     ChatDialect,
 )
 from batuta.clients.openai.models import needs_responses
-from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.think_tags import ThinkTags
 from batuta.core import Worker
 from batuta.core.suggestions import suggest_names

@@ -11,8 +11,7 @@ import anyio
 
 from batuta.clients.catalog import ListedModel, parameters_in
 from batuta.clients.decoding import as_array, as_count, as_object, as_string
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
 from batuta.errors import ClientError
 

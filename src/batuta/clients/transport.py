@@ -17,21 +17,145 @@ import aiohttp
 import anyio
 import orjson
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 
-from batuta.clients.bounded_response import BoundedResponse
 from batuta.clients.cloud_credentials import RequestSigner
-from batuta.clients.connection_errors import (
-    connection_error,
-    interrupted_body_error,
-    too_large_error,
-    wrong_type_error,
-)
 from batuta.clients.decoding import SseEvent, SseParser, load_json
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.http_target import HttpTarget, with_host
 from batuta.clients.proxies import NO_PROXY, OutwardRoutes
-from batuta.core.redaction import address_parts
-from batuta.errors import BadRequestError, ClientError, InvalidReplyError
+from batuta.core.redaction import address_parts, hide_addresses
+from batuta.errors import (
+    BadRequestError,
+    ClientError,
+    InvalidReplyError,
+    ProviderTimeoutError,
+    ProviderUnreachableError,
+    StreamInterruptedError,
+)
+
+MAX_INTERIM_RESPONSES = 16
+"""`100 Continue` and its like before one response. Providers send none or one; early hints may come
+several times."""
+
+
+class TooManyInterimResponsesError(aiohttp.ClientConnectionError):
+    """The provider announces a response and never sends it."""
+
+
+class BoundedResponse(aiohttp.ClientResponse):
+    """A response whose head and body come to an end, if need be by an error.
+
+    aiohttp skips interim responses without an end: a provider that sends nothing else would keep
+    the event loop busy, and every other request waiting, until the run's deadline. And the reader
+    of a body whose chunks are no HTTP waits for ever, its time-outs taken away (aiohttp 3.14).
+    """
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        """Reads the head of the response.
+
+        Raises:
+            TooManyInterimResponsesError: what came before it has no end.
+        """
+        protocol = connection.protocol
+        read, left = protocol.read, MAX_INTERIM_RESPONSES + 1
+
+        async def read_bounded() -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise TooManyInterimResponsesError("the provider sent interim responses only")
+            return await read()
+
+        # aiohttp has no setting for it. The heads of all responses come through this one method,
+        # and nothing else reads by it, so it is replaced while this response's head is awaited.
+        protocol.read = read_bounded
+        broken: list[BaseException] = []
+
+        def set_exception(error: BaseException, *cause: BaseException) -> None:
+            ResponseHandler.set_exception(protocol, error, *cause)
+            if isinstance(error, HttpProcessingError):
+                broken.append(error)
+                self._tell_reader(error)
+
+        # It tells only whoever waits for the next head, and forgets the body; the connection is
+        # closed then. For its next response this is done anew.
+        protocol.set_exception = set_exception
+        try:
+            started = await super().start(connection)
+        finally:
+            del protocol.read
+        for error in broken:  # it came when the head was read and not yet taken
+            self._tell_reader(error)
+        return started
+
+    def _tell_reader(self, error: BaseException) -> None:
+        """Tell the reader of the body, if there is one, that what comes is no HTTP."""
+        body = cast("aiohttp.StreamReader | None", self.content)  # None before the head
+        if body is not None and not body.is_eof() and body.exception() is None:
+            told = aiohttp.ClientPayloadError("the body is no HTTP")
+            body.set_exception(told, error)
+            # A reader that the end of a chunk has just woken waits again without a look at it.
+            asyncio.get_running_loop().call_soon(body.set_exception, told, error)
+
+
+def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
+    """The error for a request that got no answer at all."""
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        failure = ProviderUnreachableError("no connection to the proxy could be made")
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        told = f"the proxy refused the connection ({error.status})"
+        failure = ProviderUnreachableError(told)
+    else:
+        failure = _classify_connection_error(error, idle)
+    return with_host(target, failure)
+
+
+def _classify_connection_error(error: Exception, idle: float) -> ClientError:
+    if isinstance(error, aiohttp.SocketTimeoutError):
+        return ProviderTimeoutError(
+            f"the provider took the request and was silent for {idle:g} seconds"
+        )
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return ProviderUnreachableError("no connection to the provider could be made in time")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return ProviderUnreachableError("the provider closed the connection before it answered")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return ProviderUnreachableError("the provider's certificate is not valid")
+    if isinstance(error, TooManyInterimResponsesError):
+        return InvalidReplyError("the provider announced a response again and again and sent none")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return InvalidReplyError("the provider does not answer in HTTP")
+    if isinstance(error, TimeoutError):
+        return ProviderTimeoutError("the provider was silent for too long")
+    return ProviderUnreachableError("no connection to the provider could be made")
+
+
+def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
+    """The error for a body that did not come to its end."""
+    if isinstance(error, TimeoutError):
+        return with_host(
+            target, ProviderTimeoutError("the provider fell silent in the middle of its reply")
+        )
+    return with_host(
+        target, StreamInterruptedError("the provider broke off in the middle of its reply")
+    )
+
+
+def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
+    """The error for a reply of another content type."""
+    found = hide_addresses(found, address_parts(target.url))[:60]
+    return with_host(
+        target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
+    )
+
+
+def too_large_error(target: HttpTarget, limit: int) -> ClientError:
+    """The error for a reply that is not read to its end."""
+    message = f"the provider answered with more than the allowed {limit} bytes"
+    return with_host(target, InvalidReplyError(message))
+
 
 MEBIBYTE = 1 << 20
 MAX_ERROR_BYTES = 1 << 16

@@ -14,14 +14,9 @@ from typing import final
 import anyio
 
 from batuta.clients import HttpTransport, RedisConnections
-from batuta.clients.secret import NO_KEY, Secret
-from batuta.config.load import (
-    LoadedConfig,
-    jobs_target,
-    load_config,
-    redis_target,
-    store_target,
-)
+from batuta.clients.http_target import NO_KEY, Secret
+from batuta.config.load import jobs_target, load_config, redis_target, store_target
+from batuta.config.loaded import LoadedConfig
 from batuta.config.settings import (
     AnswerCacheSetting,
     ExploreSetting,

@@ -15,7 +15,8 @@ import anyio
 
 from batuta.clients import HttpTransport
 from batuta.conductors import FixedConductor, best_single_worker
-from batuta.config.load import LoadedConfig, load_config, store_target
+from batuta.config.load import load_config, store_target
+from batuta.config.loaded import LoadedConfig
 from batuta.config.served_systems import ServedSystem, ultra_of
 from batuta.core import (
     Client,

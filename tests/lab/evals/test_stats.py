@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batuta.core.intervals import wilson_interval
 from batuta.lab.evals.stats import (
     bootstrap_interval,
     correct_p_values,
@@ -14,7 +15,6 @@ from batuta.lab.evals.stats import (
     mean_or_none,
     paired_difference,
     score_interval,
-    wilson_interval,
 )
 
 shares = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))

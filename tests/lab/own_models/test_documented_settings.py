@@ -14,12 +14,13 @@ from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings, validate_settings
 from batuta.core import WorkerId
 from batuta.embedded.policy import ConductorCard
+from batuta.environment import models_cache
 from batuta.errors import ConfigError
 from batuta.lab.learners.history import history_from_record
 from batuta.lab.learners.selector_training import fit_selector
 from batuta.lab.train.settings import TrainSettings
 from batuta.language import PromptOptions
-from batuta.local.catalogue import MODELS, models_cache
+from batuta.local.catalogue import MODELS
 from fakes.serving import Server
 from lab.evals.record import made_up
 

@@ -19,9 +19,9 @@ from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.errors import ConfigError
 from batuta.lab.train.distil_stage import draw_groups
 from batuta.lab.train.episodes import Episode, render_chat_prompt
+from batuta.lab.train.fitting import TrainingExample, fit_examples
 from batuta.lab.train.gguf_files import export_gguf, find_gguf, import_gguf
 from batuta.lab.train.model import load_policy, save_stage
-from batuta.lab.train.warmup import TrainingExample, fit_examples
 from batuta.lab.worlds.world2 import draw_world2_tasks, world2_pool
 from batuta.language import PromptOptions, render_workflow
 from lab.own_models.llama_server import weights

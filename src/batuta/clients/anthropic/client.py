@@ -15,11 +15,11 @@ from typing import Any, final
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
 from batuta.clients.anthropic.models import DEFAULT_MAX_TOKENS, claude_rules
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
-from batuta.clients.call import ProviderClient, ProviderEndpoint, ProviderReply, StreamAccumulator
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.decoding import ProviderReply
+from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_fields
 from batuta.core import Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
-from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
 from batuta.clients.decoding import (
+    ErrorReply,
+    ProviderReply,
+    ToolCallAccumulator,
     as_count,
     as_object,
     as_string,
@@ -16,8 +18,9 @@ from batuta.clients.decoding import (
     load_json,
     need_string,
     raise_counts,
+    resolve_finish,
 )
-from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.error_mapping import find_stated_error
 from batuta.core import Delta, Finish, Reply, Thought, Usage
 
 _COUNTS = (

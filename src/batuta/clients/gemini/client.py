@@ -13,19 +13,13 @@ from functools import cache
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.call import (
-    ProviderClient,
-    ProviderEndpoint,
-    ProviderReply,
-    StreamAccumulator,
-    min_cap,
-)
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.decoding import ProviderReply
+from batuta.clients.error_mapping import refuse_fields
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import refuse_fields
 from batuta.core import Request, Tool, Worker
 
 _THINKING_BUDGETS = {

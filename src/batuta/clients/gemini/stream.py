@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
-from batuta.clients.call import (
+from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
-    check_choices,
-    resolve_finish,
-)
-from batuta.clients.decoding import (
     as_array,
     as_count,
     as_object,
     as_string,
+    check_choices,
     dump_json,
     is_wrong_count,
     load_json,
     raise_counts,
+    resolve_finish,
 )
-from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Reply, Usage
 

@@ -13,22 +13,16 @@ from typing import Any, final
 
 from batuta.clients.adaptations import Kind
 from batuta.clients.anthropic.messages import cache_control
-from batuta.clients.call import (
-    ProviderClient,
-    ProviderEndpoint,
-    ProviderReply,
-    StreamAccumulator,
-    min_cap,
-)
-from batuta.clients.decoding import as_object
-from batuta.clients.http_target import HttpTarget
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.decoding import ProviderReply, as_object
+from batuta.clients.error_mapping import PENALTIES, refuse_fields
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.stream import (
     OpenAIStreamAccumulator,
     parse_completion,
     reasoning_field_of,
 )
-from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.tool_turns import (
     ANY_ID,
     OPENAI_IDS,
@@ -37,7 +31,6 @@ from batuta.clients.tool_turns import (
     rule_of_model,
 )
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import PENALTIES, refuse_fields
 from batuta.core import (
     Audio,
     File,

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from batuta.clients.call import (
-    ErrorReply,
-    ProviderClient,
-    ProviderEndpoint,
-    ProviderReply,
-    StreamAccumulator,
-)
-from batuta.clients.decoding import as_count, as_string
-from batuta.clients.http_target import HttpTarget
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_string
+from batuta.clients.http_target import HttpTarget, Secret
 from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
-from batuta.clients.secret import Secret
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Message, Reply, Request, Text, Worker
 from batuta.core.conductor import NULL_LISTENER

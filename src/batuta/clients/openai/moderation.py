@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from batuta.clients.decoding import as_array, as_object
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
 from batuta.core import Worker
 from batuta.errors import InvalidReplyError

@@ -11,21 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from batuta.clients.call import (
-    ProviderClient,
-    ProviderEndpoint,
-    ProviderReply,
-    StreamAccumulator,
-    min_cap,
-)
-from batuta.clients.http_target import HttpTarget
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
+from batuta.clients.decoding import ProviderReply
+from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
-from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.tool_turns import OPENAI_IDS, fit_tool_turns
 from batuta.clients.transport import HttpTransport
-from batuta.clients.unsupported_fields import CHOICES, PENALTIES, refuse_fields
 from batuta.core import (
     File,
     Image,

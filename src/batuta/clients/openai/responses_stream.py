@@ -6,27 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from batuta.clients.call import (
+from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
-    resolve_finish,
-)
-from batuta.clients.decoding import (
     as_array,
     as_count,
     as_object,
     as_string,
+    bound_usage,
     dump_json,
     is_wrong_count,
     join_halves,
     load_json,
     need_string,
     raise_counts,
+    resolve_finish,
 )
-from batuta.clients.openai.stream import bound_usage
-from batuta.clients.stated_errors import find_stated_error
+from batuta.clients.error_mapping import find_stated_error
 from batuta.core import Delta, Finish, Reply, Thought, ToolCall, Usage
 
 _FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}

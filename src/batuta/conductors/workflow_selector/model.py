@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batuta.conductors.features import Floats
 from batuta.conductors.fixed_workflows import ROUNDS, ContinuedWorkflow, continue_round
 from batuta.conductors.selector.model import state_digest
-from batuta.conductors.workflow_selector.reader import Floats, QuestionReader
+from batuta.conductors.workflow_selector.reader import QuestionReader
 from batuta.core import (
     MAX_ROUNDS,
     CallListener,

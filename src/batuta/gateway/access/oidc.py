@@ -19,8 +19,7 @@ from typing import Any, cast, final
 import anyio
 import orjson
 
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
 from batuta.distribution import install_hint
 from batuta.errors import ClientError, ConfigError

@@ -11,13 +11,14 @@ from typing import Any, cast, final
 
 from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
 from batuta.gateway.chat.request import parse_model, parse_sampling
-from batuta.gateway.chat.response import DONE_FRAME, finish_reason, orchestration_of, usage_of
+from batuta.gateway.chat.response import DONE_FRAME, finish_reason
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
 from batuta.gateway.serving.progress import RunProgress
+from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 COMPLETIONS_PATH = "/v1/completions"
 _MAX_NAMED = 20

@@ -13,7 +13,8 @@ from batuta.cli.json_output import print_json
 from batuta.cli.option_groups import with_option_groups
 from batuta.cli.options import format_example
 from batuta.clients import HttpTransport
-from batuta.config.load import LoadedConfig, load_config
+from batuta.config.load import load_config
+from batuta.config.loaded import LoadedConfig
 from batuta.core import WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batuta.config.load import LoadedConfig
+from batuta.config.loaded import LoadedConfig
 from batuta.rendering.console import open_console
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from batuta.config.load import LoadedConfig
+from batuta.config.loaded import LoadedConfig
 from batuta.core import (
     MAX_STEPS,
     Failure,

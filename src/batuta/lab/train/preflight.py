@@ -20,7 +20,8 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from batuta.clients import HttpTransport, find_provider, provider_key
 from batuta.clients.providers import has_url_override
-from batuta.config.load import DISCOVER_POOL, LoadedConfig, load_config
+from batuta.config.load import DISCOVER_POOL, load_config
+from batuta.config.loaded import LoadedConfig
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings
 from batuta.config.worker_settings import WorkerSetting

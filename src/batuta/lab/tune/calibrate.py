@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from batuta.conductors.workflow_selector.reader import Floats, Places
+from batuta.conductors.features import Floats
+from batuta.conductors.workflow_selector.reader import Places
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError

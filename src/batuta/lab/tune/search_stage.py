@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from batuta.conductors.features import Floats
 from batuta.conductors.workflow_selector import fit_ease
-from batuta.conductors.workflow_selector.reader import Floats
 from batuta.core import Task, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.lab.tune.calibrate import WorkerCard, mean_scores

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from batuta.conductors.features import Floats
 from batuta.conductors.workflow_selector.model import Ranks, WorkflowSelector
-from batuta.conductors.workflow_selector.reader import Floats
 from batuta.core import Task
 from batuta.lab.tune.call_limit import find_call_weight
 from batuta.lab.tune.grouping import Grouping

@@ -31,15 +31,14 @@ from batuta.lab.worlds.client import count_tokens, split_fragments
 from batuta.lab.worlds.grammar import question_families, read_problem
 from batuta.lab.worlds.knowledge_base import RELATIONS
 from batuta.lab.worlds.problem import Problem
-from batuta.language.prompt import (
-    CLOSING,
-    FORM,
+from batuta.language.material import (
     MATERIAL_NOTE,
     PREVIOUS_HEADING,
     QUESTION_HEADING,
     TOOLS_HEADING,
     WORKERS_HEADING,
 )
+from batuta.language.prompt import CLOSING, FORM
 from batuta.usage import usage_cost
 
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))

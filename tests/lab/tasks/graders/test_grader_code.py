@@ -11,7 +11,8 @@ import pytest
 from batuta.core import Task, TaskId
 from batuta.errors import ConfigError, SandboxError, SourceError
 from batuta.lab.tasks.graders import CodeGrader, GraderRegistry
-from batuta.lab.tasks.graders.code import extract_program, is_same_output
+from batuta.lab.tasks.graders.code import is_same_output
+from batuta.lab.tasks.graders.code_extraction import extract_program
 from batuta.sandbox import CallTest, EndReason, ProgramResult, Sandbox, ScriptTest
 
 pytestmark = pytest.mark.anyio
