@@ -14,7 +14,6 @@ ONE_WORD = {
     ("session/session.py", "ask"): "the front door: batuta.ask",
     ("engine/run_loop.py", "conduct"): "the front door: batuta.conduct",
     ("cli/__init__.py", "main"): "the entry point",
-    ("lab/worlds/check.py", "main"): "the entry point of python -m batuta.lab.worlds.check",
     ("lab/commands/selector.py", "selector"): "typer: batuta train selector",
     ("embedded/sampling.py", "softmax"): "a term of the field that needs no object",
     ("sandbox/inside/kernel.py", "prctl"): "the name of the system call",

@@ -33,6 +33,7 @@ from batuta.lab.worlds import (
     rehearsal_pool,
 )
 from batuta.language import PromptOptions, conductor_request, parse_workflow
+from lab.worlds import workflow_search
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,6 @@ async def test_it_accepts_answers_that_agree_and_corrects_those_that_differ():
 async def test_the_engine_conducts_it():
     from batuta.conductors import LLMConductor
     from batuta.engine import conduct
-    from batuta.lab.worlds import workflow_search
 
     orchestra = rehearsal_clients(time_scale=0)
     for task in draw_tasks(None, 12, 5):

@@ -31,12 +31,12 @@ from batuta.lab.worlds import (
     read_problem,
     rehearsal_clients,
     rehearsal_pool,
-    workflow_search,
 )
 from batuta.lab.worlds.problem import format_value, solve_problem
 from batuta.lab.worlds.prompt_parser import parse_prompt
 from batuta.language import worker_messages
 from batuta.language.instructions import InstructionKind, classify_instruction
+from lab.worlds import workflow_search
 
 pytestmark = pytest.mark.anyio
 

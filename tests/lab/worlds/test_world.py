@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,14 +16,12 @@ from hypothesis import strategies as st
 from batuta.lab.worlds import (
     HELD_OUT_FAMILY,
     TRAINING_FAMILIES,
-    check,
     draw_tasks,
     grade_answer,
     hand_written_conductor,
     read_problem,
     rehearsal_pool,
     render_question,
-    workflow_search,
 )
 from batuta.lab.worlds.grammar import HELD_OUT_STYLES, question_families
 from batuta.lab.worlds.problem import (
@@ -37,6 +36,7 @@ from batuta.lab.worlds.problem import (
     step_kinds,
 )
 from batuta.lab.worlds.profiles import PROFILES
+from lab.worlds import measurement, workflow_search
 
 ALL = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 
@@ -129,9 +129,10 @@ def test_tasks_are_fresh_and_repeatable():
     )
 
 
+TESTS = str(Path(__file__).parents[2])
 PROGRAM = """
 from batuta.lab.worlds import draw_tasks, rehearsal_pool
-from batuta.lab.worlds.workflow_search import hand_written_writer, run_workflow
+from lab.worlds.workflow_search import hand_written_writer, run_workflow
 from hashlib import sha256
 digest = sha256()
 for task in draw_tasks(None, 40, 11):
@@ -144,7 +145,7 @@ print(digest.hexdigest())
 def test_the_same_in_every_process():
     said = {
         subprocess.run(
-            [sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONHASHSEED": seed},
+            [sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": TESTS},
             capture_output=True, text=True, check=True,
         ).stdout
         for seed in ("1", "2")
@@ -177,14 +178,16 @@ def test_grading_of_lists_names_and_texts():
 
 @pytest.fixture(scope="module")
 def asked():
-    return check.draw_questions(24, 3)
+    return measurement.draw_questions(24, 3)
 
 
 @pytest.fixture(scope="module")
 def singles(asked):
     return [
-        check.measure_row(
-            p.name, check.constant_writer(workflow_search.single_worker_workflow(p.name)), asked
+        measurement.measure_row(
+            p.name,
+            measurement.constant_writer(workflow_search.single_worker_workflow(p.name)),
+            asked,
         )
         for p in PROFILES
     ]
@@ -193,12 +196,12 @@ def singles(asked):
 @pytest.fixture(scope="module")
 def others(asked, singles):
     best = max(singles, key=lambda row: row.overall).name
-    rows = check.fixed_rows(best, asked) + check.conditioned_rows(singles, asked, 3)
+    rows = measurement.fixed_rows(best, asked) + measurement.conditioned_rows(singles, asked, 3)
     return {row.name: row for row in rows}
 
 
 def test_no_worker_is_best_everywhere(singles):
-    assert len({check.best_row_name(singles, family) for family in ALL}) >= 4
+    assert len({measurement.best_row_name(singles, family) for family in ALL}) >= 4
     assert 0.38 <= max(row.overall for row in singles) <= 0.6
 
 
@@ -239,7 +242,8 @@ def test_easy_questions_want_one_step_and_hard_ones_more(asked):
     )
     assert (
         written
-        > workflow_search.measure_accuracy(check.constant_writer(router["calendar"]), hard) + 0.2
+        > workflow_search.measure_accuracy(measurement.constant_writer(router["calendar"]), hard)
+        + 0.2
     )
 
 
@@ -256,7 +260,7 @@ def test_on_hard_questions_a_third_step_pays_too():
         workflow_search.build_workflow(plan, solve, check_it),
     )
     one, two, three = (
-        workflow_search.measure_accuracy(check.constant_writer(flow), hard) for flow in flows
+        workflow_search.measure_accuracy(measurement.constant_writer(flow), hard) for flow in flows
     )
     assert two > one + 0.2
     assert three > two + 0.07
@@ -267,7 +271,7 @@ def test_on_long_chains_of_facts_every_look_up_pays():
     looks = [(name, hand_written_conductor.LOOK_UP) for name in ("tuba", "piano")]
     reached = [
         workflow_search.measure_accuracy(
-            check.constant_writer(
+            measurement.constant_writer(
                 workflow_search.build_workflow(
                     *looks[:n], ("harp", hand_written_conductor.SOLVE_FROM_FACTS, tuple(range(n)))
                 )
@@ -291,20 +295,13 @@ def test_who_had_to_guess_says_so_first():
     assert "guess" not in said["flute"]
 
 
-def test_the_table_is_printed(capsys):
-    check.main(["--per-cell", "2", "--tries", "0"])
-    shown = capsys.readouterr()
-    assert "hand-written conductor" in shown.out
-    assert shown.err == "", "progress is for a terminal"
-
-
 def test_search_finds_a_good_workflow():
-    found = workflow_search.search_workflow(check.draw_questions(40, 5)["lists", 1], 1, 160)
-    fresh = check.draw_questions(80, 6)["lists", 1]
-    assert workflow_search.measure_accuracy(check.constant_writer(found), fresh) > 0.75
+    found = workflow_search.search_workflow(measurement.draw_questions(40, 5)["lists", 1], 1, 160)
+    fresh = measurement.draw_questions(80, 6)["lists", 1]
+    assert workflow_search.measure_accuracy(measurement.constant_writer(found), fresh) > 0.75
     assert (
         workflow_search.measure_accuracy(
-            check.constant_writer(workflow_search.single_worker_workflow("harp")), fresh
+            measurement.constant_writer(workflow_search.single_worker_workflow("harp")), fresh
         )
         < 0.6
     )

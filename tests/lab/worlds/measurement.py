@@ -1,34 +1,24 @@
-"""A measurement of the world: `python -m batuta.lab.worlds.check` says if it can be learned from.
-
-One fixed workflow near the best everywhere would make it too flat to learn anything from.
-"""
+"""Measures the world: one fixed workflow near the best everywhere would teach nothing."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batuta.core import (
-    Task,
-    Workflow,
-)
+from batuta.core import Task, Workflow
 from batuta.lab.worlds import hand_written_conductor
 from batuta.lab.worlds.grammar import question_families
 from batuta.lab.worlds.pools import rehearsal_pool
-from batuta.lab.worlds.profiles import PROFILES
 from batuta.lab.worlds.seeded_random import seeded_generator
 from batuta.lab.worlds.tasks import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks
-from batuta.lab.worlds.workflow_search import (
+from lab.worlds.workflow_search import (
     WorkflowWriter,
     build_workflow,
     hand_written_writer,
     measure_accuracy,
     random_workflow,
-    search_workflow,
     single_worker_workflow,
 )
-from batuta.rendering.terminal import write_output, write_progress
 
 ALL_FAMILIES = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 BANDS = ((1, 2), (3, 4), (5, 6))
@@ -140,87 +130,3 @@ def conditioned_rows(
 
 def _task_family(task: Task) -> str:
     return next(tag for tag in task.tags if tag in question_families())
-
-
-def searched_rows(questions: QuestionsByCell, seed: int, tries: int) -> list[AccuracyRow]:
-    """The best workflow for each cell and the best one for everything, found on others."""
-    training = draw_questions(60, seed + 1)
-    found: dict[FamilyBand, Workflow] = {}
-    for cell, some in training.items():
-        write_progress(f"searching {cell[0]}, band {cell[1] + 1}")
-        found[cell] = search_workflow(some, seed, tries)
-    mixture = [task for some in training.values() for task in some[::6]]
-    write_progress("searching one workflow for everything")
-    everywhere = search_workflow(mixture, seed, tries)
-    cells = {
-        cell: measure_accuracy(constant_writer(found[cell]), some)
-        for cell, some in questions.items()
-    }
-    rows = [
-        measure_row("best one fixed workflow, found", constant_writer(everywhere), questions),
-        AccuracyRow("best workflow per family and band, found", cells),
-    ]
-    named = {f"{family} {band + 1}": workflow for (family, band), workflow in found.items()}
-    for name, workflow in {**named, "everywhere": everywhere}.items():
-        _print_line(f"  {name:14} {_describe_workflow(workflow)}")
-    return rows
-
-
-_SUBTASK_LABELS = {
-    hand_written_conductor.SOLVE: "solve",
-    hand_written_conductor.PLAN: "plan",
-    hand_written_conductor.SOLVE_BY_PLAN: "solve by plan",
-    hand_written_conductor.LOOK_UP: "look up",
-    hand_written_conductor.SOLVE_FROM_FACTS: "solve by facts",
-    hand_written_conductor.SECOND_OPINION: "second",
-    hand_written_conductor.VERIFY: "verify",
-    hand_written_conductor.REPAIR: "repair",
-    hand_written_conductor.COMPARE: "compare",
-}
-
-
-def _describe_workflow(workflow: Workflow) -> str:
-    return " | ".join(
-        f"{s.worker} {_SUBTASK_LABELS[s.subtask]} {list(s.access)}" for s in workflow.steps
-    )
-
-
-def _print_line(line: str) -> None:
-    write_output(f"{line}\n")
-
-
-def _print_table(rows: Sequence[AccuracyRow]) -> None:
-    heads = [*(name[:6] for name in ALL_FAMILIES), "easy", "medium", "hard", "all"]
-    _print_line(f"{'':42}" + "".join(f"{head:>8}" for head in heads))
-    for row in rows:
-        values = [row.family(name) for name in ALL_FAMILIES]
-        values += [row.band(number) for number in range(len(BANDS))]
-        _print_line(f"{row.name:42}" + "".join(f"{100 * v:8.1f}" for v in (*values, row.overall)))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures the world and prints the table."""
-    parser = argparse.ArgumentParser(description="Measures the rehearsal world.")
-    parser.add_argument("--per-cell", type=int, default=40, help="questions a family and band")
-    parser.add_argument("--tries", type=int, default=600, help="workflows searched a cell; 0: none")
-    parser.add_argument("--seed", type=int, default=7)
-    options = parser.parse_args(arguments)
-    questions = draw_questions(options.per_cell, options.seed)
-    singles = [
-        measure_row(f"{p.name} alone", constant_writer(single_worker_workflow(p.name)), questions)
-        for p in PROFILES
-    ]
-    for row in singles:
-        write_progress(row.name)
-    best = max(singles, key=lambda row: row.overall).name.split()[0]
-    rows = [*singles, *fixed_rows(best, questions)]
-    rows += conditioned_rows(singles, questions, options.seed)
-    if options.tries:
-        rows += searched_rows(questions, options.seed, options.tries)
-    write_progress("")
-    _print_line(f"{sum(map(len, questions.values()))} questions; percent right; best alone: {best}")
-    _print_table(rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -68,7 +68,7 @@ def measure_accuracy(workflow: WorkflowWriter, questions: Iterable[Task], seed: 
 
 def build_workflow(*steps: tuple[str, str] | tuple[str, str, tuple[int, ...]]) -> Workflow:
     """A workflow of (worker, subtask, access) triples; no access reads nothing."""
-    whole = (step if len(step) > 2 else (*step, ()) for step in steps)  # noqa: PLR2004
+    whole = (step if len(step) > 2 else (*step, ()) for step in steps)
     return Workflow(
         tuple(
             Step(subtask=subtask, worker=WorkerId(worker), access=access)
@@ -113,7 +113,7 @@ def random_workflow(rng: Random) -> Workflow:
     steps: list[Step] = []
     names = [profile.name for profile in PROFILES]
     for index in range(rng.randint(1, 5)):
-        access = tuple(i for i in range(index) if rng.random() < 0.6)  # noqa: PLR2004
+        access = tuple(i for i in range(index) if rng.random() < 0.6)
         steps.append(
             Step(subtask=rng.choice(SUBTASKS), worker=WorkerId(rng.choice(names)), access=access)
         )
@@ -126,16 +126,16 @@ def _mutate_workflow(workflow: Workflow, rng: Random) -> Workflow:
     steps = list(workflow.steps)
     at = rng.randrange(len(steps))
     change = rng.random()
-    if change < 0.35:  # noqa: PLR2004
+    if change < 0.35:
         steps[at] = Step(
             subtask=steps[at].subtask, worker=other.steps[0].worker, access=steps[at].access
         )
-    elif change < 0.55:  # noqa: PLR2004
+    elif change < 0.55:
         steps[at] = Step(
             subtask=other.steps[0].subtask, worker=steps[at].worker, access=steps[at].access
         )
-    elif change < 0.75 and len(steps) < 5:  # noqa: PLR2004
-        access = tuple(i for i in range(len(steps)) if rng.random() < 0.7)  # noqa: PLR2004
+    elif change < 0.75 and len(steps) < 5:
+        access = tuple(i for i in range(len(steps)) if rng.random() < 0.7)
         steps.append(
             Step(subtask=other.steps[0].subtask, worker=other.steps[0].worker, access=access)
         )
