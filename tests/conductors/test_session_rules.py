@@ -24,8 +24,6 @@ from batuta.conductors.sessions.switching import price_switch
 from batuta.conductors.sessions.turn import (
     MOST_ACTIONS,
     read_turn,
-    thread_key,
-    turn_key,
     user_words,
 )
 from batuta.core import (
@@ -187,7 +185,8 @@ def test_words_are_read_in_time_that_grows_with_the_text_alone():
 
 def test_a_turn_and_a_thread_keep_their_keys_while_tools_are_called():
     def keys(question):
-        return turn_key(question, read_turn(question)), thread_key(question)
+        turn = read_turn(question)
+        return turn.key, turn.thread_key
 
     begun, going = talk(TASK), talk(TASK, action(), action("Error: x"))
     assert keys(begun) == keys(going)

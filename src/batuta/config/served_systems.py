@@ -74,6 +74,9 @@ class ServedSystem:
             dry_run: plan, estimate, and call no worker.
             hooks: the run's id and record, and who receives its events.
         """
+        settings = self.settings
+        if (settings.live, settings.dry_run) != (live, dry_run):
+            settings = replace(settings, live=live, dry_run=dry_run)
         return await conduct(
             question,
             self.conductor,
@@ -82,8 +85,8 @@ class ServedSystem:
             limits=self.limits,
             seed=seed,
             resumed=resumed,
-            settings=replace(self.settings, live=live, dry_run=dry_run),
-            hooks=replace(hooks, model=self.name),
+            settings=settings,
+            hooks=hooks if hooks.model == self.name else replace(hooks, model=self.name),
         )
 
     def with_conductor(self, conductor: Conductor) -> ServedSystem:

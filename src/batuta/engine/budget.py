@@ -232,7 +232,9 @@ class Budget:
             output = bound.affordable_output(self._usd - self._spent - self._held)
         if output < (bound.min_output if shortens else bound.desired_output):
             raise self._limit_error(bound)
-        hold = Hold(replace(request, max_output=output), bound.usd(output))
+        if output != request.max_output:
+            request = replace(request, max_output=output)
+        hold = Hold(request, bound.usd(output))
         self._held += hold.usd
         self._holds += 1
         return hold

@@ -41,7 +41,7 @@ class IssuedKey:
 class KeyHasher:
     """Makes keys and hashes them with the server's secret; prints as nothing."""
 
-    __slots__ = ("_secret",)
+    __slots__ = ("_keyed",)
 
     def __init__(self, secret: bytes) -> None:
         """Takes the server's secret.
@@ -51,7 +51,9 @@ class KeyHasher:
         """
         if len(secret) < _MIN_SECRET_BYTES:
             raise ConfigError(f"the server's secret must have at least {_MIN_SECRET_BYTES} bytes")
-        self._secret = secret
+        # Copied for each hash: hmac.digest gives up the interpreter's lock for every call, and the
+        # loop then waits for whichever thread took it.
+        self._keyed = hmac.new(secret, digestmod=hashlib.sha256)
 
     def __repr__(self) -> str:
         return "Mint(***)"
@@ -64,12 +66,16 @@ class KeyHasher:
 
     def digest(self, text: str) -> bytes:
         """The keyed hash of what a caller sent."""
-        return hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+        return self._hash(text.encode("utf-8", "surrogatepass")).digest()
 
     def sign(self, purpose: str, text: str) -> str:
         """A signature that only this server can make; one purpose's is no other's."""
-        message = f"{purpose}\0{text}".encode()
-        return hmac.digest(self._secret, message, hashlib.sha256).hex()
+        return self._hash(f"{purpose}\0{text}".encode()).hexdigest()
+
+    def _hash(self, message: bytes) -> hmac.HMAC:
+        own = self._keyed.copy()
+        own.update(message)
+        return own
 
 
 def parse_key_id(text: str) -> str | None:

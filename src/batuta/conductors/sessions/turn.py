@@ -75,6 +75,12 @@ class Turn:
     """The newest ones, the last one last."""
     is_fresh: bool
     """True if the user has just spoken, and nothing was said after it."""
+    key: str
+    """A digest that tells the turn from those before it, also where the words are alike.
+
+    It is the same for every request of the turn, and if a request is sent again."""
+    thread_key: str
+    """A digest of the user's first words, which stay as the conversation grows."""
 
     @property
     def says_to_go_on(self) -> bool:
@@ -95,27 +101,18 @@ class Turn:
 
 def read_turn(question: Question) -> Turn:
     """Read the newest turn of the conversation."""
-    words, begins = _find_words(question.messages)
+    first, words, begins, times = "", "", -1, 0
+    for index, message in enumerate(question.messages):
+        if said := user_words(message):
+            first, words, begins, times = first or said, said, index, times + 1
     after = question.messages[begins + 1 :]
     return Turn(
         words=words,
         actions=tuple(_read_actions(after)),
         is_fresh=all(message.role is not Role.ASSISTANT for message in after),
+        key=_digest_texts(words, str(times)),
+        thread_key=_digest_texts(first),
     )
-
-
-def turn_key(question: Question, turn: Turn) -> str:
-    """Return a digest that tells the turn from those before it, also where the words are alike.
-
-    It is the same for every request of the turn, and if a request is sent again.
-    """
-    return _digest_texts(turn.words, str(sum(1 for one in question.messages if user_words(one))))
-
-
-def thread_key(question: Question) -> str:
-    """Return a digest of the user's first words, which stay as the conversation grows."""
-    first = next((words for one in question.messages if (words := user_words(one))), "")
-    return _digest_texts(first)
 
 
 def user_words(message: Message) -> str:
@@ -136,15 +133,6 @@ def _outside_reminders(text: str) -> Iterator[str]:
         yield text[at:begin]
         at = end + len(_CLOSING)
     yield text[at:]
-
-
-def _find_words(messages: Sequence[Message]) -> tuple[str, int]:
-    """The user's last words, and the index of their message; -1 if no user speaks."""
-    for index in range(len(messages) - 1, -1, -1):
-        words = user_words(messages[index])
-        if words:
-            return words, index
-    return "", -1
 
 
 def _read_actions(messages: Sequence[Message]) -> list[Action]:

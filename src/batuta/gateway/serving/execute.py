@@ -235,13 +235,15 @@ class RunService:
             limits=prepared.limits,
             resumed=prepared.resumed,
         )
-        plan = self._sessions.conduct(plan, call, self._catalogue.session_rules)
+        conducted = self._sessions.conduct(plan, call, self._catalogue.session_rules)
+        if conducted is plan:
+            return prepared
         return replace(
             prepared,
-            served_model=plan.served,
-            limits=plan.limits,
-            resumed=plan.resumed,
-            revise=plan.revise,
+            served_model=conducted.served,
+            limits=conducted.limits,
+            resumed=conducted.resumed,
+            revise=conducted.revise,
         )
 
     async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
@@ -343,6 +345,7 @@ class RunService:
                 dry_run=prepared.call.options.dry_run,
                 hooks=RunHooks(
                     run_id=prepared.run_id,
+                    model=served.name,
                     emit=self._metrics.time_first_token(served.name, emit),
                     recorder=recorder,
                     funds=prepared.admission.reserved_budget,

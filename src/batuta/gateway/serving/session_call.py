@@ -21,7 +21,7 @@ from batuta.conductors.sessions.patterns import (
 )
 from batuta.conductors.sessions.rules import SessionRules
 from batuta.conductors.sessions.state import SessionEntry, SessionState, SessionThread
-from batuta.conductors.sessions.turn import read_turn, thread_key, turn_key
+from batuta.conductors.sessions.turn import read_turn
 from batuta.core import Limits, Plan, Question, Reply, Request, ResumeState, Round, Run, WorkerId
 from batuta.core.formatting import format_usd
 from batuta.core.token_estimate import estimate_request_tokens
@@ -129,8 +129,8 @@ class SessionKeeper:
         begun = SessionCall(
             tenant=tenant,
             id=session,
-            thread=thread_key(question) if is_kept else "",
-            turn=turn_key(question, turn),
+            thread=turn.thread_key if is_kept else "",
+            turn=turn.key,
             state=state,
             max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
