@@ -34,11 +34,11 @@ from batuta.core import (
 )
 from batuta.core.cost_bound import bound_call_cost
 from batuta.engine import conduct
-from batuta.gateway.access.caller import Authenticator, CallerRole
+from batuta.gateway.access.caller import Authenticator, Caller, CallerRole, set_caller
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import check_keys
 from batuta.gateway.http.connections import ConnectionTable, Wait
-from batuta.gateway.http.request_slots import BodyMemory
+from batuta.gateway.http.request_slots import BodyMemory, HeldMemory
 from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.serving.cost_bound import bound_first_calls
 from batuta.gateway.serving.tenant_memory import ReasoningMemory
@@ -148,12 +148,12 @@ async def test_many_calls_after_a_long_question_are_looked_up_in_little_time():
 
 async def serve_watched(app, bodies, scope, receive, send):
     """The app, as the layer around the routes calls it."""
-    body = bodies.watch_large_body(receive, dict(scope["headers"]).get(b"content-length"))
+    held = HeldMemory.of_request(scope, bodies)
+    body = held.watch_large_body(receive, dict(scope["headers"]).get(b"content-length"))
     try:
         await app(scope, receive if body is None else body.receive, send)
     finally:
-        if body is not None:
-            body.release()
+        held.release()
 
 
 async def test_large_bodies_have_so_much_room_together():
@@ -186,6 +186,42 @@ async def test_large_bodies_have_so_much_room_together():
         await anyio.sleep(0)
         leave.set()
     assert bodies.used == 0
+
+
+@pytest.mark.parametrize("is_read_from_the_store", [False, True])
+async def test_one_tenant_leaves_room_for_others(is_read_from_the_store):
+    bodies = BodyMemory(80_000_000)
+    requests = []
+
+    async def take(tenant, size):
+        scope = {"type": "http", "path": "/", "headers": []}
+        set_caller(scope, Caller(tenant=tenant))
+        requests.append(held := HeldMemory.of_request(scope, bodies))
+        if is_read_from_the_store:
+            held.hold(size)
+            return
+
+        async def receive():
+            return {"type": "http.request", "body": b"x" * size, "more_body": False}
+
+        body = held.watch_large_body(receive, str(size).encode())
+        assert body is not None
+        await body.receive()
+
+    for _ in range(6):
+        await take("greedy", 10_000_000)
+    with pytest.raises(APIError) as refused:
+        await take("greedy", 10_000_000)
+    assert refused.value.status == 503
+    requests.pop().release()  # as the refused request ends
+    await take("modest", 9_000_000)
+    await take("other", 9_000_000)
+    with pytest.raises(APIError):  # the whole of it
+        await take("third", 9_000_000)
+    for held in requests:
+        held.release()
+    assert bodies.used == 0
+    await take("greedy", 10_000_000)
 
 
 async def test_a_body_of_unknown_length_counts_as_it_comes():

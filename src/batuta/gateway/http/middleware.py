@@ -166,11 +166,11 @@ class RequestMiddleware:
         packed = headers.get(b"content-encoding")
         # the length of a compressed body does not tell its size
         length = headers.get(b"content-length") if packed is None else None
-        body = self._bodies.watch_large_body(receive, length)
+        held = HeldMemory.of_request(scope, self._bodies)
+        body = held.watch_large_body(receive, length)
         receive = receive if body is None else body.receive
         if packed is not None and body is not None:
             receive = body.unpacked(packed.decode("latin-1"))
-        held = HeldMemory.of_request(scope, self._bodies)
         try:
             if scope["path"] not in _PUBLIC_PATHS:
                 await self._find_caller(scope, headers)
@@ -180,8 +180,6 @@ class RequestMiddleware:
             with _NO_SPAN if traced is None else use_parent_span(parse_parent_span(traced)):
                 await app(scope, receive, answer.send)
         finally:
-            if body is not None:
-                body.release()
             held.release()
 
     def _is_allowed_page(self, scope: Scope, headers: Headers) -> bool:

@@ -5,13 +5,14 @@ Requests for answers run so many at once; others wait in a bounded queue, or are
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import final
 
 import anyio
 from starlette.types import Message, Receive, Scope
 
+from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, server_closing
 from batuta.gateway.http.body import read_body, unpack_body
 from batuta.gateway.http.server_limits import ConcurrencyLimits
@@ -31,17 +32,83 @@ def _too_large_error() -> APIError:
 
 @final
 class BodyMemory:
-    """The memory that request bodies use in this process."""
+    """The memory that request bodies, and what is loaded for requests, use in this process.
+
+    Its last quarter is for tenants that hold less than an eighth of it, so that one tenant's large
+    requests leave room for others'.
+    """
 
     def __init__(self, most: int = MAX_BODIES) -> None:
         self.most = most
         self.used = 0
+        self._tenants: Counter[str] = Counter()
 
-    def check(self) -> None:
-        """Raise APIError if more is held than there is room for."""
-        if self.used > self.most:
+    def take(self, tenant: str, size: int) -> None:
+        """Count what the tenant's request holds from now on."""
+        self.used += size
+        self._tenants[tenant] += size
+
+    def give_back(self, tenant: str, size: int) -> None:
+        """Count it no more."""
+        self.used -= size
+        self._tenants[tenant] -= size
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+
+    def check(self, tenant: str) -> None:
+        """Return if there is room for what the tenant holds.
+
+        Raises:
+            APIError: there is none, or what is left is kept for tenants that hold less.
+        """
+        is_large = self._tenants[tenant] > self.most // 8
+        if self.used > (self.most * 3 // 4 if is_large else self.most):
             text = "The server is handling as many large requests as it can; try again later."
             raise APIError(503, "overloaded", text, headers={"retry-after": "2"})
+
+
+@final
+class HeldMemory:
+    """What one request holds of the memory: its body, if it is large, and what it has loaded."""
+
+    def __init__(self, scope: Scope, memory: BodyMemory) -> None:
+        self._scope = scope
+        self._memory = memory
+        self._tenant = ""
+        self._size = 0
+
+    @staticmethod
+    def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
+        """Give the request something to count with, until `release`."""
+        held = scope[_HELD_KEY] = HeldMemory(scope, memory)
+        return held
+
+    def count(self, size: int) -> None:
+        """Count bytes that the request holds from now on.
+
+        Raises:
+            APIError: there is no room for them now.
+        """
+        if not self._size:
+            self._tenant = caller_of(self._scope).tenant
+        self._size += size
+        self._memory.take(self._tenant, size)
+        self._memory.check(self._tenant)
+
+    def hold(self, size: int) -> None:
+        """Count what is about to be loaded, if it is no small matter.
+
+        Raises:
+            APIError: there is no room for it now.
+        """
+        if size > _SMALL_BODY:
+            self.count(size)
+
+    def release(self) -> None:
+        """Count nothing of it any more: the request has ended."""
+        if self._size:
+            self._memory.give_back(self._tenant, self._size)
+            self._size = 0
 
     def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
         """Return the body, to be counted while it arrives; None if it says that it is small.
@@ -65,9 +132,9 @@ class BodyMemory:
 class CountedBody:
     """A body while it arrives: refused once it, or all bodies together, are too large."""
 
-    def __init__(self, receive: Receive, memory: BodyMemory) -> None:
+    def __init__(self, receive: Receive, held: HeldMemory) -> None:
         self._receive = receive
-        self._memory = memory
+        self._held = held
         self._size = 0
 
     async def receive(self) -> Message:
@@ -77,13 +144,11 @@ class CountedBody:
             APIError: there is no room for what it brings.
         """
         message = await self._receive()
-        more = len(message.get("body", b""))
-        self._size += more
-        self._memory.used += more
+        if more := len(message.get("body", b"")):
+            self._size += more
+            self._held.count(more)
         if self._size > MAX_BODY:
             raise _too_large_error()
-        if more:
-            self._memory.check()
         return message
 
     def unpacked(self, encoding: str) -> Receive:
@@ -96,48 +161,10 @@ class CountedBody:
                 return await self._receive()
             plain = await unpack_body(await read_body(self.receive), encoding, MAX_BODY)
             is_told = True
-            self._size += len(plain)
-            self._memory.used += len(plain)
-            self._memory.check()
+            self._held.count(len(plain))
             return {"type": "http.request", "body": plain, "more_body": False}
 
         return receive
-
-    def release(self) -> None:
-        """Count the body no more: its request has ended."""
-        self._memory.used -= self._size
-
-
-@final
-class HeldMemory:
-    """The stored data that one request has loaded; it counts against the limit for large bodies."""
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
-        self._size = 0
-
-    @staticmethod
-    def of_request(scope: Scope, memory: BodyMemory) -> HeldMemory:
-        """Give the request something to count with, until `release`."""
-        held = scope[_HELD_KEY] = HeldMemory(memory)
-        return held
-
-    def hold(self, size: int) -> None:
-        """Count what is about to be loaded, if it is no small matter.
-
-        Raises:
-            APIError: there is no room for it now.
-        """
-        if size <= _SMALL_BODY:
-            return
-        self._size += size
-        self._memory.used += size
-        self._memory.check()
-
-    def release(self) -> None:
-        """Count no more what was loaded: the request has ended."""
-        self._memory.used -= self._size
-        self._size = 0
 
 
 def hold_memory(scope: Scope, size: int) -> None:
