@@ -203,10 +203,10 @@ def _join_message(events: list[Json]) -> Json:
 
 
 def _parsed(arguments: str) -> Any:
-    """The arguments; as a text what an upstream sent that is no JSON."""
+    """The arguments; as a text what an upstream sent that is no JSON, or nested without end."""
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 
