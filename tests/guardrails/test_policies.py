@@ -19,6 +19,8 @@ from batuta.core import (
     Role,
     ToolCall,
     ToolResult,
+    Worker,
+    WorkerId,
     user_message,
 )
 from batuta.errors import ConfigError
@@ -237,6 +239,44 @@ def test_settings_that_cannot_be_used_say_why(setting, sentence):
         build_guardrails([GuardrailSetting(name="a", on=("input",), **setting)])  # pyright: ignore[reportArgumentType]
 
 
+def grounded(**more):
+    setting = {
+        "name": "a",
+        "kind": "grounded",
+        "on": ("output",),
+        "action": "mark",
+        "worker": "eve",
+    }
+    return GuardrailSetting.model_validate(setting | more)
+
+
+def test_a_policy_of_sources_names_its_checker():
+    eve = Worker(id=WorkerId("eve"), model="m")
+    policies = build_guardrails([grounded()], [eve])
+    assert policies.grounded is not None and policies.grounded.worker is eve
+    assert policies.stages == {GuardrailStage.OUTPUT} and policies.names == ("a",)
+    with pytest.raises(ConfigError, match="two are of kind grounded"):
+        build_guardrails([grounded(), grounded(name="b")], [eve])
+    with pytest.raises(ConfigError, match="eve is no model of the pool"):
+        build_guardrails([grounded()], [Worker(id=eve.id, model="m", tags=("search",))])
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [({"action": "redact"}, "flag or mark or repair or refuse"), ({"worker": None}, "needs a worker"),
+     ({"on": ("input", "output")}, "needs a worker, and on"), ({"kind": "secrets"}, "of kind grounded, and this"),
+     ({"kind": "secrets", "worker": None, "action": "repair"}, "worker")],
+)  # fmt: skip
+def test_a_policy_of_sources_that_cannot_be_one_says_why(more, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        grounded(**more)
+
+
+def test_actions_of_sources_are_of_no_other_kind():
+    with pytest.raises(ValueError, match="redact or block or flag"):
+        GuardrailSetting.model_validate({"name": "a", "kind": "secrets", "on": ("output",), "action": "mark"})  # fmt: skip
+
+
 def test_two_policies_of_one_name_are_refused():
     one = GuardrailSetting(name="a", kind="secrets", on=("input",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="same name"):
@@ -291,7 +331,9 @@ def test_the_settings_in_the_documents_can_be_read(page):
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks:
-        build_guardrails(Settings.model_validate(tomllib.loads(block)).policies)
+        settings = Settings.model_validate(tomllib.loads(block))
+        workers = [Worker(id=WorkerId(each.id), model="m") for each in settings.workers]
+        build_guardrails(settings.policies, workers)
 
 
 async def test_a_long_text_is_looked_at_while_others_are_served():

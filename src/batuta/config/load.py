@@ -48,7 +48,6 @@ from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
-from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -322,7 +321,7 @@ def _build_config(
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
-        guardrails=build_guardrails(settings.policies) if settings.policies else NO_GUARDRAILS,
+        guardrails=build_guardrails(settings.policies, pool),
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,

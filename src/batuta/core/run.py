@@ -257,7 +257,8 @@ class GuardrailTriggered:
     where: str
     """`input`, `between` or `output`, and the message or step it looked at: `between:step 1`."""
     action: str
-    """`redacted`, `flagged`, `blocked`, `failed` or `timed out`."""
+    """`redacted`, `flagged`, `blocked`, `failed` or `timed out`; of checks of an answer's
+    sources also `marked`, `repaired` or `refused`."""
     count: int = 1
     """Places that it found."""
     by: str = ""

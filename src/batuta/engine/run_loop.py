@@ -57,6 +57,7 @@ from batuta.engine.context import (
 )
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
+from batuta.engine.grounding import GroundingCheck, run_single_step
 from batuta.engine.plan_check import PlanCheck, keep_resumed, refused_end, restrict_workers
 from batuta.engine.step_prompt import able_workers, workers_before
 from batuta.engine.workflow_estimate import (
@@ -276,11 +277,13 @@ async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLo
         if limits.seconds is None:
             await loop.run_rounds()
             await loop.ask_another()
+            await loop.check_grounds()
             return
         with anyio.move_on_after(limits.seconds) as scope:
             context.deadline = scope
             await loop.run_rounds()
             await loop.ask_another()
+            await loop.check_grounds()
     except anyio.get_cancelled_exc_class():
         await _record_cancellation(context)
         raise
@@ -348,6 +351,8 @@ class _RunLoop:
         self.check = PlanCheck(context)
         self.unapproved: RunFinished | None = None
         """The end of the run whose plan was not approved."""
+        policy = self.settings.guardrails.grounded
+        self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
     async def run_rounds(self) -> None:
         """Rounds, until an answer stands or nothing more may be done."""
@@ -385,15 +390,13 @@ class _RunLoop:
         workflow = Workflow((Step(subtask="", worker=other),))
         if context.rules.find_broken(workflow, workers_before(context.rounds)) is not None:
             return
-        now, number = context.elapsed(), len(context.recorder.rounds)
-        plan = Plan(workflow, reason="the answer before was not sure enough")
-        span = TimeSpan(now, now)
-        if await gate_round(context, number, Round(decision=plan, workflow=workflow)) is not None:
-            return  # the answer that is there stands
-        await context.publish(
-            RoundPlanned(number, Round(decision=plan, workflow=workflow, planning=span))
-        )
-        await execute_workflow(context, workflow, number)
+        # If it is not approved, the answer that is there stands.
+        await run_single_step(context, other, "the answer before was not sure enough")
+
+    async def check_grounds(self) -> None:
+        """Check the answer against its sources if a policy says so."""
+        if self.grounding is not None and not self.settings.dry_run:
+            await self.grounding.check(self.finalize_rounds())
 
     def _is_resumed(self, number: int) -> bool:
         """Return True if an earlier run began that round, whose plan was approved there."""
@@ -415,7 +418,8 @@ class _RunLoop:
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
             return _dry_run_end(planned, context, pace)
-        return self.finalize_rounds()
+        ended = self.finalize_rounds()
+        return ended if self.grounding is None else await self.grounding.finalize(ended)
 
     def finalize_rounds(self) -> RunFinished:
         """Return how the rounds so far end, and how sure their answer is."""

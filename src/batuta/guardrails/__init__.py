@@ -1,6 +1,7 @@
 """Named rules on what goes in, what goes between agents, and what comes out."""
 
 from batuta.guardrails.detectors import DETECTORS, build_detector
+from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.guardrails.guardrail import (
     NO_GUARDRAILS,
     Guardrail,
@@ -15,6 +16,8 @@ from batuta.guardrails.response_format import ResponseFormatChecker
 __all__ = [
     "DETECTORS",
     "NO_GUARDRAILS",
+    "GroundedAction",
+    "GroundedPolicy",
     "Guardrail",
     "GuardrailAction",
     "GuardrailResult",

@@ -33,6 +33,7 @@ from batuta.core import (
     ToolResult,
     Workflow,
 )
+from batuta.guardrails.grounded import GroundedPolicy
 from batuta.guardrails.side_texts import find_side_texts, replace_prose
 from batuta.offload import ProcessPool, ProcessTimeoutError
 from batuta.schemas import SchemaTimeoutError
@@ -236,15 +237,20 @@ def _replace_spans(text: str, spans: list[TextSpan], note: str) -> str:
 class Guardrails:
     """The policies of a served model, by place; it is asked only where one of them looks."""
 
-    def __init__(self, policies: Iterable[Guardrail] = ()) -> None:
+    def __init__(
+        self, policies: Iterable[Guardrail] = (), grounded: GroundedPolicy | None = None
+    ) -> None:
         chosen = tuple(policies)
-        self.names = tuple(policy.name for policy in chosen)
+        self.grounded = grounded
+        """It is carried out by the engine, after the others have seen the answer."""
+        self.names = tuple(each.name for each in (*chosen, grounded) if each is not None)
         if len(set(self.names)) != len(self.names):
             raise ValueError("two policies have the same name")
         self._on = {
             place: tuple(p for p in chosen if place in p.stages) for place in GuardrailStage
         }
-        self.stages = frozenset(place for place, policies in self._on.items() if policies)
+        looked_at = {place for place, policies in self._on.items() if policies}
+        self.stages = frozenset(looked_at | ({GuardrailStage.OUTPUT} if grounded else set()))
         """The stages at which any guardrail looks."""
 
     async def check_question(

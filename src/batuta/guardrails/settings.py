@@ -2,7 +2,7 @@
 
 [[policies]]
 name = "no-keys"
-kind = "secrets"                          # secrets, injection, personal, size or schema
+kind = "secrets"                          # secrets, injection, personal, size, schema or grounded
 on = ["input", "between", "output"]
 action = "redact"                         # redact, block or flag
 """
@@ -14,11 +14,18 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from batuta.core import Worker
 from batuta.errors import ConfigError
 from batuta.guardrails.detectors import DetectorOptions, build_detector
+from batuta.guardrails.grounded import GROUNDED, GroundedAction, GroundedPolicy
 from batuta.guardrails.guardrail import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 
-_OF_KIND = {"max_characters": "size", "countries": "personal", "json_schema": "schema"}
+_OF_KIND = {
+    "max_characters": "size",
+    "countries": "personal",
+    "json_schema": "schema",
+    "worker": GROUNDED,
+}
 """Settings that mean something of one kind only."""
 
 
@@ -30,7 +37,7 @@ class GuardrailSetting(BaseModel):
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     kind: str
     on: tuple[GuardrailStage, ...] = Field(min_length=1)
-    action: GuardrailAction = GuardrailAction.REDACT
+    action: GuardrailAction | GroundedAction = GuardrailAction.REDACT
     fail_closed: bool = True
     """Whether a text that could not be looked at is blocked."""
     max_characters: int | None = Field(default=None, ge=1)
@@ -39,23 +46,44 @@ class GuardrailSetting(BaseModel):
     """Countries whose telephone numbers are known without a prefix, for the kind `personal`."""
     json_schema: dict[str, Any] | None = None
     """The schema that a text must fit, for the kind `schema`."""
+    worker: str | None = None
+    """The id of the worker that checks, for the kind `grounded`."""
 
     @model_validator(mode="after")
     def _options_of_its_kind(self) -> Self:
         for name, kind in _OF_KIND.items():
             if name in self.model_fields_set and self.kind != kind:
                 raise ValueError(f"`{name}` is of policies of kind {kind}, and this is {self.kind}")
+        own: type[GroundedAction | GuardrailAction]
+        own = GroundedAction if self.kind == GROUNDED else GuardrailAction
+        if self.action not in set(own):
+            actions = " or ".join(own)
+            raise ValueError(f"the action of a policy of kind {self.kind} is {actions}")
+        if self.kind == GROUNDED and (not self.worker or self.on != (GuardrailStage.OUTPUT,)):
+            raise ValueError('a policy of kind grounded needs a worker, and on = ["output"]')
         return self
 
 
-def build_guardrails(settings: Iterable[GuardrailSetting]) -> Guardrails:
+def build_guardrails(
+    settings: Iterable[GuardrailSetting], workers: Iterable[Worker] = ()
+) -> Guardrails:
     """The policies.
+
+    Args:
+        settings: the settings of each.
+        workers: one of them may be the checker of a policy.
 
     Raises:
         ConfigError: one cannot be used; the sentence names it.
     """
     chosen: list[Guardrail] = []
+    grounded: GroundedPolicy | None = None
     for one in settings:
+        if one.kind == GROUNDED:
+            if grounded is not None:
+                raise ConfigError("policies: two are of kind grounded")
+            grounded = _grounded_policy(one, workers)
+            continue
         options = DetectorOptions(one.max_characters, one.countries, one.json_schema)
         try:
             find = build_detector(one.kind, options)
@@ -67,13 +95,25 @@ def build_guardrails(settings: Iterable[GuardrailSetting]) -> Guardrails:
             name=one.name,
             detect=find,
             stages=places,
-            action=one.action,
+            action=GuardrailAction(one.action),
             fail_closed=one.fail_closed,
             conversation=form,
             needs_thread=form,
         )
         chosen.append(policy)
     try:
-        return Guardrails(chosen)
+        return Guardrails(chosen, grounded)
     except ValueError as error:
         raise ConfigError(f"policies: {error}") from None
+
+
+def _grounded_policy(setting: GuardrailSetting, workers: Iterable[Worker]) -> GroundedPolicy:
+    worker = next((each for each in workers if each.id == setting.worker and each.is_model), None)
+    if worker is None:
+        raise ConfigError(f"policy {setting.name}: {setting.worker} is no model of the pool")
+    return GroundedPolicy(
+        name=setting.name,
+        worker=worker,
+        action=GroundedAction(setting.action),
+        fail_closed=setting.fail_closed,
+    )

@@ -62,14 +62,14 @@ def draft_format(
     earlier = [str(index) for index in range(max_steps - 1)]
     called = [worker.id if names else str(number) for number, worker in enumerate(pool)]
     access = {"type": "array", "items": {"type": "string", "enum": [*earlier, "all"]}}
-    step = _closed_object(
+    step = closed_object(
         model_id={"type": "string", "enum": called},
         subtask=_with_bounds({"type": "string"}, bounds, maxLength=texts.subtask),
         access_list=_with_bounds(access, bounds, maxItems=max(max_steps - 1, 1)),
     )
     steps = {"type": "array", "items": step}
     least = {} if revise else {"minItems": 1}
-    schema = _closed_object(
+    schema = closed_object(
         thoughts=_with_bounds({"type": "string"}, bounds, maxLength=texts.thoughts),
         steps=_with_bounds(steps, bounds, maxItems=max_steps, **least),
     )
@@ -149,7 +149,8 @@ def _plain_value(value: object, depth: int = 0) -> LiteralValue:
     return _SURROGATE.sub("\ufffd", str(cast("object", value)))
 
 
-def _closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
+def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object that has these properties and no other."""
     return {
         "type": "object",
         "properties": properties,

@@ -91,9 +91,7 @@ def _known_error(run: Run) -> APIError | None:
             message = f"{_error_sentence(run)}: {_provider_message(run)}"
             param = named[1] if named else None
             return APIError(400, "unsupported_parameter", message, param=param)
-        case "policy_blocked" | "plan_rule" | "approval_refused" | "approval_expired" if (
-            run.outcome is Outcome.REFUSED
-        ):
+        case code if code is not None and run.outcome is Outcome.REFUSED:
             return _refusal_error(run)
         case "policy_blocked":
             return APIError(403, "policy_blocked", f"{_error_sentence(run)}.")
@@ -114,8 +112,8 @@ def _known_error(run: Run) -> APIError | None:
 def _refusal_error(run: Run) -> APIError:
     """A policy forbids the question, a rule every plan for it, or somebody the plan."""
     told = _provider_message(run)
-    if run.error_code == "plan_rule":
-        return APIError(422, "plan_rule", f"{told[:1].upper()}{told[1:]}")
+    if run.error_code in {"plan_rule", "not_grounded"}:
+        return APIError(422, run.error_code, f"{told[:1].upper()}{told[1:]}")
     if run.error_code in {"approval_refused", "approval_expired"}:
         return APIError(403, run.error_code, f"{told[:1].upper()}{told[1:].rstrip('.')}.")
     return APIError(400, "policy_blocked", f"{told.capitalize()}.", param="messages")

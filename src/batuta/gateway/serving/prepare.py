@@ -37,6 +37,7 @@ from batuta.gateway.serving.auxiliary_requests import answer_alone, auxiliary_ki
 from batuta.gateway.serving.capabilities import (
     capable_workers,
     check_choices,
+    check_grounded,
 )
 from batuta.gateway.serving.confidence import check_confidence
 from batuta.gateway.serving.effort import limits_for_effort, model_for_effort, pool_for_effort
@@ -151,6 +152,7 @@ class CallPreparer:
         limits = self._choose_limits(caller, served, options, effort=effort)
         if question.sampling.choices is not None or question.sampling.logprobs is not None:
             check_choices(question, served, self._catalogue.guardrails)
+        check_grounded(served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
         check_confidence(options, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))

@@ -1,0 +1,260 @@
+"""An answer that a worker checks against its sources, in a step of its own after the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from batuta.core import (
+    Event,
+    GuardrailTriggered,
+    Outcome,
+    Plan,
+    Pool,
+    Question,
+    Reply,
+    Round,
+    RoundPlanned,
+    RunFinished,
+    Step,
+    StepDelta,
+    TimeSpan,
+    WorkerId,
+    Workflow,
+    assistant_message,
+    user_message,
+)
+from batuta.engine.approval import gate_round
+from batuta.engine.confidence import find_step
+from batuta.engine.context import RunContext
+from batuta.engine.execute import execute_workflow
+from batuta.engine.finalize import final_reply, reply_text
+from batuta.guardrails import NO_GUARDRAILS, GroundedAction, GroundedPolicy, GuardrailStage
+from batuta.language.grounding import (
+    checking_messages,
+    find_sources,
+    find_unsupported,
+    mark_statements,
+    repair_prompt,
+    split_statements,
+    verdict_format,
+)
+
+NOT_GROUNDED = "not_grounded"
+"""The error code of an answer that its sources do not support."""
+
+
+async def run_single_step(
+    context: RunContext,
+    worker: WorkerId,
+    reason: str,
+    *,
+    inner: RunContext | None = None,
+    gated: bool = True,
+) -> Reply | None:
+    """Run one more round in which a worker is asked a question as it stands; its reply.
+
+    Args:
+        context: the run.
+        worker: the worker's id.
+        reason: why, as a clause.
+        inner: the run with another question and other settings, for this round alone.
+        gated: whether somebody may have to approve it.
+    """
+    workflow = Workflow((Step(subtask="", worker=worker),))
+    now, number = context.elapsed(), len(context.recorder.rounds)
+    round_ = Round(
+        decision=Plan(workflow, reason=reason), workflow=workflow, planning=TimeSpan(now, now)
+    )
+    if gated and await gate_round(context, number, round_) is not None:
+        return None
+    await context.publish(RoundPlanned(number, round_))
+    await execute_workflow(inner or context, workflow, number)
+    return final_reply(context.recorder.rounds[number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The statements of a reply and of its alternatives, and the places of those unsupported."""
+
+    statements: tuple[list[str], ...]
+    unsupported: tuple[int, ...]
+
+    def marked(self, reply: Reply) -> Reply:
+        """The reply with its marks."""
+        if not self.unsupported:
+            return reply
+        choices: list[Reply] = []
+        begin = 0
+        for choice, said in zip(reply.choices, self.statements, strict=True):
+            text = mark_statements(said, (index - begin for index in self.unsupported))
+            begin += len(said)
+            choices.append(replace(choice, text=text, logprobs=()))
+        return replace(choices[0], alternatives=tuple(choices[1:]))
+
+
+class GroundingCheck:
+    """The check of one run's answer, by the policy of its settings."""
+
+    def __init__(self, context: RunContext, policy: GroundedPolicy) -> None:
+        self.context = context
+        self.policy = policy
+        self._ended: RunFinished | None = None
+        """The run's end, as far as the check has come."""
+        self._acts: tuple[GuardrailTriggered, ...] = ()
+
+    async def check(self, ended: RunFinished) -> None:
+        """Check the answer, and let its worker mend it where the policy says so.
+
+        Args:
+            ended: how the run ends without the check.
+        """
+        self._ended = ended
+        if ended.reply is None or ended.reply.tool_calls:
+            return
+        self._note_unchecked(ended)
+        checked = await self._ask(ended.reply)
+        mends = self.policy.action is GroundedAction.REPAIR and not ended.reply.alternatives
+        mended = await self._repair(ended.reply, checked) if checked and mends else None
+        if mended is not None:
+            ended = self._with_repaired(ended, mended)
+            self._note_unchecked(ended)
+            checked = await self._ask(mended)
+        if checked is None:
+            return
+        self._acts = ()
+        if mended is not None:
+            self._note("repaired")
+        self._settle(ended, checked)
+
+    async def finalize(self, ended: RunFinished) -> RunFinished:
+        """Tell what the policy did; the run's end by it.
+
+        Args:
+            ended: how the run ends if the check was not even begun.
+        """
+        if self._ended is None:
+            self._ended = ended
+            if ended.reply is not None and not ended.reply.tool_calls:
+                self._note_unchecked(ended)
+        for act in self._acts:
+            await self.context.publish(act)
+        return replace(self._ended, seconds=self.context.elapsed())
+
+    def _note_unchecked(self, ended: RunFinished) -> None:
+        """Note the end that stands if the check, or the deadline, does not come to another."""
+        self._acts = ()
+        self._note("failed")
+        message = f"the policy {self.policy.name} could not check this answer against its sources"
+        self._ended = self._refused(message) if self.policy.fail_closed else ended
+
+    def _settle(self, ended: RunFinished, checked: _Checked) -> None:
+        """Note the end that follows from the verdict."""
+        self._ended = ended
+        action, count = self.policy.action, len(checked.unsupported)
+        if not count or ended.reply is None:
+            return
+        marks = action in {GroundedAction.MARK, GroundedAction.REPAIR}
+        in_form = self.context.question.response_format is not None  # a mark would break it
+        if action is GroundedAction.REFUSE or (marks and in_form):
+            self._note("refused", count)
+            whole = sum(map(len, checked.statements))
+            told = f"{count} of {whole} statements are not supported by what was given or fetched"
+            self._ended = self._refused(f"the policy {self.policy.name} refuses the answer: {told}")
+            return
+        self._note("marked" if marks else "flagged", count)
+        if marks:
+            reply = checked.marked(ended.reply)
+            self._ended = replace(ended, reply=reply, answer=reply_text(reply))
+
+    def _note(self, action: str, count: int = 1) -> None:
+        where = GuardrailStage.OUTPUT.value
+        act = GuardrailTriggered(policy=self.policy.name, where=where, action=action, count=count)
+        self._acts = (*self._acts, act)
+
+    def _refused(self, message: str) -> RunFinished:
+        return RunFinished(
+            outcome=Outcome.REFUSED, answer=None, error=message, error_code=NOT_GROUNDED
+        )
+
+    def _with_repaired(self, ended: RunFinished, reply: Reply) -> RunFinished:
+        """The end with the repaired answer, to which no probability was fitted."""
+        unsure = self.context.settings.min_confidence is not None
+        outcome = Outcome.UNSURE if unsure else ended.outcome
+        text = reply_text(reply)
+        return replace(ended, reply=reply, answer=text, confidence=None, outcome=outcome)
+
+    async def _ask(self, reply: Reply) -> _Checked | None:
+        """The checker's verdict; None if it gives none."""
+        context, worker = self.context, self.policy.worker
+        statements = tuple(split_statements(choice.text) for choice in reply.choices)
+        flat = [text for said in statements for text in said]
+        if not any(text.strip() for text in flat):
+            return _Checked(statements, ())
+        if worker.id not in context.clients:
+            return None  # a rule for plans keeps the question from it
+        steps = (step for round_ in context.rounds for step in round_.steps)
+        sources = find_sources(context.question, steps, context.pool, reply)
+        messages = context.question.messages
+        attached = tuple(part for message in messages for part in message.attachments)
+        question = Question(
+            messages=checking_messages(flat, sources, attached), response_format=verdict_format()
+        )
+        said = await run_single_step(
+            context,
+            worker.id,
+            f"the policy {self.policy.name} checks the answer against its sources",
+            inner=self._checking_context(question),
+            gated=False,
+        )
+        if said is None:
+            return None
+        return _Checked(
+            statements, tuple(find_unsupported(said.text, flat, sources, len(attached)))
+        )
+
+    def _checking_context(self, question: Question) -> RunContext:
+        """The run as its checker is called: alone, and nobody takes its words for the answer."""
+        context = self.context
+
+        async def tell(event: Event) -> None:
+            if context.emit is not None and not isinstance(event, StepDelta):
+                await context.emit(event)
+
+        settings = replace(context.settings, guardrails=NO_GUARDRAILS, fallback=False, live=False)
+        return replace(
+            context,
+            question=question,
+            pool=Pool((self.policy.worker,)),
+            resumed=None,
+            settings=settings,
+            emit=context.emit and tell,
+        )
+
+    async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:
+        """The answer as its worker gives it once more; None if there is none, or no need."""
+        context = self.context
+        wrote = find_step(context.rounds, reply)
+        if not checked.unsupported or wrote is None or wrote.worker not in context.pool:
+            return None
+        asked = context.question
+        told = (
+            assistant_message(reply.text),
+            user_message(repair_prompt(checked.statements[0], checked.unsupported)),
+        )
+        question = replace(
+            asked,
+            messages=(*asked.messages, *told),
+            tool_choice="none" if asked.tools else asked.tool_choice,
+        )
+        again = await run_single_step(
+            context,
+            wrote.worker,
+            f"the policy {self.policy.name} sends the answer back",
+            inner=replace(
+                context,
+                question=question,
+                resumed=None,
+                settings=replace(context.settings, fallback=False),
+            ),
+        )
+        return again if again is not None and again.text.strip() else None

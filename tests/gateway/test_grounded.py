@@ -1,0 +1,77 @@
+"""Checked answers over HTTP: whole and streamed, in the run, on the page, and where they cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from batuta.clients import ScriptedClient
+from batuta.gateway.serving.models import ServedModel
+from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
+from batuta.language.grounding import MARK
+from gateway.live_server import HI, Serving, orchestra, pool_of, server_state
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+SAID = "You said hi. Mary built it."
+
+
+def check(_):
+    rows = [{"claim": 1, "supported": "yes", "where": [1]}, {"claim": 2, "supported": "no", "where": []}]  # fmt: skip
+    return json.dumps({"verdicts": rows})
+
+
+def house(store=None, action=GroundedAction.MARK, **more):
+    clients = {"ada": ScriptedClient(lambda _: SAID), "eve": ScriptedClient(check)}
+    policy = GroundedPolicy(name="sources", worker=pool_of(*clients)["eve"], action=action)
+    return orchestra(clients, guardrails=Guardrails((), policy), store=store, **more)
+
+
+@pytest.mark.parametrize("model", ["worker/ada", "batuta-mini"])
+async def test_a_marked_answer_and_its_check_are_in_the_run(store, model):
+    async with Serving(house(store)) as serving:
+        body = {"model": model, "messages": HI, "orchestration": {"trace": True}}
+        status, headers, said = await serving.post(CHAT, json=body)
+        assert status == 200 and said["choices"][0]["message"]["content"] == f"{SAID} {MARK}"
+        assert said["orchestration"]["guards"][0]["action"] == "marked"
+        run = await store.get(headers["x-batuta-run-id"])
+        assert [step.worker for step in run.steps] == ["ada", "eve"]
+        async with serving.http.get(f"/ui/runs/{run.id}") as page:
+            shown = await page.text()
+        assert "checks the answer against its sources" in shown and "marked" in shown
+
+
+async def test_a_stream_says_nothing_before_it_is_checked():
+    async with Serving(house()) as serving:
+        body = {"model": "worker/ada", "messages": HI, "stream": True}
+        async with serving.http.post(CHAT, json=body) as response:
+            rows = [line.decode()[6:] async for line in response.content if b"data: {" in line]
+    deltas = [json.loads(row)["choices"] for row in rows]
+    told = [choice[0]["delta"].get("content") or "" for choice in deltas if choice]
+    assert "".join(told) == f"{SAID} {MARK}" and "verdicts" not in "".join(rows)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_refused_answer_is_an_error_without_its_words(stream):
+    async with Serving(house(action=GroundedAction.REFUSE)) as serving:
+        body = {"model": "worker/ada", "messages": HI, "stream": stream}
+        async with serving.http.post(CHAT, json=body) as response:
+            text = await response.text()
+            assert stream or response.status == 422
+    assert "not_grounded" in text and "1 of 2 statements" in text and "Mary" not in text
+
+
+async def test_a_method_that_chooses_among_replies_is_refused():
+    async def never(*_):
+        raise AssertionError
+
+    clients = {"ada": ScriptedClient(lambda _: SAID), "eve": ScriptedClient(check)}
+    pool = pool_of(*clients)
+    method = type("Method", (), {"name": "moa", "answer": never})()
+    served = ServedModel(name="moa", conductor=None, pool=pool, solver=method)
+    policy = GroundedPolicy(name="sources", worker=pool["eve"], action=GroundedAction.FLAG)
+    state = server_state(pool, clients, [served], guardrails=Guardrails((), policy))
+    async with Serving(state) as serving:
+        status, _, said = await serving.post(CHAT, json={"model": "moa", "messages": HI})
+    assert status == 403 and "sources cannot check" in said["error"]["message"]
