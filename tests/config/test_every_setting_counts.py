@@ -25,7 +25,7 @@ from batuta.config.settings import (
     ServerSetting,
     Settings,
 )
-from batuta.config.tool_settings import McpSetting, ReaderSetting, SearchSetting
+from batuta.config.tool_settings import McpSetting, PythonSetting, ReaderSetting, SearchSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
@@ -193,6 +193,16 @@ READER = {
     "max_bytes": 5000,
     "max_characters": 900,
     "timeout_s": 3,
+    "server_tool": True,
+    "max_uses": 7,
+}
+PROGRAMS = {
+    "server_tool": True,
+    "max_uses": 7,
+    "timeout_s": 3,
+    "memory_mb": 100,
+    "max_characters": 900,
+    "interpreter": "/usr/bin/python3",
 }
 MCP_TOOL = {"tool": "find", "command": ["finder"]}
 MCP = {
@@ -323,6 +333,13 @@ def single_cases():
                 with_setting(workers=workers, tools={table: before}),
                 with_setting(workers=workers, tools={table: after}),
             )
+    for name, value in PROGRAMS.items():
+        served = {"server_tool": True}
+        yield (
+            f"tools.python.{name}",
+            with_setting(tools={"python": served}) if name != "server_tool" else with_setting(),
+            with_setting(tools={"python": served | {name: value}}),
+        )
     workers = [A, B, {"id": "t", "provider": "mcp", "model": "x"}]
     for name, value in MCP.items():
         usual = {"tool": "find"} if name == "url" else MCP_TOOL
@@ -358,6 +375,7 @@ def test_every_setting_has_a_case():
         "models.limits": PresetLimits,
         "tools.search": SearchSetting,
         "tools.reader": ReaderSetting,
+        "tools.python": PythonSetting,
         "tools.mcp": McpSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
@@ -372,6 +390,7 @@ def test_every_setting_has_a_case():
                 "models.limits",
                 "tools.search",
                 "tools.reader",
+                "tools.python",
                 "tools.mcp",
             }
         )
@@ -553,7 +572,7 @@ async def observe(file, folder, monkeypatch):
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
          config.health, config.timeouts, config.guardrails, config.plan_rules, config.approvals, config.max_rounds, config.checker, config.explore,
-         catalogue.models, catalogue.aliases, catalogue.web_search, catalogue.conducts_auxiliary, catalogue.session_rules),
+         catalogue.models, catalogue.aliases, catalogue.server_tools, catalogue.conducts_auxiliary, catalogue.session_rules),
         set(),
     )  # fmt: skip
 

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient
-from batuta.config.tool_settings import SearchSetting
-from batuta.config.tools import open_server_search
+from batuta.config.tool_settings import SearchSetting, ToolsSetting
+from batuta.config.tools import open_served_tools
 from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
 from fakes.web import FakeWeb
@@ -56,8 +56,8 @@ def searching(query="Imola observatory", before="Let me look.", searches=1):
 async def serving(ada, offered=True, **setting):
     async with FakeWeb() as fake, HttpTransport() as http:
         wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True, **setting)
-        search = open_server_search(wanted, http, {}) if offered else None
-        async with Serving(orchestra({"ada": ada}, web_search=search)) as server:
+        tools = open_served_tools(ToolsSetting(search=wanted), http, {}) if offered else None
+        async with Serving(orchestra({"ada": ada}, server_tools=tools)) as server:
             yield server, fake
 
 
@@ -115,7 +115,10 @@ async def test_a_streamed_message_adds_up_to_the_same():
     assert [block.type for block in final.content] == starts
     assert final.content[1].input == {"query": "Imola observatory"}
     assert final.content[3].citations[0].url.endswith("/imola-observatory")
-    assert events[-2]["usage"]["server_tool_use"] == {"web_search_requests": 1}
+    assert events[-2]["usage"]["server_tool_use"] == {
+        "web_search_requests": 1,
+        "web_fetch_requests": 0,
+    }
 
 
 def response_body(kind="web_search", **fields):
@@ -222,7 +225,7 @@ async def test_an_engine_that_is_down_is_told_to_the_model():
         fake.failures = 9
         _, _, got = await server.post("/v1/messages", json=message_body())
     assert got["content"][2]["content"]["error_code"] == "unavailable"
-    assert told_to(ada.requests[1]).startswith("Nothing was found: the search failed")
+    assert told_to(ada.requests[1]).startswith("web_search gave nothing: the search failed")
 
 
 async def test_the_callers_domains_hold():
@@ -302,10 +305,9 @@ async def test_a_search_is_off_where_the_client_wants_none():
 async def test_a_workflow_searches_too_and_its_history_is_taken_back():
     ada, bob = searching(before=""), searching()
     async with FakeWeb() as fake, HttpTransport() as http:
-        search = open_server_search(
-            SearchSetting(engine="searxng", base_url=fake.url, server_tool=True), http, {}
-        )
-        async with Serving(orchestra({"ada": ada, "bob": bob}, web_search=search)) as server:
+        wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True)
+        tools = open_served_tools(ToolsSetting(search=wanted), http, {})
+        async with Serving(orchestra({"ada": ada, "bob": bob}, server_tools=tools)) as server:
             status, _, got = await server.post(
                 "/v1/messages", json=message_body(model="batuta-ultra")
             )

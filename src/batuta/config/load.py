@@ -42,7 +42,7 @@ from batuta.config.workers import (
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker
-from batuta.core.server_tools import ServerTool
+from batuta.core.server_tools import ServerTools
 from batuta.core.worker import EMBEDDINGS
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
@@ -269,7 +269,7 @@ async def _load_file(
         approvals=_build_approvals(settings, specs),
         confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
-        web_search=_open_web_search(settings, http, environ),
+        server_tools=_open_server_tools(settings, http, environ),
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
@@ -331,20 +331,19 @@ def _build_config(
     )
 
 
-def _open_web_search(
+def _open_server_tools(
     settings: Settings, http: HttpTransport, environ: Mapping[str, str]
-) -> ServerTool | None:
-    """Open the web search that clients may ask for; it is loaded only if there is one.
+) -> ServerTools | None:
+    """Open the tools that clients may ask for; they are loaded only if there are some.
 
     Raises:
-        ConfigError: it cannot be reached.
+        ConfigError: one cannot be reached.
     """
-    setting = settings.tools.search
-    if setting is None or not setting.server_tool:
+    if not settings.tools.served:
         return None
-    from batuta.config.tools import open_server_search  # noqa: PLC0415 - see above
+    from batuta.config.tools import open_served_tools  # noqa: PLC0415 - see above
 
-    return open_server_search(setting, http, environ)
+    return open_served_tools(settings.tools, http, environ)
 
 
 def _watch_workers(

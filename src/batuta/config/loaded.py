@@ -21,7 +21,7 @@ from batuta.config.settings import (
 )
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
-from batuta.core.server_tools import ServerTool
+from batuta.core.server_tools import ServerTools
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
@@ -85,8 +85,8 @@ class LoadedConfig:
     """Which answers are given again."""
     moderation: ModerationClient | None = None
     """The client that judges texts, if there is one."""
-    web_search: ServerTool | None = None
-    """The web search that models may call while they answer, if there is one."""
+    server_tools: ServerTools | None = None
+    """The tools that models may call while they answer, if there are some."""
     oidc: OidcSetting | None = None
     """The identity provider by which people sign in to the page."""
     notes: tuple[str, ...] = ()

@@ -326,9 +326,9 @@ class Settings(StrictModel):
     @model_validator(mode="after")
     def _tools_are_used(self) -> Self:
         for name in sorted(self.tools.model_fields_set):
-            serves = name == "search" and self.tools.search and self.tools.search.server_tool
-            if not serves and not any(worker.provider == name for worker in self.workers):
-                need = " or `server_tool = true`" if name == "search" else ""
+            is_served = name in self.tools.served
+            if not is_served and not any(worker.provider == name for worker in self.workers):
+                need = " or `server_tool = true`" if name != "mcp" else ""
                 raise ValueError(f'[tools.{name}] needs a worker with `provider = "{name}"`{need}')
         return self
 

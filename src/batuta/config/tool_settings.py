@@ -12,7 +12,22 @@ from batuta.config.settings_file import StrictModel
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
 
 
-class SearchSetting(StrictModel):
+class ServedSetting(StrictModel):
+    """A tool that may be offered to clients."""
+
+    server_tool: bool = False
+    """Whether clients may ask that any model calls it while it answers."""
+    max_uses: int | None = Field(default=None, ge=1, le=50)
+    """Calls in one call of a model, at most; None: 5."""
+
+    @model_validator(mode="after")
+    def _is_served(self) -> Self:
+        if not self.server_tool:
+            self.refuse_settings(("max_uses",), "needs `server_tool = true`")
+        return self
+
+
+class SearchSetting(ServedSetting):
     """The search engine, and what may be found by it."""
 
     engine: Literal["searxng", "brave", "tavily", "exa"]
@@ -31,19 +46,12 @@ class SearchSetting(StrictModel):
     deny_domains: tuple[Domain, ...] = ()
     """Domains that are not shown."""
 
-    server_tool: bool = False
-    """Whether clients may ask that any model searches while it answers."""
-    max_uses: int | None = Field(default=None, ge=1, le=50)
-    """Searches of one call of a model, at most; None: 5."""
-
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
         if self.engine == "searxng":
             self.refuse_settings(("key_env",), "is of engines with keys, and SearXNG has none")
             if not self.base_url:
                 raise ValueError('`engine = "searxng"` needs the `base_url` of its server')
-        if not self.server_tool:
-            self.refuse_settings(("max_uses",), "needs `server_tool = true`")
         return self
 
     @property
@@ -52,7 +60,7 @@ class SearchSetting(StrictModel):
         return Decimal(0) if self.price is None and self.engine == "searxng" else self.price
 
 
-class ReaderSetting(StrictModel):
+class ReaderSetting(ServedSetting):
     """Which pages may be read."""
 
     allow_domains: tuple[Domain, ...] = ()
@@ -67,6 +75,25 @@ class ReaderSetting(StrictModel):
     """Characters of a page's text that are given on."""
     timeout_s: float = Field(default=30.0, gt=0)
     """How long one page may take."""
+
+
+class PythonSetting(ServedSetting):
+    """Programs that models write while they answer."""
+
+    timeout_s: float = Field(default=20.0, gt=0, le=600)
+    """How long one call may take, with the programs before it, which are run again."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Memory of a program's processes."""
+    max_characters: int = Field(default=16_000, ge=500)
+    """Characters of its output that are given on."""
+    interpreter: str = ""
+    """The Python with the packages that programs may import; empty: Batuta's own."""
+
+    @model_validator(mode="after")
+    def _is_wanted(self) -> Self:
+        if not self.server_tool:
+            raise ValueError("it needs `server_tool = true`: workers have limits of their own")
+        return self
 
 
 class McpSetting(StrictModel):
@@ -101,5 +128,12 @@ class ToolsSetting(StrictModel):
 
     search: SearchSetting | None = None
     reader: ReaderSetting = ReaderSetting()
+    python: PythonSetting | None = None
     mcp: dict[str, McpSetting] = Field(default={})
     """Tools of MCP servers, by the names that the `model` of a worker gives."""
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The names of the tables whose tools clients may ask for."""
+        tables = {"search": self.search, "reader": self.reader, "python": self.python}
+        return tuple(name for name, table in tables.items() if table and table.server_tool)

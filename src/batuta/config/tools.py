@@ -1,25 +1,34 @@
-"""Web search and the reader of pages, as the settings say; loaded where there are any."""
+"""Web search, the reader of pages and programs, as the settings say; loaded where there are any."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from functools import partial
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec
 from batuta.clients.http_target import url_host
 from batuta.clients.providers import MCP, SEARCH
 from batuta.clients.public_addresses import PublicResolver
-from batuta.config.tool_settings import McpSetting, ReaderSetting, SearchSetting, ToolsSetting
+from batuta.config.tool_settings import (
+    McpSetting,
+    PythonSetting,
+    ReaderSetting,
+    SearchSetting,
+    ToolsSetting,
+)
 from batuta.core import Client
-from batuta.core.server_tools import ServerTool
+from batuta.core.server_tools import ServerTools
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
+from batuta.tools.code import MEGABYTE, CodeInterpreter
 from batuta.tools.domains import DomainRules
 from batuta.tools.mcp_source import MAX_ARGUMENT, McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
-from batuta.tools.server_tool import open_server_tool
+from batuta.tools.server_tool import OfferedTool, open_server_tools
 from batuta.tools.source import ToolLimits
 from batuta.tools.worker import (
     NO_INPUT,
@@ -30,7 +39,7 @@ from batuta.tools.worker import (
 )
 
 MAX_USES = 5
-"""Searches of one call of a model, where the settings say nothing."""
+"""Calls of a tool in one call of a model, where the settings say nothing."""
 NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
 
 
@@ -63,15 +72,35 @@ def open_search(
     )
 
 
-def open_server_search(
-    setting: SearchSetting, http: HttpTransport, environ: Mapping[str, str]
-) -> ServerTool:
-    """Open the web search that models call while they answer.
+def open_served_tools(
+    tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
+) -> ServerTools:
+    """Open the tools that models call while they answer.
 
     Raises:
         ConfigError: see `open_search`.
     """
-    return open_server_tool(open_search(setting, http, environ), setting.max_uses or MAX_USES)
+    offered: list[OfferedTool] = []
+    if tools.search is not None and tools.search.server_tool:
+        search = open_search(tools.search, http, environ)
+        offered.append(OfferedTool(lambda: search, tools.search.max_uses or MAX_USES))
+    if tools.reader.server_tool:
+        fetch = open_fetch(tools.reader, http)
+        offered.append(OfferedTool(lambda: fetch, tools.reader.max_uses or MAX_USES))
+    if tools.python is not None:
+        offered.append(
+            OfferedTool(partial(_open_code, tools.python), tools.python.max_uses or MAX_USES)
+        )
+    return open_server_tools(offered)
+
+
+def _open_code(setting: PythonSetting) -> CodeInterpreter:
+    return CodeInterpreter(
+        seconds=setting.timeout_s,
+        memory=setting.memory_mb * MEGABYTE,
+        characters=setting.max_characters,
+        python=setting.interpreter or sys.executable,
+    )
 
 
 def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:

@@ -122,12 +122,19 @@ class ServerCall:
     id: str
     name: str
     query: str
+    """The words that were searched for, the address that was read, or the program that ran."""
     citations: tuple[Citation, ...] = ()
-    """What came out."""
+    """The pages that came out."""
     error: str = ""
     """`max_uses_exceeded` or `unavailable`, if nothing did."""
     at: int = 0
     """Characters of the reply's text before it."""
+    output: str = ""
+    """The page's text, or what the program printed."""
+    failure: str = ""
+    """Why the program failed, if it did."""
+    pictures: tuple[str, ...] = ()
+    """What the program drew, as `data:` addresses."""
 
 
 Attachment = Image | File | Audio

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from batuta.core.conductor import Client
 from batuta.core.message import Tool
 from batuta.core.worker import Worker
 
+WEB_SEARCH = "web_search"
+WEB_FETCH = "web_fetch"
+CODE_INTERPRETER = "code_interpreter"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchWish:
-    """A client's wish that the models may search the web."""
+class ToolWish:
+    """A client's wish that the models may call a tool of the server."""
 
+    tool: str
+    """The name by which models know it."""
     field: str
     """The part of the request that says so, as the header of what is ignored names it."""
     is_refused: bool = False
-    """Whether a request is refused where there is no web search; else the wish is ignored."""
+    """Whether a request is refused where there is no such tool; else the wish is ignored."""
     is_forced: bool = False
-    """Whether each model must search before it answers."""
+    """Whether each model must call it before it answers."""
+    opens_pages: bool = False
+    """Whether a search may also read the pages that it finds, where pages are read here."""
     max_uses: int | None = None
-    """Searches of one call of a model, at most; None: as many as the operator allows."""
+    """Calls in one call of a model, at most; None: as many as the operator allows."""
     allow: tuple[str, ...] = ()
     """Domains; empty: all."""
     deny: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTool:
-    """A tool, and how a worker's client is given it."""
+class ServerTools:
+    """The tools that clients may ask for, and how a worker's client is given them."""
 
-    tool: Tool
-    """The tool as models are offered it."""
-    wrap_client: Callable[[Client, Worker, SearchWish], Client]
-    """Returns a client that runs the tool's calls itself."""
+    tools: Mapping[str, Tool]
+    """The tools as models are offered them, by their names."""
+    wrap_client: Callable[[Client, Worker, tuple[ToolWish, ...]], Client]
+    """Returns a client that runs the calls of the tools that are wished for itself."""

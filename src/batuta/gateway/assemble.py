@@ -161,7 +161,7 @@ class ServeOptions:
             confidence=config.confidence,
             approvals=config.approvals,
             private_pictures=config.server.private_pictures,
-            web_search=config.web_search,
+            server_tools=config.server_tools,
             moderation=config.moderation,
         )
 

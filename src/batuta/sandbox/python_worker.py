@@ -112,13 +112,13 @@ def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
     printed = _shorten_text(outcome.stdout.rstrip())
     if outcome.end is EndReason.RETURNED:
         return printed or "The program ended without printing anything."
-    fault = _limit_text(outcome.end, limits)
+    fault = limit_text(outcome.end, limits)
     fault = fault or outcome.stderr.strip() or f"It ended with status {outcome.status}."
     before = f"\n\nIt had printed:\n{printed}" if printed else ""
     return f"The program failed.\n{fault}{before}"
 
 
-def _limit_text(end: EndReason, limits: SandboxLimits) -> str:
+def limit_text(end: EndReason, limits: SandboxLimits) -> str:
     """Name the limit that stopped the program; an empty text if none did."""
     memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
     stopped = {

@@ -45,6 +45,7 @@ _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
 _PDF_MARK = b"%PDF-"
 _LIMITS = ToolLimits()
+UNTOLD = "only an address that the conversation, a search or a page has named is read"
 _PARSERS = ProcessPool()
 """Processes of their own: hostile pages keep no schema and no grader waiting."""
 atexit.register(_PARSERS.close)
@@ -106,7 +107,10 @@ class WebFetch:
         Raises:
             ToolError: it cannot be read; the sentence says why.
         """
-        url, body = await self._follow(arguments["url"].strip(), context)
+        asked = arguments["url"].strip()
+        if context.told is not None and not _is_told(asked, context.told):
+            raise ToolError(UNTOLD)
+        url, body = await self._follow(asked, context)
         if body.status >= HTTPStatus.BAD_REQUEST:
             raise ToolError(f"the page could not be read: its server answered {body.status}")
         read = await self._read_body(url, body)
@@ -116,7 +120,8 @@ class WebFetch:
         told = text if is_titled else f"{cited.title}\n\n{text}"
         room = max(self.limits.characters - len(url) - 100, 0)  # the tags and the head
         dated = f" ({cited.date})" if cited.date else ""
-        text = f"{url}{dated}\n{wrap_fetched(told, room)}"
+        number = "" if context.first_number is None else f"[{context.first_number}] "
+        text = f"{number}{url}{dated}\n{wrap_fetched(told, room)}"
         return ToolOutput(parts=(Text(text),), citations=(cited,))
 
     async def _follow(self, url: str, context: ToolContext) -> tuple[str, FetchedBody]:
@@ -198,6 +203,12 @@ class WebFetch:
             raise ToolError("the page could not be read: it takes too much to read") from None
         except ProcessStartError as error:
             raise ToolError(f"the page could not be read: {error}") from None
+
+
+def _is_told(url: str, told: str) -> bool:
+    """Return True if a text names the address, so that no model can write a secret into it."""
+    bare = url.partition("://")[2].partition("#")[0].rstrip("/")
+    return bool(bare) and bare.lower() in told.lower()
 
 
 def _decode_body(body: FetchedBody) -> str:

@@ -96,7 +96,7 @@ class WebSearch:
             if self._domains.permit(row.url) and context.domains.permit(row.url)
         )
         pages = distinct_pages(permitted, self._results)
-        first = context.first_number
+        first = context.first_number or 1
         while len(render_results(pages, first)) > self.limits.characters and pages:
             pages.pop()
         return ToolOutput(parts=(Text(render_results(pages, first)),), citations=tuple(pages))

@@ -1,9 +1,11 @@
-"""A client that runs the calls of a tool itself and asks its model again with what came out."""
+"""A client that runs the calls of tools itself and asks its model again with what came out."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast, final
 
@@ -27,37 +29,79 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
-from batuta.core.server_tools import SearchWish, ServerTool
+from batuta.core.server_tools import WEB_SEARCH, ServerTools, ToolWish
 from batuta.errors import ClientError, LimitReachedError
 from batuta.tools.domains import DomainRules
-from batuta.tools.source import ToolContext, ToolError, ToolSource, call_tool
+from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 USED_UP = "max_uses_exceeded"
 UNAVAILABLE = "unavailable"
-NO_MORE = "No more searches are allowed: answer with what you have."
+NO_MORE = "No more calls of {name} are allowed: answer with what you have."
 SEPARATOR = "\n\n"
-"""It stands between what a model says before a search and after it."""
+"""It stands between what a model says before a call and after it."""
+MAX_SHOWN = 50_000
+"""Characters that are kept of what a call was made with."""
 
 
-def open_server_tool(source: ToolSource, max_uses: int) -> ServerTool:
-    """Return the source as a tool that the server runs for its models."""
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool that clients may ask for."""
 
-    def wrap_client(client: Client, worker: Worker, wish: SearchWish) -> Client:
-        most = max_uses if wish.max_uses is None else min(max_uses, wish.max_uses)
-        return ServerToolClient(client, worker, source, wish=wish, max_uses=most)
+    open_source: Callable[[], ToolSource]
+    """Opens it for one worker of one run, since some remember what they did."""
+    max_uses: int
+    """Calls in one call of a model, at most."""
 
-    tool = Tool(name=source.name, description=source.description, parameters=source.schema)
-    return ServerTool(tool=tool, wrap_client=wrap_client)
+
+@dataclass(frozen=True, slots=True)
+class _GrantedTool:
+    """A tool that a client asked for."""
+
+    source: ToolSource
+    wish: ToolWish
+    max_uses: int
+
+    @property
+    def worker(self) -> Worker:
+        """The tool as what is asked for a place under the run's limits."""
+        free, price = Decimal(0), self.source.price
+        return Worker(
+            id=WorkerId(self.source.name),
+            model=self.source.name,
+            price=None if price is None else Price(input=free, output=free, call=price),
+        )
+
+
+def open_server_tools(offered: Sequence[OfferedTool]) -> ServerTools:
+    """Return the tools that the server runs for its models."""
+    first = [each.open_source() for each in offered]
+    by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
+
+    def wrap_client(client: Client, worker: Worker, wishes: tuple[ToolWish, ...]) -> Client:
+        granted: dict[str, _GrantedTool] = {}
+        for wish in wishes:
+            tool = by_name[wish.tool]
+            most = tool.max_uses if wish.max_uses is None else min(tool.max_uses, wish.max_uses)
+            granted[wish.tool] = _GrantedTool(tool.open_source(), wish, most)
+        return ServerToolClient(client, worker, granted)
+
+    tools = {
+        source.name: Tool(
+            name=source.name, description=source.description, parameters=source.schema
+        )
+        for source in first
+    }
+    return ServerTools(tools=tools, wrap_client=wrap_client)
 
 
 @final
 class _TurnListener:
     """Hears one turn of a model; the calls that the server runs are nobody else's business."""
 
-    def __init__(self, listener: CallListener, name: str) -> None:
+    def __init__(self, listener: CallListener, names: Mapping[str, object]) -> None:
         self._listener = listener
-        self._name = name
+        self._names = names
         self._is_own: dict[tuple[int, int], bool] = {}
 
     @property
@@ -73,7 +117,7 @@ class _TurnListener:
         """Pass on what is not of a call that the server runs."""
         if delta.tool_index is not None:
             place = (delta.choice, delta.tool_index)
-            if self._is_own.setdefault(place, delta.tool_name == self._name):
+            if self._is_own.setdefault(place, delta.tool_name in self._names):
                 return
         await self._listener.on_delta(delta)
 
@@ -88,7 +132,10 @@ class _Loop:
     """The turns so far as one reply."""
 
     reply: Reply
+    told: list[str]
+    """The texts that named addresses."""
     calls: tuple[ServerCall, ...] = ()
+    uses: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, turn: Reply) -> None:
         """Take in the next turn."""
@@ -104,62 +151,50 @@ class _Loop:
 
     @property
     def found(self) -> int:
-        """Results so far."""
+        """Pages so far."""
         return sum(len(call.citations) for call in self.calls)
 
 
 @final
 class ServerToolClient:
-    """A Client around a worker's: it runs the calls of one tool, a bounded number of them."""
+    """Calls tools for its model: as often as is allowed, each turn and each call within the limits.
 
-    def __init__(
-        self,
-        client: Client,
-        worker: Worker,
-        source: ToolSource,
-        *,
-        wish: SearchWish,
-        max_uses: int,
-    ) -> None:
+    The turns are one reply: its text is what the model said in all of them, its usage and cost are
+    the sums, its `server_calls` say what was done. A client's own tools end it, as they do without.
+    """
+
+    def __init__(self, client: Client, worker: Worker, granted: Mapping[str, _GrantedTool]) -> None:
         """Calls nothing yet.
 
         Args:
-            client: the model's.
-            worker: the model.
-            source: the tool.
-            wish: the caller's rules for it.
-            max_uses: calls of it, at most; further ones are answered by a sentence.
+            client: asks the model.
+            worker: whose model it is, for the limits of each turn.
+            granted: the tools, by the names that models know.
         """
         self._client = client
         self._worker = worker
-        self._source = source
-        self._wish = wish
-        self._max_uses = max_uses
-        free, price = Decimal(0), source.price
-        self._tool_worker = Worker(
-            id=WorkerId(source.name),
-            model=source.name,
-            price=None if price is None else Price(input=free, output=free, call=price),
-        )
+        self._granted = granted
 
     def __repr__(self) -> str:
-        return f"ServerToolClient({self._client!r}, {self._source.name})"
+        return f"ServerToolClient({self._client!r}, {', '.join(self._granted)})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Reply when the model calls the tool no more.
+        """Reply when the model calls the tools no more.
 
         Raises:
             ClientError: the model gave no usable reply; it knows what was paid before.
         """
-        name = self._source.name
-        if request.tool_choice == "none" or all(tool.name != name for tool in request.tools):
+        names = self._granted
+        if request.tool_choice == "none" or all(tool.name not in names for tool in request.tools):
             return await self._client.complete(request, listener)
-        loop = _Loop(Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST))
-        asked = replace(request, tool_choice=name) if self._wish.is_forced else request
+        said = [text for message in request.messages for text in _texts(message)]
+        loop = _Loop(Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), said)
+        forced = next((name for name, tool in names.items() if tool.wish.is_forced), None)
+        asked = replace(request, tool_choice=forced) if forced else request
         while True:
             turn = await self._next_turn(asked, listener, loop)
-            own = tuple(call for call in turn.tool_calls if call.name == name)
-            others = tuple(call for call in turn.tool_calls if call.name != name)
+            own = tuple(call for call in turn.tool_calls if call.name in names)
+            others = tuple(call for call in turn.tool_calls if call.name not in names)
             loop.add(replace(turn, tool_calls=others))
             if not own or others:
                 return replace(loop.reply, server_calls=loop.calls)
@@ -171,13 +206,16 @@ class ServerToolClient:
                 listener.note_turns(loop.reply.usage, loop.reply.cost)
             results = [await self._run_call(call, listener, loop) for call in own]
             told = _told_turn(turn, own, results)
-            is_over = len(loop.calls) > self._max_uses  # it was told, and asked again
-            choice = "none" if is_over else request.tool_choice
+            choice = "none" if self._is_over(loop) else request.tool_choice
             asked = replace(asked, messages=(*asked.messages, *told), tool_choice=choice)
             try:
                 asked = await listener.before_call(asked, self._worker)
             except LimitReachedError:  # what was paid for is told, and counted
                 return replace(loop.reply, finish=Finish.LENGTH, server_calls=loop.calls)
+
+    def _is_over(self, loop: _Loop) -> bool:
+        """Return True if the model was told that a tool's calls are used up, and called again."""
+        return any(loop.uses[name] > tool.max_uses for name, tool in self._granted.items())
 
     async def _next_turn(self, asked: Request, listener: CallListener, loop: _Loop) -> Reply:
         """Ask the model once.
@@ -186,7 +224,7 @@ class ServerToolClient:
             ClientError: with what the turns before have cost.
         """
         try:
-            return await self._client.complete(asked, _TurnListener(listener, self._source.name))
+            return await self._client.complete(asked, _TurnListener(listener, self._granted))
         except ClientError as error:
             if loop.reply.usage.calls:
                 error.usage = loop.reply.usage + (error.usage or ZERO_USAGE)
@@ -195,37 +233,67 @@ class ServerToolClient:
 
     async def _run_call(self, call: ToolCall, listener: CallListener, loop: _Loop) -> str:
         """Run one call and tell of it; the result is for the model."""
+        tool = self._granted[call.name]
         done = ServerCall(
             id=call.id,
             name=call.name,
-            query=_find_query(call.arguments),
+            query=_find_input(call.arguments),
             at=len(loop.reply.text),
         )
-        if len(loop.calls) >= self._max_uses:
-            done, text = replace(done, error=USED_UP), NO_MORE
+        loop.uses[call.name] += 1
+        if loop.uses[call.name] > tool.max_uses:
+            done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
-            done, text = await self._search(call, done, listener, loop)
+            done, text = await self._call_source(tool, call, done, listener, loop)
+            loop.told.append(text)
         loop.calls = (*loop.calls, done)
         if listener.streaming:
             await listener.on_delta(Delta(server_call=done))
         return text
 
-    async def _search(
-        self, call: ToolCall, done: ServerCall, listener: CallListener, loop: _Loop
+    async def _call_source(
+        self,
+        tool: _GrantedTool,
+        call: ToolCall,
+        done: ServerCall,
+        listener: CallListener,
+        loop: _Loop,
     ) -> tuple[ServerCall, str]:
         """Call the tool within the run's limits and the caller's domains."""
-        rules = DomainRules(allow=self._wish.allow, deny=self._wish.deny)
-        context = ToolContext(domains=rules, first_number=loop.found + 1)
+        rules = DomainRules(allow=tool.wish.allow, deny=tool.wish.deny)
+        context = ToolContext(domains=rules, first_number=loop.found + 1, told="\n".join(loop.told))
         try:
-            await listener.before_call(Request(messages=()), self._tool_worker)
-            output = await call_tool(self._source, call.arguments, context)
+            await listener.before_call(Request(messages=()), tool.worker)
+            output = await call_tool(tool.source, call.arguments, context)
         except LimitReachedError as error:
-            return replace(done, error=USED_UP), f"Nothing was searched: {error}."
+            return replace(done, error=USED_UP), f"{call.name} was not called: {error}."
         except ToolError as error:
             loop.reply = replace(loop.reply, cost=loop.reply.cost + error.cost)
-            return replace(done, error=UNAVAILABLE), f"Nothing was found: {error}."
+            return replace(done, error=UNAVAILABLE), f"{call.name} gave nothing: {error}."
         loop.reply = replace(loop.reply, cost=loop.reply.cost + output.cost)
-        return replace(done, citations=output.citations), output.text
+        kept = replace(
+            done,
+            citations=output.citations,
+            output="" if call.name == WEB_SEARCH else output.text,
+            failure=output.failure,
+            pictures=output.pictures,
+        )
+        return kept, _told_output(output)
+
+
+def _texts(message: Message) -> list[str]:
+    """Return what a message says, a tool's results among it."""
+    results = [part.content for part in message.parts if isinstance(part, ToolResult)]
+    return [message.text, *results]
+
+
+def _told_output(output: ToolOutput) -> str:
+    """Return the output as its model reads it."""
+    drawn = len(output.pictures)
+    shown = f"[{drawn} picture{'s' * (drawn > 1)} drawn: the user sees them]" if drawn else ""
+    failed = f"It failed.\n{output.failure}" if output.failure else ""
+    told = [part for part in (output.text.rstrip(), shown, failed) if part]
+    return "\n\n".join(told) or "It ended without any output."
 
 
 def _told_turn(turn: Reply, calls: tuple[ToolCall, ...], results: list[str]) -> tuple[Message, ...]:
@@ -244,11 +312,11 @@ def _told_turn(turn: Reply, calls: tuple[ToolCall, ...], results: list[str]) -> 
     return (spoken, *told)
 
 
-def _find_query(arguments: str) -> str:
-    """Return what the model searches for, as far as its arguments say."""
+def _find_input(arguments: str) -> str:
+    """Return what the tool is called with, as far as the model's arguments say: one text."""
     try:
         read: Any = json.loads(arguments)
     except (ValueError, RecursionError):
         return ""
-    query = cast("dict[str, Any]", read).get("query") if isinstance(read, dict) else None
-    return query[:400] if isinstance(query, str) else ""
+    given = cast("dict[str, Any]", read).values() if isinstance(read, dict) else ()
+    return next((each[:MAX_SHOWN] for each in given if isinstance(each, str)), "")

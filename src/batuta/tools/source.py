@@ -42,8 +42,11 @@ class ToolContext:
 
     domains: DomainRules = ANY_DOMAIN
     """The caller's own rules, beside the operator's."""
-    first_number: int = 1
-    """The number of its first result, where results are cited by numbers."""
+    first_number: int | None = None
+    """The number of its first result, where results are cited by numbers; None: a search counts
+    from 1, and a page has none."""
+    told: str | None = None
+    """The texts that named addresses so far; no other address is read. None: any may be."""
 
 
 NO_CONTEXT = ToolContext()
@@ -57,11 +60,18 @@ class ToolOutput:
     citations: tuple[Citation, ...] = ()
     """Where it is from."""
     cost: Cost = ZERO_COST
+    failure: str = ""
+    """What went wrong in a program that ran; the parts are what came out before."""
 
     @property
     def text(self) -> str:
         """The text parts, one after another."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """The pictures, as `data:` addresses."""
+        return tuple(part.url for part in self.parts if isinstance(part, Image))
 
 
 class ToolSource(Protocol):

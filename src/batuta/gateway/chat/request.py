@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from batuta.core import Image, Message, Part, Question, Role, Sampling, Text, ToolCall, ToolResult
-from batuta.core.server_tools import SearchWish
+from batuta.core.server_tools import WEB_SEARCH, ToolWish
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
@@ -149,16 +149,17 @@ def parse_chat(body: Fields) -> ParsedCall:
         session=client_session(body),
         labels=request_labels(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
-        web_search=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else None,
+        server_tools=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else (),
     )
 
 
-def _parse_search(body: Fields) -> SearchWish | None:
+def _parse_search(body: Fields) -> tuple[ToolWish, ...]:
     options = body.object("web_search_options")
     if options is None:
-        return None
+        return ()
     options.choice("search_context_size", ("low", "medium", "high"))
-    return SearchWish(field="web_search_options", is_refused=True)
+    wish = ToolWish(tool=WEB_SEARCH, field="web_search_options", is_refused=True, opens_pages=True)
+    return (wish,)
 
 
 def parse_sampling(body: Fields) -> Sampling:

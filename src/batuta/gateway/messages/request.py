@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
-from batuta.core.server_tools import SearchWish
+from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
@@ -18,16 +18,14 @@ from batuta.gateway.serving.parsed_call import (
     parse_run_options,
 )
 from batuta.gateway.serving.request_labels import request_labels
+from batuta.gateway.serving.server_tools import parse_tool_wishes
 from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
-from batuta.gateway.serving.web_search import parse_search_tools
 
 _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
-SEARCH_NAME = "web_search"
-"""The name that the tool has in this dialect."""
 REFUSED_FIELDS = {
     "container": "there are no containers here.",
     "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
@@ -89,7 +87,7 @@ def parse_message(body: Fields) -> MessageCall:
         session=client_session(body),
         labels=request_labels(body),
         ignored=_ignored_fields(body),
-        web_search=_parse_search(body),
+        server_tools=_parse_wishes(body),
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})
 
@@ -141,18 +139,25 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     return tools
 
 
-def _parse_search(body: Fields) -> SearchWish | None:
-    """Return the client's wish that the models may search; None: it has none, or forbids it."""
-    entries = body.objects("tools", MAX_ENTRIES)
-    wish = parse_search_tools(entries) if entries else None
+def _parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    """Return the client's wishes for tools of the server; none if it forbids all tools."""
+    wishes = parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
     choice = body.object("tool_choice")
-    if wish is None or choice is None:
-        return wish
+    if not wishes or choice is None:
+        return wishes
     kind = choice.text("type")
     if kind == "none":
-        return None
-    alone = kind == "any" and not _parse_tools(body)
-    return replace(wish, is_forced=alone or choice.text("name") == SEARCH_NAME)
+        return ()
+    alone = kind == "any" and not _parse_tools(body) and len(wishes) == 1
+    named = choice.text("name")
+    return tuple(
+        replace(wish, is_forced=alone or named == own_tool_name(wish.tool)) for wish in wishes
+    )
+
+
+def own_tool_name(name: str) -> str:
+    """Return the name that a tool of the server has in this dialect."""
+    return "code_execution" if name == CODE_INTERPRETER else name
 
 
 def _parse_tool(entry: Fields) -> Tool:
@@ -175,20 +180,20 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     kind = choice.choice("type", ("auto", "any", "tool", "none"))
     if kind == "tool":
         name = choice.need_text("name")
-        if name == SEARCH_NAME and _offers_search(body):
+        if name in {own_tool_name(wish.tool) for wish in _offered_wishes(body)}:
             return tools, "auto" if tools else None
         if all(tool.name != name for tool in tools):
             raise invalid_value(choice.path("name"), f"'tools' has no tool named '{name}'.")
         return tools, name
     if kind == "any" and not tools:
-        if _offers_search(body):
+        if _offered_wishes(body):
             return tools, None
         raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
     return tools, "required" if kind == "any" else kind if tools else None
 
 
-def _offers_search(body: Fields) -> bool:
-    return parse_search_tools(body.objects("tools", MAX_ENTRIES) or ()) is not None
+def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
 
 
 def _parse_thinking(body: Fields) -> str | None:

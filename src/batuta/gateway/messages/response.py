@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast, final
@@ -11,10 +10,16 @@ import orjson
 
 from batuta.core import Citation, Finish, Reply, Run, RunId, ServerCall, Thought, ToolCall
 from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
+from batuta.gateway.messages.server_calls import (
+    call_block,
+    call_input,
+    result_block,
+    usage_of_calls,
+)
 from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.server_tools import find_citations, found_pages
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 from batuta.gateway.serving.trace import orchestration_of
-from batuta.gateway.serving.web_search import find_citations, found_pages
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -71,7 +76,7 @@ def _text_blocks(reply: Reply) -> list[Json]:
         if before:
             blocks.append(_cited_text(before, found_pages(reply, number)))
         told += len(before)
-        blocks += [_search_block(call, {"query": call.query}), _search_result_block(call)]
+        blocks += [call_block(call, call_input(call)), result_block(call)]
     rest = reply.text[told:]
     return [*blocks, _cited_text(rest, found_pages(reply))] if rest else blocks
 
@@ -93,32 +98,6 @@ def _citation_objects(text: str, pages: Sequence[Citation]) -> list[Json]:
         }
         for page in cited
     ]
-
-
-def _search_block(call: ServerCall, given: Json) -> Json:
-    return {"type": "server_tool_use", "id": _search_id(call), "name": call.name, "input": given}
-
-
-def _search_result_block(call: ServerCall) -> Json:
-    if call.error:
-        found: Any = {"type": "web_search_tool_result_error", "error_code": call.error}
-    else:
-        found = [
-            {
-                "type": "web_search_result",
-                "url": page.url,
-                "title": page.title,
-                "encrypted_content": "",
-                "page_age": page.date or None,
-            }
-            for page in call.citations
-        ]
-    return {"type": "web_search_tool_result", "tool_use_id": _search_id(call), "content": found}
-
-
-def _search_id(call: ServerCall) -> str:
-    """Return the call's id in the form that readers of this dialect check."""
-    return "srvtoolu_" + re.sub(r"[^A-Za-z0-9_]", "_", call.id)
 
 
 def _thinking_blocks(reply: Reply) -> list[Json]:
@@ -163,14 +142,13 @@ def message_usage(run: Run) -> Json:
     seen = run.reply.usage if run.reply else None
     prompt, cached, written = (seen.input, seen.cached, seen.cache_write) if seen else (0, 0, 0)
     completion = seen.output if seen else 0
-    calls = run.reply.server_calls if run.reply else ()
-    searches = {"server_tool_use": {"web_search_requests": len(calls)}} if calls else {}
+    uses = usage_of_calls(run.reply.server_calls if run.reply else ())
     return {
         "input_tokens": prompt - cached - written,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": completion,
-        **searches,
+        **uses,
         "orchestration_input_tokens": every.input - prompt,
         "orchestration_input_cached_tokens": every.cached - cached,
         "orchestration_output_tokens": every.output - completion,
@@ -212,7 +190,7 @@ class MessageEventWriter:
         self._texts: list[str] = []
         self._block_text: list[str] = []
         """The texts of the open block of text."""
-        self._searches: list[ServerCall] = []
+        self._server_calls: list[ServerCall] = []
         self._mid_line = False
         """Whether the last progress told ended within a line."""
 
@@ -257,19 +235,19 @@ class MessageEventWriter:
         """More of the answer."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
-        if self._searches:
+        if self._server_calls:
             self._block_text.append(text)
         return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
 
     def server_call(self, call: ServerCall) -> Events:
-        """A search that has ended, with what it found."""
+        """A call that the server ran has ended, with what came out."""
         events = self._close_block()
-        self._searches.append(call)
-        events.append(self._block_start(_search_block(call, {})))
-        asked = orjson.dumps({"query": call.query}).decode()
+        self._server_calls.append(call)
+        events.append(self._block_start(call_block(call, {})))
+        asked = orjson.dumps(call_input(call)).decode()
         events.append(self._block_delta(self._count - 1, "input_json_delta", partial_json=asked))
         events.append(_block_stop_event(self._count - 1))
-        events.append(self._block_start(_search_result_block(call)))
+        events.append(self._block_start(result_block(call)))
         return [*events, _block_stop_event(self._count - 1)]
 
     def call(self, index: int, call: ToolCall) -> Events:
@@ -299,7 +277,7 @@ class MessageEventWriter:
         elif thoughts:
             unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
             events += [event for thought in unsaid for event in self.sign(thought)]
-        for call in reply.server_calls[len(self._searches) :]:
+        for call in reply.server_calls[len(self._server_calls) :]:
             if before := reply.text[len(self.text_so_far) : call.at]:
                 events += self.text(before)
             events += self.server_call(call)
@@ -358,10 +336,10 @@ class MessageEventWriter:
 
     def _cite(self, place: int) -> Events:
         """Tell which pages the block of text cites."""
-        if not self._searches:
+        if not self._server_calls:
             return []
         text, self._block_text = "".join(self._block_text), []
-        pages = [page for call in self._searches for page in call.citations]
+        pages = [page for call in self._server_calls for page in call.citations]
         return [
             self._block_delta(place, "citations_delta", citation=cited)
             for cited in _citation_objects(text, pages)

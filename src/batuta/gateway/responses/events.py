@@ -16,6 +16,7 @@ from batuta.gateway.chat.response import token_object
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id
+from batuta.gateway.responses.server_calls import ITEM_IDS, begun_item, call_item, call_phases
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
     NAMESPACE,
@@ -25,8 +26,8 @@ from batuta.gateway.responses.tools import (
     own_names,
 )
 from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.server_tools import find_citations
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
-from batuta.gateway.serving.web_search import find_citations
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -70,7 +71,7 @@ class ResponseEventWriter:
         self._thoughts: list[Thought] = []
         self._pages: list[Citation] = []
         """What searches have found, in the order of its numbers."""
-        self._searches = 0
+        self._server_calls = 0
         self._replayed: list[Json] = []
         """Citations of a text that is told again."""
 
@@ -162,28 +163,21 @@ class ResponseEventWriter:
         self._replayed = []
         return events
 
-    def repeat_search(self, item: Json) -> Events:
-        """Tell a search again."""
-        return self._whole_search(item["action"], is_failed=item["status"] == "failed")
-
     def server_call(self, call: ServerCall) -> Events:
-        """A search that has ended, with what it found."""
-        sources = [{"type": "url", "url": page.url} for page in call.citations]
-        action = {"type": "search", "query": call.query, "queries": [call.query]}
+        """A call that the server ran has ended, with what came out."""
         self._pages += call.citations
-        self._searches += 1
-        return self._whole_search({**action, "sources": sources}, is_failed=bool(call.error))
+        self._server_calls += 1
+        return self.whole_call(call_item(call, self.base["id"]))
 
-    def _whole_search(self, action: Json, *, is_failed: bool) -> Events:
-        """Tell a search from its beginning to its end."""
-        events = self._close_item()
-        fields: Json = {"type": "web_search_call", "action": {**action, "sources": []}}
-        events.append(self._add_item("ws", fields))
+    def whole_call(self, done: Json) -> Events:
+        """Tell a call that the server ran from its beginning to its end."""
+        kind, told = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
+        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(told))]
         item, self._open = self._open_item, None
         place = {"item_id": item["id"], "output_index": len(self.output) - 1}
-        for phase in ("in_progress", "searching", "completed"):
-            events.append(self._event(f"response.web_search_call.{phase}", **place))
-        item.update(action=action, status="failed" if is_failed else "completed")
+        for name, fields in call_phases(told):
+            events.append(self._event(f"response.{name}", **place, **fields))
+        item.update(told, status=done["status"])
         return [*events, self._item_done(len(self.output) - 1, item)]
 
     def call(self, index: int, call: ToolCall) -> Events:
@@ -232,7 +226,7 @@ class ResponseEventWriter:
 
     def _untold_answer(self, reply: Reply) -> Events:
         events: Events = []
-        for call in reply.server_calls[self._searches :]:
+        for call in reply.server_calls[self._server_calls :]:
             if before := reply.text[len(self.text_so_far) : call.at]:
                 events += self.text(before)
             events += self.server_call(call)
@@ -418,8 +412,8 @@ def replay_events(response: Json) -> Events:
         elif item["type"] == "message":
             part = item["content"][0]
             events += script.cited_text(part)
-        elif item["type"] == "web_search_call":
-            events += script.repeat_search(item)
+        elif item["type"] in ITEM_IDS:
+            events += script.whole_call(item)
         elif item["type"] == COMPACTION_ITEM:
             events += script.compaction(item["encrypted_content"])
         else:

@@ -26,7 +26,7 @@ from batuta.gateway.responses.tools import (
     parse_functions,
     parse_text_format,
     parse_tool_choice,
-    parse_web_search,
+    parse_wishes,
 )
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.parsed_call import (
@@ -38,8 +38,8 @@ from batuta.gateway.serving.parsed_call import (
     parse_run_options,
 )
 from batuta.gateway.serving.request_labels import request_labels
+from batuta.gateway.serving.server_tools import server_tool_name
 from batuta.gateway.serving.session_key import client_session
-from batuta.gateway.serving.web_search import is_web_search
 
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
@@ -165,10 +165,10 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     _check_unsupported(body)
     _check_accepted(body)
     tools, choice = parse_tool_choice(body, parse_functions(body))
-    form, search, compacts = parse_text_format(body), parse_web_search(body), asks_compaction(items)
+    form, wishes, compacts = parse_text_format(body), parse_wishes(body), asks_compaction(items)
     if compacts:
         messages, tools, choice = (*messages, compaction_wish()), (), None
-        form = search = None
+        form, wishes = None, ()
     question = Question(
         messages=messages,
         tools=tools,
@@ -193,7 +193,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
-        web_search=search,
+        server_tools=wishes,
     )
     given = tuple(dict(item.raw) for item in items)
     return ResponseCall(
@@ -336,7 +336,10 @@ def _request_echo(body: Fields) -> Json:
 
 
 def _is_told(tool: Json) -> bool:
-    return tool["type"] in {"function", CUSTOM, NAMESPACE} or is_web_search(tool["type"])
+    return (
+        tool["type"] in {"function", CUSTOM, NAMESPACE}
+        or server_tool_name(tool["type"]) is not None
+    )
 
 
 def _number_or_default(given: float | None) -> float:

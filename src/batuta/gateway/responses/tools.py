@@ -11,9 +11,10 @@ from typing import Any, cast
 import orjson
 
 from batuta.core import ResponseFormat, Tool
-from batuta.core.server_tools import SearchWish
+from batuta.core.server_tools import ToolWish
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.serving.server_tools import parse_tool_wishes, server_tool_name
 from batuta.gateway.serving.tools import (
     ToolSelection,
     checked_schema,
@@ -23,7 +24,6 @@ from batuta.gateway.serving.tools import (
     tool_choice_mode,
     tool_name,
 )
-from batuta.gateway.serving.web_search import is_web_search, parse_search_tools
 
 Json = dict[str, Any]
 NAMESPACE = "namespace"
@@ -172,7 +172,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
-        if choice == "required" and not tools and parse_web_search(body) is not None:
+        if choice == "required" and not tools and _offered_wishes(body):
             return tools, None
         return tools, tool_choice_mode(body, tools)
     if not isinstance(choice, dict):
@@ -184,28 +184,32 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
             return tools, _offered_name(picked, tools)
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
-        case kind if is_web_search(kind) and parse_web_search(body) is not None:
+        case kind if any(w.tool == server_tool_name(kind) for w in _offered_wishes(body)):
             return tools, "auto" if tools else None
         case kind:
             reason = f"a tool of type '{kind}' is not supported here."
             raise unsupported_parameter(picked.path("type"), reason)
 
 
-def parse_web_search(body: Fields) -> SearchWish | None:
-    """Return the client's wish that the models may search; None: it has none, or forbids it.
+def parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    """Return the client's wishes for tools of the server; none if it forbids all tools.
 
     Raises:
-        APIError: it is malformed.
+        APIError: one is malformed.
     """
-    entries = body.objects("tools", MAX_ENTRIES)
-    wish = parse_search_tools(entries) if entries else None
+    wishes = _offered_wishes(body)
     choice = body.get("tool_choice")
-    if wish is None or choice is None:
-        return wish
+    if not wishes or choice is None:
+        return wishes
     if isinstance(choice, str):
-        alone = choice == "required" and not parse_functions(body)
-        return None if choice == "none" else replace(wish, is_forced=alone)
-    return replace(wish, is_forced=is_web_search(body.need_object("tool_choice").text("type")))
+        alone = choice == "required" and not parse_functions(body) and len(wishes) == 1
+        return () if choice == "none" else tuple(replace(w, is_forced=alone) for w in wishes)
+    named = server_tool_name(body.need_object("tool_choice").text("type"))
+    return tuple(replace(wish, is_forced=wish.tool == named) for wish in wishes)
+
+
+def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or (), opens_pages=True)
 
 
 def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:

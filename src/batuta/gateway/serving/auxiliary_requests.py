@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from batuta.conductors import FixedConductor
 from batuta.core import Message, Pool, Price, Question, Request, Role, Step, Worker, Workflow
+from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import token_price
 from batuta.engine.step_prompt import able_workers
@@ -61,7 +62,8 @@ def _kind_without_tools(call: ParsedCall, said: list[Message]) -> str | None:
         return QUOTA_PROBE
     if said[-1].role is Role.USER and said[-1].text.startswith(COMPACTION_BEGINNING):
         return COMPACTION
-    if call.web_search is not None and len(said) == 1 and said[0].text.startswith(_SEARCH):
+    searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
+    if searches and len(said) == 1 and said[0].text.startswith(_SEARCH):
         return WEB_SEARCH
     if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
         return TOPIC_CHECK

@@ -288,7 +288,7 @@ class RunService:
         cache, call, served = self._answer_cache, booking.call, booking.served_model
         options = call.options
         # What the web says today is not what it said then, and each caller has domains of its own.
-        wanted = call.store and options.cache is not False and call.web_search is None
+        wanted = call.store and options.cache is not False and not call.server_tools
         if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
             return booking
         if options.trace or options.dry_run or booking.resumed is not None:

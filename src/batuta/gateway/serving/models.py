@@ -24,7 +24,7 @@ from batuta.config.served_systems import (
 )
 from batuta.core import Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import ModelConductor, describe_prompt
-from batuta.core.server_tools import ServerTool
+from batuta.core.server_tools import ServerTools
 from batuta.core.suggestions import suggest_names
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
@@ -291,8 +291,8 @@ class Catalogue:
     """What states how sure answers are; None: nothing does."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
-    web_search: ServerTool | None = None
-    """The web search that clients may ask for; None: there is none here."""
+    server_tools: ServerTools | None = None
+    """The tools that clients may ask for; None: there are none here."""
     moderation: ModerationClient | None = None
     """Judges texts; None: there is no moderation here."""
     created: int = field(default_factory=lambda: int(time.time()))

@@ -18,7 +18,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.server_tools import SearchWish
+from batuta.core.server_tools import ToolWish
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
@@ -293,7 +293,7 @@ class ParsedCall:
     """The id of the response that it continues from; empty: none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
-    web_search: SearchWish | None = None
+    server_tools: tuple[ToolWish, ...] = ()
     """The wish that the models may search the web; None: there is none."""
 
 

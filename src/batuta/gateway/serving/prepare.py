@@ -50,11 +50,11 @@ from batuta.gateway.serving.parsed_call import (
     RunOptions,
 )
 from batuta.gateway.serving.plan_rules import permit_workers, tagged_call
+from batuta.gateway.serving.server_tools import grant_tools
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     tenant_key,
 )
-from batuta.gateway.serving.web_search import grant_search
 from batuta.guardrails import GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
 
@@ -169,7 +169,7 @@ class CallPreparer:
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
-        call, clients = self._with_search(call, permitted.clients, pool)
+        call, clients = self._with_tools(call, permitted.clients, pool)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
@@ -226,17 +226,17 @@ class CallPreparer:
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
 
-    def _with_search(
+    def _with_tools(
         self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool
     ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-        """Return the call whose models can search the web, if it asks for that.
+        """Return the call whose models can call tools of the server, if it asks for some.
 
         Raises:
             APIError: they cannot, and the dialect refuses what it cannot honour.
         """
-        if call.web_search is None:
+        if not call.server_tools:
             return call, clients
-        return grant_search(call, clients, pool, self._catalogue.web_search)
+        return grant_tools(call, clients, pool, self._catalogue.server_tools)
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
         """Return what an agent asks for itself of a conducting model; None: conduct the request."""

@@ -1,0 +1,62 @@
+"""Calls that the server ran, as items of the Responses dialect and the events between. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from batuta.core import ServerCall
+from batuta.core.server_tools import CODE_INTERPRETER, WEB_FETCH
+
+Json = dict[str, Any]
+ITEM_IDS = {"web_search_call": "ws", "code_interpreter_call": "ci"}
+"""What the ids of such items begin with, by their types."""
+
+
+def call_item(call: ServerCall, response: str) -> Json:
+    """Return the item of a call that has ended.
+
+    Args:
+        call: what was done.
+        response: the response's id; its programs share what they leave behind.
+    """
+    status = "failed" if call.error else "completed"
+    if call.name == CODE_INTERPRETER:
+        container = "cntr_" + response.partition("_")[2]
+        fields = {"code": call.query, "container_id": container, "outputs": _outputs(call)}
+        return {"type": "code_interpreter_call", "status": status, **fields}
+    if call.name == WEB_FETCH:
+        action: Json = {"type": "open_page", "url": call.query}
+    else:
+        sources = [{"type": "url", "url": page.url} for page in call.citations]
+        action = {"type": "search", "query": call.query, "queries": [call.query]}
+        action["sources"] = sources
+    return {"type": "web_search_call", "status": status, "action": action}
+
+
+def _outputs(call: ServerCall) -> list[Json]:
+    """Return what a program printed, and what it drew."""
+    said = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
+    logs = [{"type": "logs", "logs": said}] if said else []
+    return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
+
+
+def begun_item(item: Json) -> Json:
+    """Return the item as it is before anything came out."""
+    if item["type"] == "code_interpreter_call":
+        return {**item, "code": "", "outputs": None}
+    action = item["action"]
+    return {**item, "action": {**action, "sources": []} if "sources" in action else action}
+
+
+def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the names of a call's events, in order, and their fields."""
+    kind = item["type"]
+    yield f"{kind}.in_progress", {}
+    if kind == "code_interpreter_call":
+        yield f"{kind}_code.delta", {"delta": item["code"]}
+        yield f"{kind}_code.done", {"code": item["code"]}
+        yield f"{kind}.interpreting", {}
+    else:
+        yield f"{kind}.searching", {}
+    yield f"{kind}.completed", {}

@@ -1,0 +1,153 @@
+"""Tools of the server that a client asks for: read from its body, given to a call, and cited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from batuta.core import Citation, Client, Pool, Reply, WorkerId
+from batuta.core.server_tools import (
+    CODE_INTERPRETER,
+    WEB_FETCH,
+    WEB_SEARCH,
+    ServerTools,
+    ToolWish,
+)
+from batuta.gateway.errors import unsupported_parameter
+from batuta.gateway.http.body import Fields
+from batuta.gateway.serving.parsed_call import ParsedCall
+
+MAX_DOMAINS = 100
+_MAX_USES = 1_000_000
+_VERSION = r"(?:_\d{4}_?\d{2}_?\d{2})?"
+_KINDS = {
+    WEB_SEARCH: re.compile(rf"web_search(?:_preview)?{_VERSION}"),
+    WEB_FETCH: re.compile(rf"web_fetch{_VERSION}"),
+    CODE_INTERPRETER: re.compile(rf"code_(?:interpreter|execution){_VERSION}"),
+}
+_MARKS = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
+_AFTER_ADDRESS = ".,;:!?*_)"
+
+
+def server_tool_name(kind: str | None) -> str | None:
+    """Return which tool of the server a tool's type stands for, in any dialect and version."""
+    if kind is None:
+        return None
+    return next((name for name, form in _KINDS.items() if form.fullmatch(kind)), None)
+
+
+def parse_tool_wishes(
+    entries: Iterable[Fields], *, opens_pages: bool = False
+) -> tuple[ToolWish, ...]:
+    """Return the wishes for tools of the server, the first for each.
+
+    Args:
+        entries: the tools of a body.
+        opens_pages: whether a search may also read pages in this dialect.
+
+    Raises:
+        APIError: one is malformed.
+    """
+    wishes: dict[str, ToolWish] = {}
+    for entry in entries:
+        name = server_tool_name(entry.text("type"))
+        if name is not None and name not in wishes:
+            wishes[name] = _parse_wish(name, entry, opens_pages=opens_pages)
+    return tuple(wishes.values())
+
+
+def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
+    filters = entry.object("filters") if name == WEB_SEARCH else None
+    inner = (filters.texts("allowed_domains", MAX_DOMAINS) if filters else None) or ()
+    return ToolWish(
+        tool=name,
+        field=f"tools.{entry.text('type')}",
+        opens_pages=opens_pages and name == WEB_SEARCH,
+        max_uses=entry.whole("max_uses", 1, _MAX_USES),
+        allow=(*(entry.texts("allowed_domains", MAX_DOMAINS) or ()), *inner),
+        deny=(
+            *(entry.texts("blocked_domains", MAX_DOMAINS) or ()),
+            *((filters.texts("blocked_domains", MAX_DOMAINS) if filters else None) or ()),
+        ),
+    )
+
+
+def grant_tools(
+    call: ParsedCall,
+    clients: Mapping[WorkerId, Client],
+    pool: Pool,
+    offered: ServerTools | None,
+) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
+    """Return the call whose models can call the tools that it wishes for and that are here.
+
+    Raises:
+        APIError: one is not here, and the dialect refuses what it cannot honour.
+    """
+    here = offered.tools if offered is not None else {}
+    for wish in call.server_tools:
+        if wish.is_refused and wish.tool not in here:
+            raise unsupported_parameter(wish.field, "there is no web search here.")
+    wishes = [wish for wish in call.server_tools if wish.tool in here]
+    if offered is None or not wishes:
+        return call, clients
+    fields = {wish.field for wish in wishes}
+    call = replace(call, ignored=tuple(name for name in call.ignored if name not in fields))
+    own = {tool.name for tool in call.question.tools}  # what the client runs by itself
+    granted = tuple(wish for wish in _with_pages(wishes, here) if wish.tool not in own)
+    tools = tuple(here[wish.tool] for wish in granted)
+    question = replace(call.question, tools=(*call.question.tools, *tools))
+    wrapped = {
+        worker.id: offered.wrap_client(clients[worker.id], worker, granted)
+        for worker in pool
+        if granted and worker.is_model and worker.id in clients
+    }
+    return replace(call, question=question), {**clients, **wrapped}
+
+
+def _with_pages(wishes: list[ToolWish], here: Mapping[str, object]) -> list[ToolWish]:
+    """Return the wishes, and one for the pages of a search that may read them."""
+    search = next((wish for wish in wishes if wish.opens_pages), None)
+    if search is None or WEB_FETCH not in here or any(w.tool == WEB_FETCH for w in wishes):
+        return wishes
+    return [*wishes, replace(search, tool=WEB_FETCH, is_forced=False, opens_pages=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class CitedPlace:
+    """A place of a text that cites a page."""
+
+    start: int
+    end: int
+    page: Citation
+
+
+def found_pages(reply: Reply, calls: int | None = None) -> tuple[Citation, ...]:
+    """Return the pages that were found for a reply, in the order of their numbers.
+
+    Args:
+        reply: an answer.
+        calls: only those of so many searches; None: of all.
+    """
+    return tuple(page for call in reply.server_calls[:calls] for page in call.citations)
+
+
+def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
+    """Return the places of a text that cite one of the pages: by number or by address."""
+    if not pages:
+        return []
+    by_url = {page.url: page for page in pages}
+    places: list[CitedPlace] = []
+    for mark in _MARKS.finditer(text):
+        end = mark.end()
+        if mark[1] is not None:
+            number = int(mark[1])
+            page = pages[number - 1] if 0 < number <= len(pages) else None
+        else:
+            url = mark[0]
+            while url not in by_url and url and url[-1] in _AFTER_ADDRESS:
+                url = url[:-1]
+            page, end = by_url.get(url), mark.start() + len(url)
+        if page is not None:
+            places.append(CitedPlace(mark.start(), end, page))
+    return places

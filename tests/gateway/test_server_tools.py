@@ -1,0 +1,255 @@
+"""Pages and programs as tools of the server: asked for in their dialects, run in the model's loop, bounded."""
+
+import re
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import openai
+import orjson
+import pytest
+
+from batuta.clients import HttpTransport, ScriptedClient
+from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSetting, ToolsSetting
+from batuta.config.tools import open_served_tools
+from batuta.core import Finish, Reply, Role, ToolCall, Usage
+from batuta.gateway.responses.events import replay_events
+from fakes.web import FakeWeb
+from gateway.live_server import Serving, orchestra
+
+pytestmark = pytest.mark.anyio
+MODEL = "worker/ada"
+ASKED = "the address"
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 3}
+CODE = {"type": "code_execution_20250522", "name": "code_execution"}
+CONTAINER = {"type": "code_interpreter", "container": {"type": "auto"}}
+PROGRAMS = ("x = 20", "print('so')\nx + 1", "x / 0")
+
+
+def calling(*calls, answer="Done [1]."):
+    """A model that makes these calls, one a turn, and then answers; it reads the address that it was asked to."""
+
+    def reply(request):
+        done = sum(message.role is Role.TOOL for message in request.messages)
+        if done < len(calls) and request.tool_choice != "none":
+            name, arguments = calls[done]
+            said = re.search(r"http:\S+?(?=\.$|\.\s|\s|$)", request.messages[-1 - 2 * done].text)
+            arguments = {k: said[0] if v is ASKED and said else v for k, v in arguments.items()}
+            made = ToolCall(
+                id=f"call_{done}", name=name, arguments=orjson.dumps(arguments).decode()
+            )
+            return Reply(
+                text="", tool_calls=(made,), finish=Finish.TOOL_CALLS, usage=Usage(calls=1)
+            )
+        return Reply(text=answer, usage=Usage(calls=1))
+
+    return ScriptedClient(reply)
+
+
+def programs(*codes):
+    return calling(*(("code_interpreter", {"code": code}) for code in codes), answer="It is 21.")
+
+
+@asynccontextmanager
+async def serving(ada, *, search=False, pages=True, code=True, **limits):
+    async with FakeWeb() as fake, HttpTransport() as http:
+        tools = ToolsSetting(
+            search=SearchSetting(engine="searxng", base_url=fake.url, server_tool=True)
+            if search
+            else None,
+            reader=ReaderSetting(server_tool=pages, private_hosts=(fake.host,)),
+            python=PythonSetting(server_tool=True, **limits) if code else None,
+        )
+        offered = open_served_tools(tools, http, {}) if tools.served else None
+        async with Serving(orchestra({"ada": ada}, server_tools=offered)) as server:
+            yield server, fake
+
+
+def results_told(ada) -> list[str]:
+    """What the model was told of its calls."""
+    last = ada.requests[-1]
+    return [message.parts[0].content for message in last.messages if message.role is Role.TOOL]
+
+
+def message_body(said, *tools, **fields):
+    asked = [{"role": "user", "content": said}]
+    return {"model": MODEL, "max_tokens": 500, "messages": asked, "tools": list(tools), **fields}
+
+
+async def read_frames(server, path, body):
+    async with server.http.post(path, json=body | {"stream": True}) as response:
+        text = (await response.read()).decode()
+        assert response.status == 200, text
+    data = [frame.split("data: ", 1)[1] for frame in text.strip().split("\n\n")]
+    return [orjson.loads(each) for each in data if each != "[DONE]"]
+
+
+async def test_a_message_has_the_page_that_was_read():
+    ada = calling(("web_fetch", {"url": ASKED}))
+    async with serving(ada) as (server, fake):
+        body = message_body(f"Read {fake.url}/imola-observatory please.", FETCH)
+        api = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api:
+            got: Any = await api.messages.create(**body)
+            async with api.messages.stream(**body) as stream:
+                streamed: Any = await stream.get_final_message()
+    asked, read, last = got.content
+    assert (asked.type, asked.name) == ("server_tool_use", "web_fetch")
+    assert asked.input == {"url": f"{fake.url}/imola-observatory"}
+    assert read.type == "web_fetch_tool_result" and read.tool_use_id == asked.id
+    assert read.content.url == asked.input["url"] and read.content.content.type == "document"
+    assert "<fetched_text>" in read.content.content.source.data
+    assert last.citations[0].url == read.content.url
+    assert got.usage.server_tool_use.web_fetch_requests == 1
+    assert [block.type for block in streamed.content] == [block.type for block in got.content]
+    assert streamed.content[1].content == read.content
+    (told,) = results_told(ada)
+    assert told.startswith(f"[1] {fake.url}/imola-observatory")
+
+
+async def test_only_an_address_that_was_named_is_read():
+    """A page that gives orders cannot make a model carry a secret away in an address."""
+    for said, url, is_read in (
+        ("Read {fake}/imola-observatory.", "{fake}/imola-observatory", True),
+        ("Read {fake}/imola-observatory?a=", "{fake}/imola-observatory?a=secret", False),
+        ("My secret is xyz.", "{fake}/imola-observatory", False),
+    ):
+        async with FakeWeb() as fake, HttpTransport() as http:
+            ada = calling(("web_fetch", {"url": url.format(fake=fake.url)}))
+            pages = ReaderSetting(server_tool=True, private_hosts=(fake.host,))
+            offered = open_served_tools(ToolsSetting(reader=pages), http, {})
+            async with Serving(orchestra({"ada": ada}, server_tools=offered)) as server:
+                body = message_body(said.format(fake=fake.url), FETCH)
+                _, _, got = await server.post("/v1/messages", json=body)
+        assert bool(fake.received) is is_read
+        told = got["content"][1]["content"]
+        assert is_read or told["error_code"] == "unavailable"
+
+
+@pytest.mark.parametrize("kind", [CODE, CODE | {"type": "code_execution_20250825"}])
+async def test_a_message_has_its_programs_and_what_they_printed(kind):
+    ada = programs(*PROGRAMS)
+    async with serving(ada) as (server, _):
+        body = message_body("Compute.", kind)
+        api = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api:
+            got: Any = await api.messages.create(**body)
+            async with api.messages.stream(**body) as stream:
+                streamed: Any = await stream.get_final_message()
+    kinds = ["server_tool_use", "code_execution_tool_result"] * 3
+    assert [block.type for block in got.content] == [*kinds, "text"]
+    assert [got.content[at].input["code"] for at in (0, 2, 4)] == list(PROGRAMS)
+    assert {got.content[at].name for at in (0, 2, 4)} == {"code_execution"}
+    first, second, third = (got.content[at].content for at in (1, 3, 5))
+    assert (first.stdout, first.return_code) == ("", 0)
+    assert (second.stdout, second.return_code) == ("so\n21\n", 0)
+    assert third.return_code == 1 and "ZeroDivisionError" in third.stderr
+    assert [block.type for block in streamed.content] == [block.type for block in got.content]
+    assert streamed.content[3].content.stdout == "so\n21\n"
+    assert results_told(ada)[1] == "so\n21" and "It failed.\n" in results_told(ada)[2]
+
+
+async def test_a_response_has_its_programs_as_items_and_events():
+    async with serving(programs(*PROGRAMS[:2])) as (server, _):
+        body = {"model": MODEL, "input": "Compute.", "tools": [CONTAINER]}
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0
+        ) as api:
+            got: Any = await api.responses.create(**body)
+        events = await read_frames(server, "/v1/responses", body)
+    assert [item.type for item in got.output] == ["code_interpreter_call"] * 2 + ["message"]
+    first, second, _ = got.output
+    assert (first.code, first.outputs, first.status) == (PROGRAMS[0], [], "completed")
+    assert second.outputs[0].logs == "so\n21" and second.container_id == first.container_id
+    phases = ["_call.in_progress", "_call_code.delta", "_call_code.done", "_call.interpreting"]
+    told = [event["type"] for event in events if "code_interpreter" in event["type"]]
+    assert told == [f"response.code_interpreter{p}" for p in (*phases, "_call.completed")] * 2
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    streamed = events[-1]["response"]["output"]
+    assert [(i["type"], i.get("code"), i.get("outputs")) for i in streamed] == [
+        (i["type"], i.get("code"), i.get("outputs"))
+        for i in (item.model_dump(exclude_unset=True) for item in got.output)
+    ]
+    again = replay_events(events[-1]["response"])
+    assert again[-1]["response"]["output"] == streamed
+    assert [e["type"] for e in again if "delta" not in e["type"]] == [
+        e["type"] for e in events if "delta" not in e["type"]
+    ]
+
+
+async def test_a_search_of_a_response_opens_pages_where_pages_are_read():
+    search = ("web_search", {"query": "Imola observatory"})
+    page = ("web_fetch", {"url": ASKED})
+    for pages in (True, False):
+        ada = calling(*((search, page) if pages else (search,)))
+        async with serving(ada, search=True, pages=pages, code=False) as (server, fake):
+            said = f"Search, and read {fake.url}/imola-observatory."
+            body = {"model": MODEL, "input": said, "tools": [{"type": "web_search"}]}
+            _, _, got = await server.post("/v1/responses", json=body)
+            messages = message_body(said, {"type": "web_search_20250305", "name": "web_search"})
+            await server.post("/v1/messages", json=messages)
+        names = [[tool.name for tool in request.tools] for request in ada.requests]
+        assert names[0] == ["web_search", "web_fetch"][: 1 + pages] and names[-1] == ["web_search"]
+        actions = [i["action"] for i in got["output"] if i["type"] == "web_search_call"]
+        assert [action["type"] for action in actions] == ["search", "open_page"][: 1 + pages]
+        if pages:
+            assert actions[1]["url"] == f"{fake.url}/imola-observatory"
+            assert results_told_first(ada, 1).startswith("[9] ")  # after the eight of the search
+
+
+def results_told_first(ada, at) -> str:
+    told = [m.parts[0].content for m in ada.requests[2].messages if m.role is Role.TOOL]
+    return told[at]
+
+
+async def test_programs_are_bounded_by_number_and_time():
+    ada = programs("1", "2", "3", "4")
+    async with serving(ada, max_uses=2) as (server, _):
+        _, _, got = await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    codes = [
+        block["content"].get("error_code")
+        for block in got["content"]
+        if block["type"] == "code_execution_tool_result"
+    ]
+    assert codes == [None, None, "too_many_requests"] and got["content"][-1]["text"]
+    ada = programs("x = 1\nwhile True: pass", "'x' in globals()")
+    async with serving(ada, timeout_s=1.5) as (server, _):
+        _, _, got = await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    stopped, after = (got["content"][at]["content"] for at in (1, 3))
+    assert "more than 1.5 seconds" in stopped["stderr"] and stopped["return_code"] == 1
+    assert after["stdout"] == "False\n"  # what passed a limit is not run again
+
+
+@pytest.mark.parametrize("tool", [FETCH, CODE])
+async def test_a_model_can_be_made_to_call_it(tool):
+    ada = programs()
+    async with serving(ada) as (server, _):
+        choice = {"type": "tool", "name": tool["name"]}
+        body = message_body("Compute.", tool, tool_choice=choice)
+        assert (await server.post("/v1/messages", json=body))[0] == 200
+    name = ada.requests[0].tool_choice
+    assert name == {"web_fetch": "web_fetch", "code_execution": "code_interpreter"}[tool["name"]]
+
+
+async def test_what_is_not_served_is_ignored_and_said():
+    ada = programs()
+    async with serving(ada, pages=False, code=False) as (server, _):
+        _, headers, got = await server.post("/v1/messages", json=message_body("Hi", FETCH, CODE))
+        assert headers["x-batuta-ignored"] == f"tools.{FETCH['type']}, tools.{CODE['type']}"
+        _, headers, _ = await server.post(
+            "/v1/responses", json={"model": MODEL, "input": "Hi", "tools": [CONTAINER]}
+        )
+        assert headers["x-batuta-ignored"] == "tools.code_interpreter"
+    assert [block["type"] for block in got["content"]] == ["text"]
+    assert all(not request.tools for request in ada.requests)
+
+
+async def test_programs_of_two_requests_share_nothing():
+    async with serving(programs("x = 1")) as (server, _):
+        await server.post("/v1/messages", json=message_body("Compute.", CODE))
+        await server.post("/v1/messages", json=message_body("Compute.", CODE))
+    ada = programs("'x' in globals()")
+    async with serving(ada) as (server, _):
+        for _ in range(2):
+            await server.post("/v1/messages", json=message_body("Compute.", CODE))
+            assert results_told(ada) == ["False"]
