@@ -17,8 +17,8 @@ from batuta.core.server_tools import CODE_INTERPRETER
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import SandboxError
 from batuta.sandbox import Program, Sandbox, SandboxLimits, ScriptTest
+from batuta.sandbox.inside import notebook
 from batuta.sandbox.python_worker import limit_text
-from batuta.tools import notebook
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_CODE = 50_000

@@ -127,7 +127,7 @@ class _TurnListener:
         await self._listener.on_failure(failure)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Loop:
     """The turns so far as one reply."""
 
@@ -187,8 +187,8 @@ class ServerToolClient:
         names = self._granted
         if request.tool_choice == "none" or all(tool.name not in names for tool in request.tools):
             return await self._client.complete(request, listener)
-        said = [text for message in request.messages for text in _texts(message)]
-        loop = _Loop(Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), said)
+        said = [text for message in request.messages for text in _message_texts(message)]
+        loop = _Loop(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), told=said)
         forced = next((name for name, tool in names.items() if tool.wish.is_forced), None)
         asked = replace(request, tool_choice=forced) if forced else request
         while True:
@@ -233,7 +233,6 @@ class ServerToolClient:
 
     async def _run_call(self, call: ToolCall, listener: CallListener, loop: _Loop) -> str:
         """Run one call and tell of it; the result is for the model."""
-        tool = self._granted[call.name]
         done = ServerCall(
             id=call.id,
             name=call.name,
@@ -241,10 +240,10 @@ class ServerToolClient:
             at=len(loop.reply.text),
         )
         loop.uses[call.name] += 1
-        if loop.uses[call.name] > tool.max_uses:
+        if loop.uses[call.name] > self._granted[call.name].max_uses:
             done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
-            done, text = await self._call_source(tool, call, done, listener, loop)
+            done, text = await self._call_source(call, done, listener, loop)
             loop.told.append(text)
         loop.calls = (*loop.calls, done)
         if listener.streaming:
@@ -253,13 +252,13 @@ class ServerToolClient:
 
     async def _call_source(
         self,
-        tool: _GrantedTool,
         call: ToolCall,
         done: ServerCall,
         listener: CallListener,
         loop: _Loop,
     ) -> tuple[ServerCall, str]:
         """Call the tool within the run's limits and the caller's domains."""
+        tool = self._granted[call.name]
         rules = DomainRules(allow=tool.wish.allow, deny=tool.wish.deny)
         context = ToolContext(domains=rules, first_number=loop.found + 1, told="\n".join(loop.told))
         try:
@@ -281,7 +280,7 @@ class ServerToolClient:
         return kept, _told_output(output)
 
 
-def _texts(message: Message) -> list[str]:
+def _message_texts(message: Message) -> list[str]:
     """Return what a message says, a tool's results among it."""
     results = [part.content for part in message.parts if isinstance(part, ToolResult)]
     return [message.text, *results]

@@ -23,7 +23,7 @@ def call_item(call: ServerCall, response: str) -> Json:
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
         container = "cntr_" + response.partition("_")[2]
-        fields = {"code": call.query, "container_id": container, "outputs": _outputs(call)}
+        fields = {"code": call.query, "container_id": container, "outputs": _program_outputs(call)}
         return {"type": "code_interpreter_call", "status": status, **fields}
     if call.name == WEB_FETCH:
         action: Json = {"type": "open_page", "url": call.query}
@@ -34,7 +34,7 @@ def call_item(call: ServerCall, response: str) -> Json:
     return {"type": "web_search_call", "status": status, "action": action}
 
 
-def _outputs(call: ServerCall) -> list[Json]:
+def _program_outputs(call: ServerCall) -> list[Json]:
     """Return what a program printed, and what it drew."""
     said = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
     logs = [{"type": "logs", "logs": said}] if said else []
