@@ -42,7 +42,9 @@ async def test_a_workflow_in_a_file_is_played_for_every_question(tmp_path):
     opened = open_conductor(str(place), POOL, {}, ConductorOptions())
     decision = await opened.plan(PlanningContext(question=Question.of("How many?"), pool=POOL))
     assert isinstance(decision, Plan)
-    assert opened.name == "workflow/review"
+    assert opened.name.startswith("workflow/review@")
+    place.write_text(place.read_text().replace("Write", "Read"))
+    assert open_conductor(str(place), POOL, {}, ConductorOptions()).name != opened.name
     assert [(step.worker, step.subtask, step.access) for step in decision.workflow.steps] == [
         ("coder", "Write it.", ()),
         ("python", "", (0,)),

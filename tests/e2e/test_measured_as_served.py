@@ -172,6 +172,32 @@ async def test_the_mini_that_the_settings_name_is_the_mini_that_is_measured(tmp_
         assert taken(server) == first and len(first) == 1
 
 
+async def test_a_model_of_the_settings_own_is_measured_under_its_name(tmp_path, command_line):
+    team = '[models.team]\nconductor = "fusion"\nworkers = ["a", "c"]\neffort = "max"\n'
+    method = '[models.method]\nbaseline = "moa"\n'
+    async with FakeOpenAI(lambda body: SAYS[body["model"]], strict_openai=False) as server:
+        written(tmp_path, server.url, team + method)
+        done = await asked(command_line, tmp_path, "--model", "team")
+        first = sorted(taken(server))
+        assert "Answer: " in done.stdout and {model for model, _ in first} == {"model-a", "model-c"}
+        assert await served(tmp_path, "team") in done.stdout
+        assert sorted(taken(server)) == first
+        await measured(command_line, tmp_path, "team", "out")
+        assert sorted(taken(server)) == first
+        written(tmp_path, server.url, team.replace('"max"', '"low"'))
+        await measured(command_line, tmp_path, "team", "out")
+        assert taken(server), "what was measured on other terms is not shown for these"
+
+        written(tmp_path, server.url, method)
+        refused = await anyio.to_thread.run_sync(
+            lambda: command_line.run(
+                "eval", "--pool", "pool.toml", "--tasks", "own.jsonl", "--systems", "method",
+                cwd=tmp_path, env=environ(tmp_path),
+            )
+        )  # fmt: skip
+        assert refused.returncode == 2 and "method is the baseline moa" in refused.stderr
+
+
 def test_a_folder_without_the_figure_is_read_and_one_with_it_keeps_its_version(tmp_path):
     written(tmp_path, "http://127.0.0.1:9/v1")
     folder = tmp_path / "selector"

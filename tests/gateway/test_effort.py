@@ -8,6 +8,13 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.clients.resilience import BreakerPolicy, WorkerHealth
 from batuta.conductors import sequential_chain, single_worker
+from batuta.config.effort import (
+    EFFORTS,
+    cheapest_workers,
+    conductor_for_effort,
+    effort_of_thinking,
+    limits_for_effort,
+)
 from batuta.core import (
     MAX_ROUNDS,
     MAX_STEPS,
@@ -23,13 +30,6 @@ from batuta.core import (
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
-from batuta.gateway.serving.effort import (
-    EFFORTS,
-    cheapest_workers,
-    effort_of_thinking,
-    limits_for_effort,
-    model_for_effort,
-)
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
@@ -94,7 +94,7 @@ def test_effort_says_steps_rounds_and_money():
     table = {w: limits_for_effort(w, ultra(usd=8.0)) for w in EFFORTS}
     assert [(t.steps, t.rounds, t.usd) for t in table.values()] == [
         (1, 1, 2.0), (1, 1, 2.0), (2, 1, 4.0), (3, 1, 6.0), (5, 1, 8.0), (5, 2, 8.0), (5, 3, 8.0)]  # fmt: skip
-    assert model_for_effort("none", ultra()).conductor.name == "best"
+    assert conductor_for_effort("none", ultra()).name == "best"
 
 
 def test_a_worker_alone_is_not_bound_by_effort_but_told_of_it():
@@ -107,7 +107,7 @@ def test_a_worker_alone_is_not_bound_by_effort_but_told_of_it():
     )
     assert (
         limits_for_effort("max", alone) == Limits(steps=1)
-        and model_for_effort("none", alone) is alone
+        and conductor_for_effort("none", alone) is alone.conductor
     )
 
 

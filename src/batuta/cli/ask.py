@@ -33,7 +33,6 @@ from batuta.core import (
     Outcome,
     Question,
     Run,
-    Sampling,
 )
 from batuta.core.formatting import format_cost, format_count
 from batuta.engine import RunHooks
@@ -201,9 +200,9 @@ def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSy
         raise ConfigError("--conductor has no effect beside --model, which names who answers")
     system = choose_system(config, options.model)
     if system.effort is not None:
-        from batuta.gateway.serving.effort import narrow_system  # noqa: PLC0415 - few need it
+        from batuta.config.effort import narrow_system  # noqa: PLC0415 - few need it
 
-        system = narrow_system(system, system.effort)
+        system = narrow_system(system)
     return replace(system, limits=options.limits.change(system.limits))
 
 
@@ -219,7 +218,7 @@ class _AskedQuestion:
     @property
     def question(self) -> Question:
         """The text, with the effort of the system that is asked."""
-        return replace(Question.of(self.text), sampling=Sampling(effort=self.system.effort))
+        return self.system.with_effort(Question.of(self.text))
 
     @property
     def headline(self) -> str:

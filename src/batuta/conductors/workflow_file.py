@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 
 from batuta.conductors.fixed_workflows import FixedConductor, named_workflow
@@ -15,6 +16,8 @@ LARGEST = 100_000
 
 def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) -> FixedConductor:
     """Return the conductor that writes the workflow of that file for every question.
+
+    Its name ends with a digest of the workflow, so that results of an earlier one are not its own.
 
     Args:
         path: the file, with a workflow as a conductor writes it.
@@ -34,4 +37,5 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
         raise ConfigError(f"{path} is too long for a workflow")
     flow = parse_workflow(text, pool, max_steps=max_steps)
     assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
-    return named_workflow(f"workflow/{path.stem}", flow)
+    digest = blake2b(repr(flow).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return named_workflow(f"workflow/{path.stem}@{digest}", flow)

@@ -52,6 +52,17 @@ class ServedSystem:
     """The effort of a question that names none; None: the workers' own."""
     settings: RunSettings = DEFAULT_SETTINGS
 
+    @property
+    def writes_workflows(self) -> bool:
+        """Whether the conductor writes a workflow for each question."""
+        return not self.direct
+
+    def with_effort(self, question: Question) -> Question:
+        """Return the question with this system's effort, if it names none itself."""
+        if self.effort is None or question.sampling.effort is not None:
+            return question
+        return replace(question, sampling=replace(question.sampling, effort=self.effort))
+
     async def answer(
         self,
         question: Question,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from batuta.config.effort import EFFORTS
 from batuta.core import Image, Message, Part, Question, Role, Sampling, Text, ToolCall, ToolResult
 from batuta.core.server_tools import WEB_SEARCH, ToolWish
 from batuta.gateway.errors import (
@@ -15,7 +16,6 @@ from batuta.gateway.errors import (
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
-from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,

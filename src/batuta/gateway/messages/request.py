@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from batuta.config.effort import effort_of_thinking
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
 from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.messages.conversation import parse_turns
-from batuta.gateway.serving.effort import effort_of_thinking
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,

@@ -8,6 +8,7 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 
+from batuta.config.effort import EFFORTS
 from batuta.core import Message, Question, Role, Sampling, Text
 from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
@@ -28,7 +29,6 @@ from batuta.gateway.responses.tools import (
     parse_tool_choice,
     parse_wishes,
 )
-from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,

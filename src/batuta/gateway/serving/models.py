@@ -89,6 +89,11 @@ class ServedModel:
             raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
 
     @property
+    def writes_workflows(self) -> bool:
+        """Whether a conductor writes a workflow for each question."""
+        return not self.direct and self.solver is None and self.calls is None
+
+    @property
     def limits_ceiling(self) -> Limits:
         """The most that a caller may ask for: rounds that it must ask for are not run unasked."""
         if self.max_rounds <= self.limits.rounds:

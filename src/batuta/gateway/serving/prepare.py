@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import final
 
 from batuta.conductors import FixedConductor, single_worker
+from batuta.config.effort import conductor_for_effort, limits_for_effort, pool_for_effort
 from batuta.core import (
     Client,
     Limits,
@@ -40,7 +41,6 @@ from batuta.gateway.serving.capabilities import (
     check_grounded,
 )
 from batuta.gateway.serving.confidence import check_confidence
-from batuta.gateway.serving.effort import limits_for_effort, model_for_effort, pool_for_effort
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
@@ -162,7 +162,8 @@ class CallPreparer:
         pool = permitted.pool
         options.check_workflow(pool, limits)
         if effort is not None:
-            pool, served = pool_for_effort(effort, served, pool), model_for_effort(effort, served)
+            pool = pool_for_effort(effort, served, pool)
+            served = replace(served, conductor=conductor_for_effort(effort, served))
         if tags:
             pool = capable_workers(pool, question)
             options.check_workflow(pool, limits)

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.conductors.replay_conductor import ReplayConductor
+from batuta.config.effort import EFFORTS
 from batuta.config.served_names import ULTRA_MODEL
 from batuta.core import Run
 from batuta.gateway.access.reading import record_reading
@@ -20,7 +21,6 @@ from batuta.gateway.http.body import Fields, read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.gateway.ui.draft_stream import StreamedConductor

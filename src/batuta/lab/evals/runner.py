@@ -34,8 +34,8 @@ from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason,
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.lab.evals.run_archive import MeasuredRun, RunArchive
 from batuta.lab.evals.served_solver import ServedSolver
-from batuta.lab.evals.subject import CONDUCTOR, MINI_CONDUCTOR, Subject
-from batuta.lab.evals.systems import CALIBRATION, MINI, System
+from batuta.lab.evals.subject import Subject
+from batuta.lab.evals.systems import CALIBRATION, System
 from batuta.lab.executor import LocalExecutor
 from batuta.lab.tasks.graders import JudgeGrade, grade_answer
 from batuta.lab.tasks.recorded import SIMULATED_PREFIX
@@ -87,7 +87,7 @@ def plan_trials(
     *,
     history_digest: str = "",
 ) -> tuple[EvalTrial, ...]:
-    """Plan every run of the system, except those of a single worker that the pool lacks.
+    """Plan every run of the system, except those with pools that have none of its workers.
 
     Args:
         system: the system to measure.
@@ -96,14 +96,18 @@ def plan_trials(
         options: the seeds and the size of sub-pools.
         history_digest: the digest of the outcomes that the system learned from.
     """
-    method = repr((system.name, system.solver.name, VERSIONS, history_digest)) + subject.key_text
+    method = (
+        repr((system.name, system.solver.name, VERSIONS, history_digest))
+        + subject.key_text
+        + system.terms
+    )
     if system.has_conductor:
-        method += subject.drafting_key(MINI_CONDUCTOR if system.name == MINI else CONDUCTOR)
+        method += subject.drafting_key(system.drafts)
     everyone = _start_digest(method + repr(subject.pool))
     found: list[EvalTrial] = []
     for task, family in tasks:
         pool = trial_pool(task, subject.pool, options)
-        if system.worker is not None and system.worker not in pool:
+        if not system.has_workers_in(pool):
             continue
         about = everyone.copy() if pool is subject.pool else _start_digest(method + repr(pool))
         about.update(_task_bytes(task))

@@ -24,7 +24,10 @@ class ServedSolver:
         return f"{self.system.conductor.name}{several}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """Answer with the workers of the context."""
-        return await replace(self.system, pool=context.pool).answer(
-            question, context.clients, seed=seed, hooks=context.hooks
+        """Answer with those of the context's workers that the system has."""
+        system, allowed = self.system, context.pool
+        if any(worker.id not in system.pool for worker in allowed):
+            allowed = allowed.subset(worker.id for worker in allowed if worker.id in system.pool)
+        return await replace(system, pool=allowed).answer(
+            system.with_effort(question), context.clients, seed=seed, hooks=context.hooks
         )

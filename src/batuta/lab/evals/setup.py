@@ -131,6 +131,11 @@ def subject_of(loaded: LoadedConfig) -> Subject:
         mini=loaded.mini and _without_breaker(loaded.mini),
         limits=loaded.limits,
         max_rounds=loaded.max_rounds,
+        presets=tuple(
+            replace(one, conductor=one.conductor and _without_breaker(one.conductor))
+            for one in loaded.presets
+        ),
+        confidence=loaded.confidence,
         timeouts=loaded.timeouts,
         guardrails=loaded.guardrails,
         plan_rules=loaded.plan_rules.of_tenant(LOCAL_TENANT),

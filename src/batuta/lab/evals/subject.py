@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batuta.clients.cache import CallCacheClient, CallJournal
 from batuta.clients.identity import Identity, client_identity
 from batuta.conductors import LLMConductor
-from batuta.config.served_systems import ServedSystem, mini_system, ultra_system
+from batuta.config.effort import narrow_system
+from batuta.config.presets import Preset
+from batuta.config.served_systems import (
+    ServedSystem,
+    mini_system,
+    preset_system,
+    ultra_system,
+)
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.solver import RunTests
 from batuta.engine import RunSettings, TimeoutPolicy
+from batuta.engine.confidence import ConfidenceModel
+from batuta.errors import ConfigError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails
 from batuta.lab.baselines.answer_cache import AnswerCache
 from batuta.lab.tasks.recorded import ReplayPool
@@ -20,6 +29,11 @@ from batuta.language.plan_rules import NO_RULES, PlanRules
 
 CONDUCTOR, MINI_CONDUCTOR = "the conductor", "the conductor of mini"
 """Names of models that draft workflows without being workers."""
+
+
+def preset_conductor(name: str) -> str:
+    """Name the model that drafts workflows for that preset, where it is no worker."""
+    return f"the conductor of {name}"
 
 
 class CallLimit(Protocol):
@@ -50,6 +64,10 @@ class Subject:
     instead."""
     max_rounds: int | None = None
     """The rounds that the settings allow; None for as many as the conductor needs."""
+    presets: tuple[Preset, ...] = ()
+    """The models of the settings' own that a conductor answers."""
+    confidence: ConfidenceModel | None = None
+    """What says how sure answers are; None: nothing does."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES
@@ -95,10 +113,27 @@ class Subject:
             settings=self._settings,
         )
 
+    def served_preset(self, preset: Preset) -> ServedSystem:
+        """Return the system served as that preset.
+
+        Raises:
+            ConfigError: a baseline answers under its name.
+        """
+        if preset.conductor is None:
+            reason = f"{preset.name} is the baseline {preset.baseline}; measure that by its name"
+            raise ConfigError(reason)
+        served = preset_system(
+            preset, preset.conductor, self.limits, self.max_rounds, settings=self._settings
+        )
+        return narrow_system(served)
+
     @property
     def _settings(self) -> RunSettings:
         return RunSettings(
-            timeouts=self.timeouts, guardrails=self.guardrails, plan_rules=self.plan_rules
+            timeouts=self.timeouts,
+            guardrails=self.guardrails,
+            plan_rules=self.plan_rules,
+            confidence=self.confidence,
         )
 
     @property
@@ -115,7 +150,7 @@ class Subject:
         counted = () if self.limits.usd is None else (self.limits.unknown,)
         executes = ("executes",) if self.run_tests is not None else ()
         terms = (self.terms,) if self.terms else ()
-        drafts = {CONDUCTOR, MINI_CONDUCTOR}
+        drafts = {CONDUCTOR, MINI_CONDUCTOR, *(preset_conductor(one.name) for one in self.presets)}
         others = tuple(sorted((n, who) for n, who in self.replaced.items() if n not in drafts))
         terms += (others,) if others else ()
         return repr((self.limits, recorded, *counted, *executes, *terms))
@@ -124,7 +159,7 @@ class Subject:
         """Return what a conductor's run depends on besides, as text for its key.
 
         Args:
-            drafts: the conductor, `CONDUCTOR` or `MINI_CONDUCTOR`.
+            drafts: the conductor, `CONDUCTOR`, `MINI_CONDUCTOR` or a `preset_conductor`.
         """
         return self.replaced.get(drafts, "")
 
@@ -134,7 +169,9 @@ class Subject:
         if self.simulated:
             return {str(worker.id): {"source": self.source} for worker in self.pool}
         found = {str(worker): client_identity(client) for worker, client in self.clients.items()}
-        for name, one in ((CONDUCTOR, self.conductor), (MINI_CONDUCTOR, self.mini)):
+        drafting = [(CONDUCTOR, self.conductor), (MINI_CONDUCTOR, self.mini)]
+        drafting += [(preset_conductor(one.name), one.conductor) for one in self.presets]
+        for name, one in drafting:
             if isinstance(one, LLMConductor) and not (one.worker and one.worker.id in self.pool):
                 found[name] = client_identity(one.client)
         return {name: identity for name, identity in found.items() if identity}
@@ -157,6 +194,7 @@ class Subject:
             },
             conductor=limit_conductor(self.conductor),
             mini=limit_conductor(self.mini),
+            presets=self._presets_with(limit_conductor),
         )
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
@@ -165,12 +203,22 @@ class Subject:
             worker: CallCacheClient(client, call_cache, worker)
             for worker, client in self.clients.items()
         }
+
+        def journal(conductor: Conductor | None) -> Conductor | None:
+            return conductor and _with_journal(conductor, call_cache)
+
         return replace(
             self,
             clients=clients,
-            conductor=self.conductor and _with_journal(self.conductor, call_cache),
-            mini=self.mini and _with_journal(self.mini, call_cache),
+            conductor=journal(self.conductor),
+            mini=journal(self.mini),
+            presets=self._presets_with(journal),
         )
+
+    def _presets_with(
+        self, change: Callable[[Conductor | None], Conductor | None]
+    ) -> tuple[Preset, ...]:
+        return tuple(replace(one, conductor=change(one.conductor)) for one in self.presets)
 
 
 def _with_journal(conductor: Conductor, journal: CallJournal) -> Conductor:

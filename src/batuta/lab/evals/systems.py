@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from batuta.core import Conductor, WorkerId
+from batuta.config.presets import Preset
+from batuta.core import Conductor, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.lab.baselines import (
@@ -37,7 +38,7 @@ from batuta.lab.evals.learned_methods import (
     cascade_fitter,
 )
 from batuta.lab.evals.served_solver import ServedSolver
-from batuta.lab.evals.subject import Subject
+from batuta.lab.evals.subject import CONDUCTOR, MINI_CONDUCTOR, Subject, preset_conductor
 from batuta.lab.task_sources import REHEARSAL, TASK_SOURCES
 
 ULTRA = "ultra"
@@ -70,6 +71,16 @@ class System:
     """Whether it uses the replies of all workers to the bare question."""
     has_conductor: bool = False
     """Whether a conductor decides the number of steps."""
+    drafts: str = CONDUCTOR
+    """Names the model that drafts its workflows, where that is no worker."""
+    terms: str = ""
+    """What its runs depend on beside pool, limits and method, as text for their keys."""
+
+    def has_workers_in(self, pool: Pool) -> bool:
+        """Whether a pool has the system's worker, or some of its workers."""
+        if isinstance(self.solver, ServedSolver):
+            return any(worker.id in pool for worker in self.solver.system.pool)
+        return self.worker is None or self.worker in pool
 
     @property
     def is_reference(self) -> bool:
@@ -114,7 +125,31 @@ def _recursive_system(subject: Subject) -> System:
 def _mini_system(subject: Subject) -> System:
     """Serve what the settings name as batuta-mini."""
     served = subject.served_mini()
-    return System(name=MINI, solver=ServedSolver(served), has_conductor=not served.direct)
+    return System(
+        name=MINI,
+        solver=ServedSolver(served),
+        has_conductor=not served.direct,
+        drafts=MINI_CONDUCTOR,
+    )
+
+
+def _preset_system(preset: Preset, subject: Subject) -> System:
+    """Serve a model of the settings' own.
+
+    Raises:
+        ConfigError: a baseline answers under its name.
+    """
+    served = subject.served_preset(preset)
+    workers = tuple(worker.id for worker in served.pool)
+    least = served.settings.min_confidence
+    told = None if least is None else (least, repr(subject.confidence))
+    return System(
+        name=preset.name,
+        solver=ServedSolver(served),
+        has_conductor=not served.direct,
+        drafts=preset_conductor(preset.name),
+        terms=repr((served.limits, served.effort, workers, told)),
+    )
 
 
 def _prompted_system(name: str, subject: Subject) -> System:
@@ -196,11 +231,21 @@ _CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
 
 
+def _served_system(name: str, subject: Subject) -> System | None:
+    """Return what the settings serve under that name, if they name it."""
+    if name == MINI and subject.mini is not None:
+        return _mini_system(subject)
+    preset = next((one for one in subject.presets if one.name == name), None)
+    return preset and _preset_system(preset, subject)
+
+
 def system_names(subject: Subject) -> tuple[str, ...]:
     """Return every name that `find_system` knows, with one example of each form with a number."""
     workers = (str(worker.id) for worker in subject.pool)
     counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
-    return (*workers, *_method_names(subject), *LEARNED_METHODS, "cascade@0.001", *counted)
+    presets = (preset.name for preset in subject.presets)
+    names = (*workers, *presets, *_method_names(subject), *LEARNED_METHODS)
+    return (*names, "cascade@0.001", *counted)
 
 
 def _method_names(subject: Subject) -> tuple[str, ...]:
@@ -272,8 +317,8 @@ def find_system(name: str, subject: Subject) -> System:
         ConfigError: there is no such system.
     """
     counted = _COUNT_PATTERN.fullmatch(name)
-    if name == MINI and subject.mini is not None:
-        return _mini_system(subject)
+    if served := _served_system(name, subject):
+        return served
     if name in LEARNED_METHODS:
         untaught = UnfittedSolver(name, LEARNED_METHODS[name])
         return System(

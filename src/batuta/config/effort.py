@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Protocol
 
 from batuta.conductors import best_single_worker
 from batuta.conductors.sessions.patterns import SessionPattern
 from batuta.config.served_systems import ServedSystem
-from batuta.core import Limits, Pool, Price
+from batuta.core import Conductor, Limits, Pool, Price
 from batuta.core.conductor import needed_rounds
 from batuta.core.worker import token_price
-from batuta.gateway.serving.models import ServedModel, model_of_system
 from batuta.usage import ASSUMED_PRICE
 
 
@@ -62,48 +62,73 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
     return "xhigh" if budget_tokens <= _XHIGH_BUDGET else "max"
 
 
-def limits_for_effort(word: str, served: ServedModel) -> Limits:
+class Conducted(Protocol):
+    """Something that may have a conductor: a system, or the model under which it is served."""
+
+    @property
+    def conductor(self) -> Conductor | None:
+        """The conductor; None: a method answers in its place."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of a run."""
+        ...
+
+    @property
+    def max_rounds(self) -> int:
+        """The most rounds that a request may ask for."""
+        ...
+
+    @property
+    def writes_workflows(self) -> bool:
+        """Whether a workflow is written: only there is effort more than a worker's own."""
+        ...
+
+
+def limits_for_effort(word: str, asked: Conducted) -> Limits:
     """Return the limits of a request of that effort that sets no others."""
-    limits = served.limits
-    if not _has_conductor(served):
+    limits = asked.limits
+    if not asked.writes_workflows:
         return limits
-    effort, ceiling = EFFORTS[word], served.limits_ceiling
-    needed = 1 if served.conductor is None else needed_rounds(served.conductor)
+    effort, most = EFFORTS[word], max(asked.max_rounds, limits.rounds)
+    needed = 1 if asked.conductor is None else needed_rounds(asked.conductor)
     return replace(
         limits,
         steps=min(effort.steps or limits.steps, limits.steps),
-        rounds=min(max(effort.rounds, needed), ceiling.rounds),
+        rounds=min(max(effort.rounds, needed), most),
         usd=None if limits.usd is None else limits.usd * effort.usd_share,
     )
 
 
-def model_for_effort(word: str, served: ServedModel) -> ServedModel:
-    """The served model as a request of that effort sees it: without effort nobody plans.
+def conductor_for_effort(word: str, asked: Conducted) -> Conductor | None:
+    """Return the conductor of a request of that effort: without effort nobody plans.
 
     A pattern for sessions plans nothing, and says who acts also then.
     """
-    if EFFORTS[word].uses_conductor or not _has_conductor(served):
-        return served
-    if isinstance(served.conductor, SessionPattern):
-        return served
-    return replace(served, conductor=best_single_worker())
+    plans_nothing = isinstance(asked.conductor, SessionPattern)
+    if EFFORTS[word].uses_conductor or not asked.writes_workflows or plans_nothing:
+        return asked.conductor
+    return best_single_worker()
 
 
-def pool_for_effort(word: str, served: ServedModel, allowed: Pool) -> Pool:
+def pool_for_effort(word: str, asked: Conducted, allowed: Pool) -> Pool:
     """Return the workers that answer, of those that are allowed to."""
-    if not _has_conductor(served):
+    if not asked.writes_workflows:
         return allowed
-    return cheapest_workers(allowed, EFFORTS[word].pool_share, served.limits.unknown)
+    return cheapest_workers(allowed, EFFORTS[word].pool_share, asked.limits.unknown)
 
 
-def narrow_system(system: ServedSystem, word: str) -> ServedSystem:
-    """Return the system as a request of that effort is answered by it."""
-    served = model_of_system(system)
+def narrow_system(system: ServedSystem) -> ServedSystem:
+    """Return the system as a request of its own effort is answered by it."""
+    word = system.effort
+    if word is None:
+        return system
     return replace(
         system,
-        conductor=model_for_effort(word, served).conductor or system.conductor,
-        pool=pool_for_effort(word, served, system.pool),
-        limits=limits_for_effort(word, served),
+        conductor=conductor_for_effort(word, system) or system.conductor,
+        pool=pool_for_effort(word, system, system.pool),
+        limits=limits_for_effort(word, system),
     )
 
 
@@ -114,8 +139,3 @@ def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -
     prices = sorted(token_price(worker, unknown) for worker in pool)
     dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
     return Pool(tuple(worker for worker in pool if token_price(worker, unknown) <= dearest))
-
-
-def _has_conductor(served: ServedModel) -> bool:
-    """Return True if a workflow is written: only there is effort more than a worker's own."""
-    return not served.direct and served.solver is None and served.calls is None
