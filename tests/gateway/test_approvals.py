@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
+from functools import partial
 
 import anyio
+import anyio.to_thread
 import pytest
+from sqlalchemy import update
 
 from batuta.clients import ScriptedClient
+from batuta.core import Limits
 from batuta.gateway.access.caller import Authenticator
 from batuta.language.approval_rules import ApprovalRule
 from batuta.store import Store
 from batuta.store.approvals import MAX_WAITING, WAITING, ApprovalError, PendingPlan
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
+from batuta.store.models import APPROVALS
 from gateway.keyed_server import ADMIN
 from gateway.live_server import HI, Serving, orchestra
 
@@ -27,11 +34,18 @@ PLANS = "/v1/admin/approvals"
 class Place:
     """A server where questions about the ledger need approval."""
 
-    def __init__(self, store) -> None:
+    def __init__(self, store, **options) -> None:
         self.store, self.hasher, self.called = store, KeyHasher(b"x" * 32), 0
         gate = Authenticator(store, self.hasher, ADMIN)
         clients = {one: ScriptedClient(self.reply) for one in ("ada", "bob")}
-        state = orchestra(clients, approvals=(RULE, BRIEF), store=store, authenticator=gate)
+        state = orchestra(
+            clients,
+            approvals=(RULE, BRIEF),
+            store=store,
+            authenticator=gate,
+            limits={"ultra": Limits(steps=4)},
+            **options,
+        )
         self.serving = Serving(state)
         self.answers: list = []
 
@@ -235,3 +249,123 @@ async def test_a_deleted_tenants_plans_are_gone(store):
     await store.approvals.ask(plan_of(1))
     await store.forgetting.forget_tenant("acme")
     assert await store.approvals.list(waiting=False) == []
+
+
+STEPS = [
+    {"worker": "bob", "subtask": "Solve it.", "access": []},
+    {"worker": "ada", "subtask": "Check it.", "access": [0]},
+    {"worker": "ada", "subtask": "Say it.", "access": [0, 1]},
+]
+
+
+async def ask_ultra(place):
+    await place.ask(model="batuta-ultra")
+
+
+async def edited(place, plan, steps, **more):
+    """The plan that waits after an edit."""
+    status, _, _ = await place.decide(plan, "edit", steps=steps, **more)
+    assert status == 200
+    while True:
+        now = await place.waiting()
+        if now["digest"] != plan["digest"] or now["reason"]:
+            return now
+        await anyio.sleep(0.05)
+
+
+async def test_an_edited_plan_waits_anew_and_is_what_is_carried_out(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_ultra, place)
+        plan = await place.waiting()
+        now = await edited(place, plan, STEPS)
+        assert place.called == 0 and now["steps"] == STEPS and now["digest"] != plan["digest"]
+        assert float(now["expected_cost_usd"]) > float(plan["expected_cost_usd"])
+        assert (await place.decide(plan))[0] == 409  # what was shown before is not what waits
+        assert (await place.decide(now))[0] == 200
+        status, _, said = await place.decide(now, "edit", steps=STEPS)
+        assert status == 409 and "approved already" in said["error"]["message"]
+    assert place.answers[0][0] == 200 and place.called == 3
+    run = await store.get(plan["run_id"])
+    assert [step.worker for step in run.rounds[0].workflow.steps] == ["bob", "ada", "ada"]
+    assert [step.worker for step in run.steps] == ["bob", "ada", "ada"] and len(run.rounds) == 1
+    records = await store.audit.list(5, action="approval.")
+    assert [each.action for each in records] == ["approval.approved", "approval.edited"]
+    assert [json.loads(each.details)["digest"] for each in records] == [now["digest"], plan["digest"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [([{"worker": "zoe"}], "no worker here has the id"), (STEPS[:1] * 5, "steps where 4 are allowed"),
+     ([{"worker": "ada", "previous": True}], "no previous round")],
+)  # fmt: skip
+async def test_an_edit_that_may_not_be_run_is_not_taken_and_says_why(store, steps, why):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_ultra, place)
+        plan = await place.waiting()
+        now = await edited(place, plan, steps)
+        assert why in now["reason"] and now["digest"] == plan["digest"]
+        await place.decide(now)
+    assert place.answers[0][0] == 200 and place.called == 2
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[], [{"worker": 3}], [{"worker": "ada", "access": [0]}], [{"worker": "ada", "x": 1}], [7]],
+)
+async def test_an_edit_that_is_no_plan_is_refused(store, steps):
+    await store.approvals.ask(plan_of(1))
+    async with Place(store) as place:
+        status, _, said = await place.decide({"id": "run_1:0", "digest": "d"}, "edit", steps=steps)
+    assert status == 400 and said["error"]["param"] == "steps"
+    assert (await store.approvals.get("run_1:0")).edit == ""
+
+
+async def test_a_plan_that_is_changed_after_its_approval_is_not_carried_out(store):
+    """Whoever can write the table puts other steps, or another digest, in the place of what was approved."""
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_ultra, place)
+        plan = await place.waiting()
+        await place.decide(plan)
+        found = await store.approvals.get(plan["id"])
+        forged = replace(found, digest="f" * 64, edit=json.dumps(STEPS))
+        values = {"digest": forged.digest, "edit": forged.edit}
+        await store.database.run_write(lambda it: it.execute(update(APPROVALS).values(values)))
+    assert place.answers[0][0] == 403 and place.called == 0
+
+
+async def test_the_page_edits_a_plan(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_ultra, place)
+        plan = await place.waiting()
+        _, page = await show(place, BOSS)
+        token = page.split('name="token" value="')[1].split('"')[0]
+        assert "Steps as JSON" in page
+        form = {"digest": plan["digest"], "decision": "edit", "token": token, "steps": json.dumps(STEPS)}  # fmt: skip
+        assert await send(place, plan, form) == 303
+        while (now := await place.waiting())["digest"] == plan["digest"]:
+            await anyio.sleep(0.05)
+        assert (
+            await send(place, plan, {**form, "digest": now["digest"], "decision": "approve"}) == 303
+        )
+    assert place.answers[0][0] == 200 and place.called == 3
+
+
+async def test_the_command_edits_and_approves_at_once(store, tmp_path, command_line):
+    clean = {k: v for k, v in os.environ.items() if "BATUTA" not in k and "API_KEY" not in k}
+    env = {**clean, "BATUTA_HOME": str(tmp_path)}
+    file = tmp_path / "plan.json"
+
+    async def approve(plan, steps):
+        file.write_text(json.dumps(steps))
+        arguments = ("runs", "approve", plan["id"], plan["digest"][:12], "--edit", str(file))
+        run = partial(command_line.run, *arguments, stdin=None, cwd=tmp_path, env=env)
+        return await anyio.to_thread.run_sync(run)
+
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_ultra, place)
+        plan = await place.waiting()
+        wrong = await approve(plan, [{"worker": "zoe"}])
+        assert wrong.returncode == 2 and "no worker here has the id" in wrong.stderr
+        done = await approve(plan, STEPS)
+        assert done.returncode == 0 and "expected $" in done.stdout and "approved" in done.stdout
+    assert place.answers[0][0] == 200 and place.called == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -13,18 +14,29 @@ from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, command_actor, format_example
 from batuta.config.load import store_target
 from batuta.core.formatting import format_time
+from batuta.engine.approval_request import read_steps
 from batuta.errors import ConfigError
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_output
 from batuta.store import Store
-from batuta.store.approvals import ApprovalError, PendingPlan
+from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
 
 PlanArgument = Annotated[str, typer.Argument(metavar="ID", help="As `batuta runs waiting` says.")]
 DigestArgument = Annotated[
     str, typer.Argument(metavar="DIGEST", help="Of the plan that you have seen; 12 digits do.")
 ]
+EditOption = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="Other steps, as JSON like those of `batuta runs waiting --json`.",
+    ),
+]
 ReasonOption = Annotated[str, typer.Option(help="For whoever asked.")]
 _LEAST_DIGITS = 12
+_EDIT_SECONDS = 10.0
+"""Seconds in which a run takes an edit."""
 
 
 def add_approval_commands(app: typer.Typer) -> None:
@@ -53,13 +65,22 @@ def list_waiting(as_json: Json = False) -> None:
         told = f"{plan.rule}, tenant {plan.tenant}, expected ${plan.usd}"
         console.print(f"  {escape(told)}, until {format_time(plan.expires)}", soft_wrap=True)
         console.print(f"  {escape(shown['question'])}", soft_wrap=True)
+        if plan.reason:
+            console.print(f"  {escape(plan.reason)}", soft_wrap=True)
         for number, step in enumerate(shown["steps"], 1):
             text = f"  {number}. {step['worker']}: {step['subtask'] or 'the whole question'}"
             console.print(escape(text), soft_wrap=True)
 
 
-def approve_plan(plan: PlanArgument, digest: DigestArgument, reason: ReasonOption = "") -> None:
-    """Let a plan be carried out, once."""
+def approve_plan(
+    plan: PlanArgument,
+    digest: DigestArgument,
+    reason: ReasonOption = "",
+    edit: EditOption = None,
+) -> None:
+    """Let a plan be carried out, once; an edited one after its run has checked and priced it."""
+    if edit is not None:
+        digest = _edit_plan(plan, digest, edit)
     _give_verdict(plan, digest, reason, approved=True)
 
 
@@ -97,6 +118,39 @@ def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> Non
     write_output(f"{done.id} {done.state}\n")
 
 
+def _edit_plan(plan: str, digest: str, file: Path) -> str:
+    """Put other steps in the place of a plan's; the digest of what waits then.
+
+    Raises:
+        ConfigError: they are no plan, or its run does not take them.
+    """
+    try:
+        steps = file.read_text(encoding="utf-8")
+        read_steps(steps)
+        edited = anyio.run(_store_edit, plan, digest, steps)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    except ApprovalError as error:
+        raise ConfigError(f"{error}; see: batuta runs waiting") from None
+    if edited.edit:
+        raise ConfigError("the run does not take the edit: is its server up?")
+    if edited.reason:
+        raise ConfigError(edited.reason)
+    write_output(f"{edited.id} {edited.digest[:_LEAST_DIGITS]} expected ${edited.usd}\n")
+    return edited.digest
+
+
+async def _store_edit(plan: str, digest: str, steps: str) -> PendingPlan:
+    async with Store.open(store_target()) as store:
+        whole = await _whole_digest(store, plan, digest)
+        edited = await store.approvals.edit(plan, whole, steps, by=command_actor())
+        with anyio.move_on_after(_EDIT_SECONDS):
+            while edited.edit and edited.state == WAITING:
+                await anyio.sleep(0.1)
+                edited = await store.approvals.get(plan) or edited
+        return edited
+
+
 async def _list_plans() -> list[PendingPlan]:
     async with Store.open(store_target()) as store:
         return await store.approvals.list()
@@ -104,9 +158,13 @@ async def _list_plans() -> list[PendingPlan]:
 
 async def _store_verdict(plan: str, digest: str, reason: str, approved: bool) -> PendingPlan:
     async with Store.open(store_target()) as store:
-        found = await store.approvals.get(plan)
-        whole = digest
-        if found is not None and len(digest) >= _LEAST_DIGITS and found.digest.startswith(digest):
-            whole = found.digest
-        by = command_actor()
+        whole, by = await _whole_digest(store, plan, digest), command_actor()
         return await store.approvals.decide(plan, whole, approved=approved, by=by, reason=reason)
+
+
+async def _whole_digest(store: Store, plan: str, digest: str) -> str:
+    """The digest of the plan, of which enough digits were given; else what was given."""
+    found = await store.approvals.get(plan)
+    if found is None or len(digest) < _LEAST_DIGITS or not found.digest.startswith(digest):
+        return digest
+    return found.digest

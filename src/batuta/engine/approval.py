@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
@@ -9,12 +10,14 @@ from batuta.core import (
     GuardrailTriggered,
     Outcome,
     Round,
+    RoundPlanned,
     RunFinished,
     Workflow,
 )
 from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
 from batuta.engine.context import RunContext
 from batuta.engine.plan_check import PLAN
+from batuta.engine.step_prompt import workers_before
 from batuta.engine.workflow_estimate import estimate_workflow
 from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 
@@ -22,13 +25,16 @@ WAITS = "waits for approval"
 """The action of a rule that somebody is asked for."""
 
 
-async def gate_round(context: RunContext, number: int, round_: Round) -> RunFinished | None:
+async def gate_round(
+    context: RunContext, number: int, round_: Round, *, editable: bool = False
+) -> RunFinished | None:
     """Wait until the round may be run; the run's end if it may not.
 
     Args:
         context: the run.
         number: the round's.
         round_: the round before it is run.
+        editable: whether the plan may be edited; the round is published anew if it was.
     """
     workflow = round_.workflow
     if not context.settings.approvals or workflow is None:
@@ -54,11 +60,38 @@ async def gate_round(context: RunContext, number: int, round_: Round) -> RunFini
         usd=usd,
         expires_in=rule.expires_s,
     )
+    if editable:
+        request = _make_editable(context, number, request)
     verdict = await _await_verdict(context, request)
     await _tell_act(context, rule.name, verdict.state, verdict.by)
     if verdict.state == "approved":
+        if verdict.workflow is not None:
+            edited = replace(round_, workflow=verdict.workflow)
+            await context.publish(RoundPlanned(number, edited))
         return None
     return _refused_end(rule.name, verdict, context.elapsed())
+
+
+def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -> ApprovalRequest:
+    """The request for a plan that may be edited, as often as somebody likes."""
+    before = workers_before(context.rounds[: number + context.round_offset])
+
+    def revise(workflow: Workflow) -> ApprovalRequest:
+        steps = context.budget.limits.steps
+        if len(workflow) > steps:
+            raise ValueError(f"it has {len(workflow)} steps where {steps} are allowed")
+        for step in workflow.steps:
+            if step.worker not in context.pool:
+                raise ValueError(f"no worker here has the id {step.worker[:80]!r}")
+            if step.previous and not before:
+                raise ValueError("there is no previous round to read")
+        broken = context.rules.find_broken(workflow, before)
+        if broken is not None:
+            raise ValueError(f"it breaks the rule {broken.name}: {broken.sentence}")
+        usd = _expected_usd(context, workflow)
+        return replace(request, workflow=workflow, usd=usd, revise=revise)
+
+    return replace(request, revise=revise)
 
 
 async def _await_verdict(context: RunContext, request: ApprovalRequest) -> ApprovalVerdict:

@@ -125,8 +125,8 @@ class Recorder:
         match event:
             case RunHeader():
                 self.header = event
-            case RoundPlanned():
-                self.rounds.append(event.planned)
+            case RoundPlanned():  # a plan that was edited comes again
+                self.rounds[event.round :] = [event.planned]
             case StepFinished():
                 old = self.rounds[event.round]
                 steps = (*old.steps, event.step)

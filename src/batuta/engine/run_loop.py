@@ -367,10 +367,12 @@ class _RunLoop:
             if round_.workflow is None or self.settings.dry_run:
                 return
             if not self._is_resumed(number):
-                self.unapproved = await gate_round(context, number, round_)
+                self.unapproved = await gate_round(context, number, round_, editable=True)
             if self.unapproved is not None:
                 return
-            await execute_workflow(context, round_.workflow, number)
+            await execute_workflow(
+                context, context.recorder.rounds[number].workflow or round_.workflow, number
+            )
             if context.limit or context.exposed_failure or context.rounds[-1].waiting_steps:
                 return
         self.rounds_exhausted = rounds > 1

@@ -43,6 +43,9 @@ class PendingPlan:
     expires: float
     by: str = ""
     reason: str = ""
+    """Why it was decided so; while it waits, why its last edit was not taken."""
+    edit: str = ""
+    """Steps as JSON that somebody wants in its place; the run checks and prices them."""
 
 
 class ApprovalError(Exception):
@@ -119,32 +122,49 @@ class ApprovalTable:
         state = "approved" if approved else "refused"
 
         def decide(connection: Connection) -> PendingPlan:
-            found = _find_plan(connection, plan_id)
-            if found is None:
-                raise ApprovalError(f"no plan {plan_id} waits for approval")
-            if found.digest != digest:
-                raise ApprovalError("the plan is another one than was shown; look at it again")
-            values = {"state": state, "by": sql_text(by), "reason": sql_text(reason), "plan": ""}
-            open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
-            chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.digest == digest, *open_)
-            done = connection.execute(update(APPROVALS).where(*chosen).values(values))
-            if done.rowcount != 1:
-                now = found.state if found.state != WAITING else "expired"
-                raise ApprovalError(f"the plan {plan_id} is {now} already")
-            details = {"rule": found.rule, "digest": digest, "usd": found.usd}
-            entry = AuditEntry(
-                actor=by,
-                action=f"approval.{state}",
-                subject=found.run_id,
-                tenant=found.tenant,
-                details=details,
+            found = _find_seen(connection, plan_id, digest)
+            values = {"state": state, "by": sql_text(by), "reason": sql_text(reason)}
+            return _change_waiting(
+                connection, found, {**values, "plan": "", "edit": ""}, state=state, by=by
             )
-            append_entry(connection, entry)
-            decided = _find_plan(connection, plan_id)
-            assert decided is not None  # noqa: S101 - it was updated
-            return decided
 
         return await self._database.run_write(decide)
+
+    async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
+        """Ask for other steps in the place of a plan that waits; its run takes them, or says why.
+
+        Args:
+            plan_id: the plan's.
+            digest: of the plan that whoever edits has seen.
+            steps: the steps as JSON.
+            by: who edits, as the audit trail calls them.
+
+        Raises:
+            ApprovalError: it does not wait any more, or is another plan than was seen.
+            StoreError: the database fails.
+        """
+
+        def put(connection: Connection) -> PendingPlan:
+            found = _find_seen(connection, plan_id, digest)
+            values = {"edit": sql_text(steps), "reason": ""}
+            return _change_waiting(connection, found, values, state="edited", by=by)
+
+        return await self._database.run_write(put)
+
+    async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
+        """Put a plan in the place of one whose edit was read; False if that is not as it was read.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        values = {name: value for name, value in _list_values(plan).items() if name != "id"}
+        same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
+        chosen = (APPROVALS.c.id == edited.id, APPROVALS.c.state == WAITING, *same)
+
+        def put(connection: Connection) -> bool:
+            return connection.execute(update(APPROVALS).where(*chosen).values(values)).rowcount == 1
+
+        return await self._database.run_write(put)
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
         """End a plan that still waits as `expired` or `withdrawn`; how it stands then.
@@ -155,7 +175,9 @@ class ApprovalTable:
 
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
-            connection.execute(update(APPROVALS).where(*chosen).values(state=state, plan=""))
+            connection.execute(
+                update(APPROVALS).where(*chosen).values(state=state, plan="", edit="")
+            )
             return _find_plan(connection, plan_id)
 
         return await self._database.run_write(end)
@@ -165,6 +187,48 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
     query = select(APPROVALS).where(APPROVALS.c.id == sql_text(plan_id))
     row = connection.execute(query).mappings().first()
     return None if row is None else _plan_of(row)
+
+
+def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
+    """The plan of that id and digest.
+
+    Raises:
+        ApprovalError: there is none, or it is another one.
+    """
+    found = _find_plan(connection, plan_id)
+    if found is None:
+        raise ApprovalError(f"no plan {plan_id} waits for approval")
+    if found.digest != digest:
+        raise ApprovalError("the plan is another one than was shown; look at it again")
+    return found
+
+
+def _change_waiting(
+    connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
+) -> PendingPlan:
+    """Change a plan that still waits; the audit trail says so in the same transaction.
+
+    Raises:
+        ApprovalError: it does not wait any more.
+    """
+    open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
+    chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
+    done = connection.execute(update(APPROVALS).where(*chosen).values(values))
+    if done.rowcount != 1:
+        now = found.state if found.state != WAITING else "expired"
+        raise ApprovalError(f"the plan {found.id} is {now} already")
+    details = {"rule": found.rule, "digest": found.digest, "usd": found.usd}
+    entry = AuditEntry(
+        actor=by,
+        action=f"approval.{state}",
+        subject=found.run_id,
+        tenant=found.tenant,
+        details=details,
+    )
+    append_entry(connection, entry)
+    changed = _find_plan(connection, found.id)
+    assert changed is not None  # noqa: S101 - it was updated
+    return changed
 
 
 def _plan_of(row: Any) -> PendingPlan:

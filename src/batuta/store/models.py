@@ -23,6 +23,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    text,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -276,6 +277,7 @@ APPROVALS = Table(
     Column("expires", Float(53), nullable=False),
     Column("by", Text, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("edit", Text, nullable=False, server_default=text("''")),
 )
 
 WORKER_DRIFT = Table(

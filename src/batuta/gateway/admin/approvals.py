@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, final
 
 import orjson
@@ -9,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from batuta.core.workflow import MAX_STEPS
+from batuta.engine.approval_request import read_steps
 from batuta.gateway.access.caller import actor_of
 from batuta.gateway.admin.paging import check_query
 from batuta.gateway.errors import APIError, require_part
@@ -41,46 +44,68 @@ class ApprovalRoutes:
         return json_response({"object": "list", "data": [plan_entry(one) for one in found]})
 
     async def decide(self, request: Request) -> Response:
-        """Decide about a plan: `decision` is `approve` or `refuse`; `digest` of what was seen."""
+        """Decide about a plan: `decision` is `approve`, `refuse` or `edit`; `digest` of it."""
         body = await read_fields(request.scope, request.receive)
-        decision, digest = body.need_text("decision"), body.need_text("digest")
-        reason = body.text("reason") or ""
-        if decision not in {"approve", "refuse"}:
-            message = "'decision' is 'approve' or 'refuse'."
-            raise APIError(400, "invalid_value", message, param="decision")
-        decided = await decide_plan(
-            self._store,
-            request.path_params["id"],
-            digest,
-            approved=decision == "approve",
+        verdict = PlanVerdict(
+            plan_id=request.path_params["id"],
+            digest=body.need_text("digest"),
+            decision=body.need_text("decision"),
             by=actor_of(request),
-            reason=reason,
+            reason=body.text("reason") or "",
+            steps=orjson.dumps(body.array("steps", MAX_STEPS) or []).decode(),
         )
-        return json_response(plan_entry(decided))
+        return json_response(plan_entry(await verdict.give(self._store)))
 
     @property
     def _store(self) -> Store:
         return require_part(self._kept, "This server keeps no plans for approval.")
 
 
-async def decide_plan(
-    store: Store, plan_id: str, digest: str, *, approved: bool, by: str, reason: str
-) -> PendingPlan:
-    """Decide once about the plan that was seen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanVerdict:
+    """Somebody's decision about the plan that they have seen."""
 
-    Raises:
-        APIError: it does not wait any more, or is another plan than was seen.
-    """
-    if len(reason) > MAX_REASON:
-        message = f"'reason' exceeds {MAX_REASON} characters."
-        raise APIError(400, "invalid_value", message, param="reason")
-    try:
-        return await store.approvals.decide(
-            plan_id, digest, approved=approved, by=by, reason=reason
-        )
-    except ApprovalError as error:
-        sentence = str(error)
-        raise APIError(409, "not_waiting", f"{sentence[0].upper()}{sentence[1:]}.") from None
+    plan_id: str
+    digest: str
+    decision: str
+    """`approve`, `refuse` or `edit`."""
+    by: str
+    """Who decides, as the audit trail calls them."""
+    reason: str = ""
+    steps: str = ""
+    """The edited steps as JSON."""
+
+    async def give(self, store: Store) -> PendingPlan:
+        """Decide once; an edit leaves the plan waiting.
+
+        Raises:
+            APIError: it is no decision, the plan does not wait any more, or is another one.
+        """
+        if self.decision not in {"approve", "refuse", "edit"}:
+            message = "'decision' is 'approve', 'refuse' or 'edit'."
+            raise APIError(400, "invalid_value", message, param="decision")
+        if len(self.reason) > MAX_REASON:
+            message = f"'reason' exceeds {MAX_REASON} characters."
+            raise APIError(400, "invalid_value", message, param="reason")
+        plans = store.approvals
+        try:
+            if self.decision == "edit":
+                read_steps(self.steps)
+                return await plans.edit(self.plan_id, self.digest, self.steps, by=self.by)
+            approved = self.decision == "approve"
+            return await plans.decide(
+                self.plan_id, self.digest, approved=approved, by=self.by, reason=self.reason
+            )
+        except ValueError as error:
+            raise APIError(400, "invalid_value", as_sentence(error), param="steps") from None
+        except ApprovalError as error:
+            raise APIError(409, "not_waiting", as_sentence(error)) from None
+
+
+def as_sentence(error: Exception) -> str:
+    """Return what an error says as a sentence."""
+    said = str(error)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def plan_entry(plan: PendingPlan) -> dict[str, Any]:

@@ -112,7 +112,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         summary="Plans that wait for approval", answer="List"
     ),
     ("POST", "/v1/admin/approvals/{id}"): Operation(
-        summary="Approves or refuses a plan", body="Object"
+        summary="Approves, refuses or edits a plan", body="Object"
     ),
     ("GET", "/v1/admin/audit"): Operation(summary="What administrators did", answer="List"),
     ("GET", "/healthz"): Operation(summary="The process answers", public=True),

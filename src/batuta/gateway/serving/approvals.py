@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from time import time
 
 import anyio
 
-from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict, Approver
+from batuta.engine.approval_request import (
+    ApprovalRequest,
+    ApprovalVerdict,
+    Approver,
+    read_steps,
+    steps_json,
+)
 from batuta.errors import StoreError
 from batuta.gateway.errors import log_exception
 from batuta.gateway.serving.admission import PreparedCall
@@ -17,7 +24,7 @@ from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
 _PAUSE_SECONDS = 0.5
 """Seconds between two looks."""
 _SHOWN_CHARACTERS = 2000
-"""Characters of the question and of a subtask that are shown to whoever approves."""
+"""Characters of the question that are shown to whoever approves."""
 
 
 def open_approver(store: Store | None, prepared: PreparedCall) -> Approver | None:
@@ -40,7 +47,7 @@ def open_approver(store: Store | None, prepared: PreparedCall) -> Approver | Non
 async def _await_verdict(
     store: Store, prepared: PreparedCall, request: ApprovalRequest
 ) -> ApprovalVerdict:
-    now = time()
+    now, original = time(), request
     asked = PendingPlan(
         id=f"{request.run_id}:{request.round}",
         run_id=request.run_id,
@@ -59,6 +66,8 @@ async def _await_verdict(
     try:
         with anyio.move_on_after(left):
             while found is not None and found.state == WAITING:
+                if found.edit:
+                    request = await _take_edit(store, found, request)
                 await anyio.sleep(_PAUSE_SECONDS)
                 found = await store.approvals.get(asked.id)
     except anyio.get_cancelled_exc_class():
@@ -68,7 +77,40 @@ async def _await_verdict(
         raise
     if found is not None and found.state == WAITING:
         found = await store.approvals.close(asked.id, "expired")
-    return _verdict_of(found, request.digest)
+    verdict = _verdict_of(found, request.digest)
+    return verdict if request is original else replace(verdict, workflow=request.workflow)
+
+
+async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest) -> ApprovalRequest:
+    """Put the edited plan, checked and priced, in the place of the one that waits; what waits then.
+
+    An edit that may not be run is left, with a sentence why.
+    """
+    revised = request
+    try:
+        revised = _revise_plan(request, found.edit)
+        plan = replace(
+            found,
+            digest=revised.digest,
+            plan=_describe_plan(revised),
+            usd=f"{revised.usd:f}",
+            reason="",
+            edit="",
+        )
+    except ValueError as error:
+        plan = replace(found, reason=f"the edit was not taken: {error}", edit="")
+    return revised if await store.approvals.take_edit(found, plan) else request
+
+
+def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
+    """The request with other steps.
+
+    Raises:
+        ValueError: they are no plan that may be run.
+    """
+    if request.revise is None:
+        raise ValueError("this plan cannot be edited")
+    return request.revise(read_steps(steps))
 
 
 def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
@@ -81,17 +123,9 @@ def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
 
 def _describe_plan(request: ApprovalRequest) -> str:
     """Return what whoever approves is shown, as JSON."""
-    steps = [
-        {
-            "worker": step.worker,
-            "subtask": step.subtask[:_SHOWN_CHARACTERS],
-            "access": list(step.access),
-        }
-        for step in request.workflow.steps
-    ]
     shown = {
         "question": request.question.text[:_SHOWN_CHARACTERS],
         "tools": [tool.name for tool in request.question.tools][:64],
-        "steps": steps,
+        "steps": steps_json(request.workflow),
     }
     return json.dumps(shown, ensure_ascii=False)

@@ -7,7 +7,7 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.admin.approvals import decide_plan, plan_entry
+from batuta.gateway.admin.approvals import PlanVerdict, plan_entry
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import APPROVALS_SCREEN, WebSession, read_form
@@ -30,17 +30,18 @@ class ApprovalPage:
         return render_page(request, "approvals.html.jinja", session=session, plans=plans)
 
     async def decide(self, request: Request, session: WebSession) -> Response:
-        """Approve or refuse the plan that was shown."""
+        """Approve, refuse or edit the plan that was shown."""
         store = self._open_store(session)
         form = await read_form(request, session)
-        await decide_plan(
-            store,
-            request.path_params["id"],
-            form.get("digest", ""),
-            approved=form.get("decision") == "approve",
+        verdict = PlanVerdict(
+            plan_id=request.path_params["id"],
+            digest=form.get("digest", ""),
+            decision=form.get("decision", ""),
             by=session.caller.actor,
             reason=form.get("reason", "").strip(),
+            steps=form.get("steps", ""),
         )
+        await verdict.give(store)
         return RedirectResponse(APPROVALS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     def _open_store(self, session: WebSession) -> Store:
