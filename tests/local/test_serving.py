@@ -260,6 +260,20 @@ def tell_long_stories(address):
 
 
 @REAL
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_is_told_to_end_ends_while_it_answers(told):
+    command = [sys.executable, "-m", "batuta", "local", "serve", "smol", "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    address = str(server.stderr.readline()).partition("/v1 serves")[0]
+    stories = tell_long_stories(address)
+    server.send_signal(told)
+    server.wait(20)
+    server.stderr.close()
+    for story in stories:
+        story.close()
+
+
+@REAL
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_server_ends_when_its_parent_is_killed(busy):
     command = [sys.executable, "-m", "batuta", "local", "serve", "smol", "--port", "0"]

@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Small language models for this machine: fetch them, serve them.", no_args_is_help=True
 )
 END_SECONDS = 3
-"""Seconds for an orderly end of a server whose parent has gone."""
+"""Seconds for an orderly end, after which the server is gone in any case."""
 DEFAULT_PORT = 8080
 """The port at which `discover` looks for llama.cpp."""
 
@@ -110,15 +110,15 @@ def serve_local(
             if with_parent:
                 write_output(json_text.dumps({"address": address}) + "\n")
                 await to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
-                # llama.cpp's own end waits for the answers that it writes, and lets no thread run.
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(END_SECONDS)
-                return
-            names = ", ".join(files)
-            write_error(f"{address}/v1 serves {names}; Ctrl-C ends it\n")
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for _ in signals:
-                    return
+            else:
+                names = ", ".join(files)
+                write_error(f"{address}/v1 serves {names}; Ctrl-C ends it\n")
+                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    async for _ in signals:
+                        break
+            # llama.cpp's own end waits for the answers that it writes, and lets no thread run.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(END_SECONDS)
 
     anyio.run(serve)
 
