@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.clients.discovery import discover_workers
+from batuta.clients.factory import open_client
 from batuta.config.load import load_config
 from batuta.core import Outcome, Question, Request, user_message
 from batuta.core.conductor import NullListener
@@ -212,8 +214,9 @@ async def test_a_pool_of_local_models_answers_and_its_server_ends_with_it(cache)
     assert process.poll() is not None
 
 
+@pytest.mark.parametrize("provider", ["local", "llamacpp"])
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_slow_model_is_not_given_up_for_silence(streaming):
+async def test_a_slow_model_is_not_given_up_for_silence(streaming, provider):
     """Its reply is streamed in any case; only who wants fragments is told of them."""
     told = []
 
@@ -234,7 +237,11 @@ async def test_a_slow_model_is_not_given_up_for_silence(streaming):
         FakeOpenAI("Paris.", strict_openai=False, check=False) as server,
         HttpTransport() as http,
     ):
-        client = LocalClient(local_spec("smol"), http, None, Served())  # pyright: ignore[reportArgumentType]
+        if provider == "local":
+            client = LocalClient(local_spec("smol"), http, None, Served())  # pyright: ignore[reportArgumentType]
+        else:
+            spec = replace(local_spec("smol"), provider=provider, base_url=server.url)
+            client = open_client(spec, http)
         reply = await client.complete(Request(messages=(user_message(CAPITAL),)), listener)
     assert reply.text == "Paris."
     assert server.requests[0].body["stream"] is True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 from batuta.clients.adaptations import Adaptations
 from batuta.clients.anthropic.client import AnthropicClient
@@ -31,7 +31,19 @@ from batuta.clients.resilience import (
 )
 from batuta.clients.think_tags import ThinkTagClient
 from batuta.clients.transport import HttpTransport
-from batuta.core import Client, Request, Sampling, WorkerId, user_message
+from batuta.core import (
+    CallListener,
+    Client,
+    Delta,
+    Failure,
+    Reply,
+    Request,
+    Sampling,
+    Worker,
+    WorkerId,
+    user_message,
+)
+from batuta.core.conductor import NULL_LISTENER
 from batuta.core.worker import EMBEDDINGS
 from batuta.errors import ClientError, ConfigError
 
@@ -172,7 +184,8 @@ def _open_openai_client(
     chat = OpenAIChatClient(spec.worker, http, **common).adapt(adaptations)
     if not asks_by_responses(spec):
         tags = spec.think_tags
-        return chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+        read = chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+        return StreamedClient(read) if provider.always_streams else read
     responses = OpenAIResponsesClient(spec.worker, http, **common).adapt(adaptations)
     own = spec.openai_api is None and base_url != provider.base_url
     return ResponsesOrChatClient(responses, chat) if own else responses
@@ -233,3 +246,41 @@ async def check_worker(client: Client) -> WorkerCheck:
     except ClientError as error:
         return WorkerCheck(time.perf_counter() - began, error)
     return WorkerCheck(time.perf_counter() - began)
+
+
+@final
+class StreamedClient:
+    """A client whose replies are streamed, also where the whole is wanted.
+
+    A slow machine may need minutes for a whole reply; a stream of llama.cpp shows by comments that
+    it goes on, so the call is not given up for silence.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return the reply; who wants no fragments is told of none.
+
+        Raises:
+            ClientError: there is none.
+        """
+        return await self._client.complete(request, _StreamedListener(listener))
+
+
+@final
+class _StreamedListener:
+    streaming = True
+
+    def __init__(self, listener: CallListener) -> None:
+        self._listener = listener
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        return await self._listener.before_call(request, worker)
+
+    async def on_delta(self, delta: Delta) -> None:
+        if self._listener.streaming:
+            await self._listener.on_delta(delta)
+
+    async def on_failure(self, failure: Failure) -> None:
+        await self._listener.on_failure(failure)

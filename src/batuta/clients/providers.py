@@ -61,6 +61,8 @@ class Provider:
     """Keywords that bound lengths, of those that its structured outputs take."""
     local: bool = False
     """Runs on one's own machine: no key is needed and tokens cost nothing."""
+    always_streams: bool = False
+    """Whether replies are streamed also where the whole is wanted; see `StreamedClient`."""
 
 
 _KNOWN_PROVIDERS = (
@@ -159,6 +161,7 @@ _KNOWN_PROVIDERS = (
         base_url="http://127.0.0.1:8080/v1",
         url_vars=("LLAMACPP_BASE_URL",),
         local=True,
+        always_streams=True,
     ),
     Provider(
         name="lmstudio",

@@ -17,7 +17,7 @@ from anyio import to_thread
 from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, open_client
 from batuta.clients.identity import Identity, spec_identity
 from batuta.clients.providers import LOCAL
-from batuta.core import CallListener, Client, Delta, Failure, Reply, Request, Worker
+from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError, ProviderUnreachableError
 from batuta.local.catalogue import choose_known, pulled_file
@@ -144,31 +144,7 @@ class LocalClient:
         if self._opened[0] != address:
             spec = replace(self._spec, provider="llamacpp", base_url=f"{address}/v1")
             self._opened = address, open_client(spec, self._http, health=self._health)
-        return await self._opened[1].complete(request, _StreamedListener(listener))
-
-
-@final
-class _StreamedListener:
-    """Has a reply streamed to whoever listens, also if the whole is wanted.
-
-    A slow machine may need minutes for a whole reply; a stream of llama.cpp shows by comments that
-    it goes on, so the call is not given up for silence.
-    """
-
-    streaming = True
-
-    def __init__(self, listener: CallListener) -> None:
-        self._listener = listener
-
-    async def before_call(self, request: Request, worker: Worker) -> Request:
-        return await self._listener.before_call(request, worker)
-
-    async def on_delta(self, delta: Delta) -> None:
-        if self._listener.streaming:
-            await self._listener.on_delta(delta)
-
-    async def on_failure(self, failure: Failure) -> None:
-        await self._listener.on_failure(failure)
+        return await self._opened[1].complete(request, listener)
 
 
 def pool_server(http: HttpTransport, environ: Mapping[str, str]) -> PoolServer:
