@@ -74,7 +74,7 @@ def help_of(command):
 def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (  # pyright: ignore[reportArgumentType, reportCallIssue]
-        "", "ask", "serve", "connect", "runs list", "runs show", "runs replay", "runs refuse", "pool list", "pool check",
+        "", "ask", "serve", "connect", "runs list", "runs show", "runs replay", "runs refuse", "runs approve", "pool list", "pool check",
         "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train merge", "train warmup", "train distil", "train rejection", "train selector", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip

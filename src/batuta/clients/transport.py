@@ -266,6 +266,14 @@ class HttpTransport:
         finally:
             _release_connection(response)
 
+    async def send(self, target: HttpTarget, body: Mapping[str, Any]) -> None:
+        """Send JSON to somebody whose answer says only whether it was taken.
+
+        Raises:
+            ClientError: it was not.
+        """
+        _release_connection(await self._send(target, body, "*/*"))
+
     async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
         """The decoded JSON that is answered to a form, as token endpoints take it.
 

@@ -16,7 +16,9 @@ from batuta.clients import (
     WorkerSpec,
 )
 from batuta.clients.discovery import Discovery, discover_pool
+from batuta.clients.http_target import Secret
 from batuta.clients.providers import LOCAL, PYTHON
+from batuta.clients.webhook import Webhook
 from batuta.conductors import LLMConductor
 from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
@@ -267,6 +269,7 @@ async def _load_file(
         checker=known.checker,
         plan_rules=_plan_rules(settings, specs, assembled),
         approvals=_build_approvals(settings, specs),
+        approval_webhook=_open_webhook(settings, http, environ),
         confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
         server_tools=_open_server_tools(settings, http, environ),
@@ -387,6 +390,23 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
     from batuta.config.plan_rules import build_approvals  # noqa: PLC0415 - only where it is used
 
     return build_approvals(settings.approvals, (spec.worker for spec in specs))
+
+
+def _open_webhook(
+    settings: Settings, http: HttpTransport, environ: Mapping[str, str]
+) -> Webhook | None:
+    """What is told of plans that wait; None: nobody is.
+
+    Raises:
+        ConfigError: its secret is not set, or is none.
+    """
+    setting = settings.approval_webhook
+    if setting is None:
+        return None
+    secret = read_variable(environ, setting.secret_env)
+    if not secret:
+        raise ConfigError(f"approval_webhook needs the variable {setting.secret_env}")
+    return Webhook(http, setting.url, Secret(secret))
 
 
 def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
+from batuta.clients.webhook import Webhook
 from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
 from batuta.config.session_settings import SessionsSetting
@@ -69,6 +70,8 @@ class LoadedConfig:
     """The rules say what no workflow may be, for any tenant and tag."""
     approvals: tuple[ApprovalRule, ...] = ()
     """The plans that somebody must approve before they are run, of any tenant."""
+    approval_webhook: Webhook | None = None
+    """It is told of plans that wait; None: nobody is."""
     confidence: ConfidenceModel | None = None
     """It states how sure answers are; None: nothing does."""
     audit: AuditSetting = AuditSetting()

@@ -68,6 +68,14 @@ class ApprovalCondition(PlanRuleCondition):
     """Plans with one of these workers: ids, or `tag:cloud` for all of a tag."""
 
 
+class WebhookSetting(StrictModel):
+    """A program that is told of plans which wait, and may decide about them."""
+
+    url: str = Field(pattern=r"^https?://")
+    secret_env: str = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
+    """The variable of the secret that both sides sign with."""
+
+
 class ApprovalSetting(StrictModel):
     """Plans that a person must approve before they are carried out."""
 

@@ -14,7 +14,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from batuta.config.aliases import LONGEST_NAME
-from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSettings
+from batuta.config.plan_rule_settings import (
+    ApprovalSetting,
+    PlanRuleSettings,
+    WebhookSetting,
+)
 from batuta.config.preset_settings import PresetSetting
 from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings_file import StrictModel
@@ -321,6 +325,7 @@ class Settings(StrictModel):
     audit: AuditSetting = AuditSetting()
     confidence: ConfidenceSetting | None = None
     approvals: tuple[ApprovalSetting, ...] = ()
+    approval_webhook: WebhookSetting | None = None
     tools: ToolsSetting = ToolsSetting()
 
     @model_validator(mode="after")

@@ -158,7 +158,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *StoredResponseRoutes(responses, background).routes(),
         *ServerRoutes(state, metrics, drift).routes(),
         *RunRoutes(store, deletions).routes(),
-        *ApprovalRoutes(store).routes(),
+        *ApprovalRoutes(store, catalogue).routes(),
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
         *page_routes(
             catalogue, store, authenticator, delivery=delivery, oidc=state.oidc, drift=drift

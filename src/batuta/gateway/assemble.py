@@ -160,6 +160,7 @@ class ServeOptions:
             plan_rules=config.plan_rules,
             confidence=config.confidence,
             approvals=config.approvals,
+            approval_webhook=config.approval_webhook,
             private_pictures=config.server.private_pictures,
             server_tools=config.server_tools,
             moderation=config.moderation,

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from batuta.clients.webhook import ForgedMessageError
 from batuta.core.workflow import MAX_STEPS
 from batuta.engine.approval_request import read_steps
 from batuta.gateway.access.caller import actor_of
 from batuta.gateway.admin.paging import check_query
 from batuta.gateway.errors import APIError, require_part
-from batuta.gateway.http.body import json_response, read_fields
+from batuta.gateway.http.body import (
+    Fields,
+    decode_object,
+    json_response,
+    read_checked_body,
+    read_fields,
+)
+from batuta.gateway.serving.approvals import plan_entry
+from batuta.gateway.serving.models import Catalogue
 from batuta.store import Store
 from batuta.store.approvals import ApprovalError, PendingPlan
 
+WEBHOOK_PATH = "/webhooks/approvals"
 MAX_REASON = 500
 """Characters of a reason."""
 
@@ -27,14 +37,16 @@ MAX_REASON = 500
 class ApprovalRoutes:
     """The plans that wait, over HTTP."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store | None, catalogue: Catalogue) -> None:
         self._kept = store
+        self._catalogue = catalogue
 
     def routes(self) -> list[Route]:
         """Return the routes; whether a caller may use them was checked before."""
         return [
             Route("/v1/admin/approvals", self.list, methods=["GET"]),
             Route("/v1/admin/approvals/{id}", self.decide, methods=["POST"]),
+            Route(WEBHOOK_PATH, self.take_message, methods=["POST"]),
         ]
 
     async def list(self, request: Request) -> Response:
@@ -53,6 +65,25 @@ class ApprovalRoutes:
             by=actor_of(request),
             reason=body.text("reason") or "",
             steps=orjson.dumps(body.array("steps", MAX_STEPS) or []).decode(),
+        )
+        return json_response(plan_entry(await verdict.give(self._store)))
+
+    async def take_message(self, request: Request) -> Response:
+        """Decide about a plan as a signed message says; no key is needed, and none suffices."""
+        nobody = "No webhook decides about plans here."
+        webhook = require_part(self._catalogue.approval_webhook, nobody)
+        body = await read_checked_body(request.receive)
+        try:
+            webhook.check(request.headers, body)
+        except ForgedMessageError as error:
+            raise APIError(401, "invalid_signature", as_sentence(error)) from None
+        said = Fields(decode_object(body))
+        verdict = PlanVerdict(
+            plan_id=said.need_text("id"),
+            digest=said.need_text("digest"),
+            decision=said.choice("decision", ("approve", "refuse")) or "",
+            by="webhook",
+            reason=said.text("reason") or "",
         )
         return json_response(plan_entry(await verdict.give(self._store)))
 
@@ -106,23 +137,3 @@ def as_sentence(error: Exception) -> str:
     """Return what an error says as a sentence."""
     said = str(error)
     return f"{said[:1].upper()}{said[1:]}."
-
-
-def plan_entry(plan: PendingPlan) -> dict[str, Any]:
-    """A plan as an object of the API."""
-    shown: dict[str, Any] = orjson.loads(plan.plan) if plan.plan else {}
-    return {
-        "object": "approval",
-        "id": plan.id,
-        "run_id": plan.run_id,
-        "tenant": plan.tenant,
-        "rule": plan.rule,
-        "state": plan.state,
-        "digest": plan.digest,
-        "expected_cost_usd": plan.usd,
-        "created": plan.created,
-        "expires": plan.expires,
-        "by": plan.by,
-        "reason": plan.reason,
-        **shown,
-    }

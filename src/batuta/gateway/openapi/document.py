@@ -114,6 +114,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/admin/approvals/{id}"): Operation(
         summary="Approves, refuses or edits a plan", body="Object"
     ),
+    ("POST", "/webhooks/approvals"): Operation(
+        summary="Decides about a plan, by a signed message", body="Object", public=True
+    ),
     ("GET", "/v1/admin/audit"): Operation(summary="What administrators did", answer="List"),
     ("GET", "/healthz"): Operation(summary="The process answers", public=True),
     ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),

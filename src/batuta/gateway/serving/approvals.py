@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from time import time
+from typing import Any
 
 import anyio
+import orjson
 
+from batuta.clients.webhook import Webhook
 from batuta.engine.approval_request import (
     ApprovalRequest,
     ApprovalVerdict,
@@ -27,25 +31,45 @@ _SHOWN_CHARACTERS = 2000
 """Characters of the question that are shown to whoever approves."""
 
 
-def open_approver(store: Store | None, prepared: PreparedCall) -> Approver | None:
-    """Return what asks for approval of the call's plans; None: nobody can be asked."""
+TellPlan = Callable[[PendingPlan], None]
+
+
+def open_approver(
+    store: Store | None, prepared: PreparedCall, webhook: Webhook | None = None
+) -> Approver | None:
+    """Return what asks for approval of the call's plans; None: nobody can be asked.
+
+    Args:
+        store: keeps the plans.
+        prepared: the call.
+        webhook: it is told of each plan that waits.
+    """
     if store is None:
         return None
 
     async def ask(request: ApprovalRequest) -> ApprovalVerdict:
-        try:
-            return await _await_verdict(store, prepared, request)
-        except ApprovalError as error:
-            return ApprovalVerdict(state="refused", reason=str(error))
-        except StoreError as error:  # what cannot be asked for is not approved
-            log_exception(error)
-            return ApprovalVerdict(state="refused", reason="nobody could be asked")
+        async with anyio.create_task_group() as tasks:
+
+            def tell(plan: PendingPlan) -> None:
+                if webhook is not None:
+                    told = {"type": "approval.waiting", "data": plan_entry(plan)}
+                    tasks.start_soon(webhook.send, f"{plan.id}:{plan.digest}", told)
+
+            try:
+                verdict = await _await_verdict(store, prepared, request, tell)
+            except ApprovalError as error:
+                verdict = ApprovalVerdict(state="refused", reason=str(error))
+            except StoreError as error:  # what cannot be asked for is not approved
+                log_exception(error)
+                verdict = ApprovalVerdict(state="refused", reason="nobody could be asked")
+            tasks.cancel_scope.cancel()
+        return verdict
 
     return ask
 
 
 async def _await_verdict(
-    store: Store, prepared: PreparedCall, request: ApprovalRequest
+    store: Store, prepared: PreparedCall, request: ApprovalRequest, tell: TellPlan
 ) -> ApprovalVerdict:
     now, original = time(), request
     asked = PendingPlan(
@@ -63,9 +87,13 @@ async def _await_verdict(
     found: PendingPlan | None = await store.approvals.ask(asked)
     # A clock that goes back must not let it wait for longer.
     left = min(request.expires_in, max(0.0, found.expires - now))
+    told = ""
     try:
         with anyio.move_on_after(left):
             while found is not None and found.state == WAITING:
+                if found.digest != told:
+                    told = found.digest
+                    tell(found)
                 if found.edit:
                     request = await _take_edit(store, found, request)
                 await anyio.sleep(_PAUSE_SECONDS)
@@ -129,3 +157,23 @@ def _describe_plan(request: ApprovalRequest) -> str:
         "steps": steps_json(request.workflow),
     }
     return json.dumps(shown, ensure_ascii=False)
+
+
+def plan_entry(plan: PendingPlan) -> dict[str, Any]:
+    """A plan as an object of the API."""
+    shown: dict[str, Any] = orjson.loads(plan.plan) if plan.plan else {}
+    return {
+        "object": "approval",
+        "id": plan.id,
+        "run_id": plan.run_id,
+        "tenant": plan.tenant,
+        "rule": plan.rule,
+        "state": plan.state,
+        "digest": plan.digest,
+        "expected_cost_usd": plan.usd,
+        "created": plan.created,
+        "expires": plan.expires,
+        "by": plan.by,
+        "reason": plan.reason,
+        **shown,
+    }

@@ -28,6 +28,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import conductor_worker
 from batuta.engine import Recorder, RunHooks, RunSettings, new_run_id
+from batuta.engine.approval_request import Approver
 from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
@@ -352,7 +353,7 @@ class RunService:
                     guarded=prepared.guarded,
                     latency=self._call_seconds,
                     revise=prepared.revise,
-                    approve=open_approver(self._store, prepared) if prepared.approvals else None,
+                    approve=self._open_approver(prepared),
                 ),
             )
             return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
@@ -362,6 +363,12 @@ class RunService:
                 if prepared.chosen is not None:
                     run = mark_explored(prepared.chosen, run)
                 await self._store_run(prepared, run)
+
+    def _open_approver(self, prepared: PreparedCall) -> Approver | None:
+        """Return what asks a person for approval of the call's plans; None: it is not needed."""
+        if not prepared.approvals:
+            return None
+        return open_approver(self._store, prepared, self._catalogue.approval_webhook)
 
     def _system(self, prepared: PreparedCall, conductor: Conductor) -> ServedSystem:
         """Return the served model's system, as the request has narrowed it."""

@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
+from batuta.clients.webhook import Webhook
 from batuta.conductors import single_worker
 from batuta.conductors.sessions.rules import DEFAULT_RULES, SessionRules
 from batuta.config.aliases import Aliases
@@ -292,6 +293,8 @@ class Catalogue:
     """The rules say what no workflow may be, for any tenant and tag."""
     approvals: tuple[ApprovalRule, ...] = ()
     """The plans that somebody must approve before they are run, of any tenant."""
+    approval_webhook: Webhook | None = None
+    """It is told of plans that wait, and may decide; None: nobody is told."""
     confidence: ConfidenceModel | None = None
     """What states how sure answers are; None: nothing does."""
     private_pictures: bool = False

@@ -7,8 +7,9 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.admin.approvals import PlanVerdict, plan_entry
+from batuta.gateway.admin.approvals import PlanVerdict
 from batuta.gateway.errors import not_found, require_part
+from batuta.gateway.serving.approvals import plan_entry
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import APPROVALS_SCREEN, WebSession, read_form
 from batuta.store import Store

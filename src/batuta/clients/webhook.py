@@ -1,0 +1,117 @@
+"""Signed messages to a program of the operator's, and the signed answers that it sends back.
+
+Headers and signature are those of https://www.standardwebhooks.com, for which there are libraries.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any, final
+
+import anyio
+
+from batuta.clients.http_target import HttpTarget, Secret
+from batuta.clients.transport import HttpTransport
+from batuta.errors import ClientError, ConfigError
+
+ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = (
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
+)
+MAX_AGE_SECONDS = 300
+"""Seconds by which the time of a message may differ from ours."""
+_PAUSES = (1.0, 5.0, 25.0)
+"""Seconds before a message that was not taken is sent again."""
+_LEAST_BYTES = 24
+_PREFIX = "whsec_"
+
+logger = logging.getLogger(__name__)
+
+
+class ForgedMessageError(Exception):
+    """A message is not signed with the secret, or is too old; the sentence says which."""
+
+
+@final
+class Webhook:
+    """One address, and the secret that both sides sign with."""
+
+    def __init__(
+        self, http: HttpTransport, url: str, secret: Secret, pauses: Sequence[float] = _PAUSES
+    ) -> None:
+        """Send nothing yet.
+
+        Args:
+            http: redirects are not followed.
+            url: of the settings: no request can name another.
+            secret: base64 of at least 24 bytes, with or without `whsec_` before it.
+            pauses: seconds before a message that was not taken is sent again.
+
+        Raises:
+            ConfigError: the secret is none.
+        """
+        try:
+            key = base64.b64decode(secret.reveal().removeprefix(_PREFIX), validate=True)
+        except binascii.Error:
+            key = b""
+        if len(key) < _LEAST_BYTES:
+            told = f"is base64 of {_LEAST_BYTES} bytes or more: openssl rand -base64 32"
+            raise ConfigError(f"the secret of a webhook {told}")
+        self._key = key
+        self._url = url
+        self._pauses = pauses
+        self._http = http.signed_by(self)
+
+    async def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        """The headers with time and signature."""
+        del method, url
+        stamp = str(int(time()))
+        signature = self._signature(headers[ID_HEADER], stamp, body)
+        return {**headers, TIME_HEADER: stamp, SIGNATURE_HEADER: signature}
+
+    async def send(self, message_id: str, body: Mapping[str, Any]) -> None:
+        """Send the message, a few times if it is not taken; nobody is kept from anything by that.
+
+        Args:
+            message_id: the same each time, so that its receiver can tell.
+            body: sent as JSON.
+        """
+        target = HttpTarget(url=self._url, headers={ID_HEADER: message_id})
+        for pause in (*self._pauses, None):
+            try:
+                await self._http.send(target, body)
+            except ClientError as error:
+                if pause is None:
+                    logger.warning("a webhook was not taken: %s", error.code)
+                    return
+                await anyio.sleep(pause)
+            else:
+                return
+
+    def check(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Return if the message was signed with the secret within the last minutes, else raise.
+
+        Raises:
+            ForgedMessageError: it was not.
+        """
+        stamp = headers.get(TIME_HEADER, "")
+        wanted = self._signature(headers.get(ID_HEADER, ""), stamp, body).encode()
+        given = headers.get(SIGNATURE_HEADER, "")[:4096].encode().split()
+        if not any(hmac.compare_digest(wanted, each) for each in given):
+            raise ForgedMessageError("the signature is not of this message")
+        if not stamp.isascii() or not stamp.isdigit() or abs(time() - int(stamp)) > MAX_AGE_SECONDS:
+            raise ForgedMessageError("the message is too old")
+
+    def _signature(self, message_id: str, stamp: str, body: bytes) -> str:
+        signed = f"{message_id}.{stamp}.".encode() + body
+        digest = hmac.new(self._key, signed, hashlib.sha256).digest()
+        return f"v1,{base64.b64encode(digest).decode()}"
