@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import batuta
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting
+from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting, WebhookSetting
 from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
@@ -222,6 +222,7 @@ READ_BY_THE_SERVER = (
     AnswerCacheSetting,
     OidcSetting,
     ModerationSetting,
+    WebhookSetting,
 )
 """Tables whose settings go one by one to the parts of a server: each must be read somewhere."""
 
@@ -279,6 +280,12 @@ def single_cases():
             with_setting(policies=[policy]),
             with_setting(policies=[policy | {name: other}]),
         )
+    grounded = {"name": "p", "kind": "grounded", "on": ["output"], "action": "mark", "worker": "a"}
+    yield (
+        "policies.worker",
+        with_setting(policies=[grounded]),
+        with_setting(policies=[grounded | {"worker": "b"}]),
+    )
     rule = {"name": "r", "needs_check": True}
     for name, value in PLAN_RULE.items():
         kind = {"needs_check": False} if name in PLAN_RULE_KINDS else {}
@@ -380,7 +387,16 @@ def test_every_setting_has_a_case():
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
     assert set(SINGLE) == wanted | {"aliases"}
-    elsewhere = {"audit", "confidence", "server", "answer_cache", "oidc", "moderation", "baselines"}
+    elsewhere = {
+        "approval_webhook",
+        "audit",
+        "confidence",
+        "server",
+        "answer_cache",
+        "oidc",
+        "moderation",
+        "baselines",
+    }
     assert set(Settings.model_fields) == (
         (
             tables.keys()
