@@ -390,6 +390,7 @@ def test_every_setting_has_a_case():
     elsewhere = {
         "approval_webhook",
         "audit",
+        "files",
         "confidence",
         "server",
         "answer_cache",

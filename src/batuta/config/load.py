@@ -273,6 +273,7 @@ async def _load_file(
         confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
         server_tools=_open_server_tools(settings, http, environ),
+        files=settings.files,
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 

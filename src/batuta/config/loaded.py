@@ -20,6 +20,7 @@ from batuta.config.settings import (
     OidcSetting,
     ServerSetting,
 )
+from batuta.config.tool_settings import FilesSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.conductor import needed_rounds
 from batuta.core.server_tools import ServerTools
@@ -90,6 +91,8 @@ class LoadedConfig:
     """The client that judges texts, if there is one."""
     server_tools: ServerTools | None = None
     """The tools that models may call while they answer, if there are some."""
+    files: FilesSetting | None = None
+    """How much of uploaded files is kept; None: no files are."""
     oidc: OidcSetting | None = None
     """The identity provider by which people sign in to the page."""
     notes: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from batuta.config.plan_rule_settings import (
 from batuta.config.preset_settings import PresetSetting
 from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings_file import StrictModel
-from batuta.config.tool_settings import ToolsSetting
+from batuta.config.tool_settings import FilesSetting, ToolsSetting
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
 from batuta.embedded.policy import is_policy
@@ -327,6 +327,7 @@ class Settings(StrictModel):
     approvals: tuple[ApprovalSetting, ...] = ()
     approval_webhook: WebhookSetting | None = None
     tools: ToolsSetting = ToolsSetting()
+    files: FilesSetting | None = None
 
     @model_validator(mode="after")
     def _tools_are_used(self) -> Self:

@@ -123,6 +123,21 @@ class McpSetting(StrictModel):
         return self
 
 
+class FilesSetting(StrictModel):
+    """Files that callers upload, where the table is there."""
+
+    max_mb: float = Field(default=16.0, gt=0, le=19)
+    """Of one file; a request's body has 20."""
+    tenant_mb: float = Field(default=1024.0, gt=0)
+    """Of all files of a tenant."""
+    tenant_files: int = Field(default=10_000, ge=1)
+    """Files of a tenant."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """How long a file is kept at most; None: until it is deleted or its client's time is over."""
+    max_characters: int = Field(default=400_000, ge=1000)
+    """Characters of one file's text."""
+
+
 class ToolsSetting(StrictModel):
     """Tools that Batuta runs itself; see docs/tools.md."""
 

@@ -28,6 +28,7 @@ from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoin
 from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, log_exception, model_not_found
+from batuta.gateway.files.endpoint import FileRoutes
 from batuta.gateway.http.body import header_value, json_response
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
@@ -48,6 +49,7 @@ from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
+from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
@@ -94,6 +96,8 @@ class ServerState:
     """The states of sessions; if not given, they live as long as the process."""
     oidc: OidcClient | None = None
     """The identity provider by which people sign in to the page; None: by keys alone."""
+    file_limits: FileLimits | None = None
+    """How much of uploaded files is kept; None: no files are."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
 
@@ -143,13 +147,14 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     stored = StoredResponseEndpoint(
         delivery, responses, background, store=store, deletions=deletions
     )
+    files = UploadedFiles(store, state.file_limits)
     posted: dict[str, Any] = {
-        "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM),
-        "/v1/responses": ResponsesEndpoint(delivery, responses, background),
-        COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM),
+        "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM, files),
+        "/v1/responses": ResponsesEndpoint(delivery, responses, background, files),
+        COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM, files),
         MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),
-        "/v1/messages": MessagesEndpoint(delivery),
+        "/v1/messages": MessagesEndpoint(delivery, files),
         "/v1/messages/count_tokens": TokenCounter(service).count,
     }
     routes = [
@@ -157,6 +162,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
         *ServerRoutes(state, metrics, drift).routes(),
+        *FileRoutes(files).routes(),
         *RunRoutes(store, deletions).routes(),
         *ApprovalRoutes(store, catalogue).routes(),
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),

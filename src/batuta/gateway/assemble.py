@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 import anyio
+from anyio.abc import TaskGroup
 
 from batuta.clients import HttpTransport, RedisConnections
 from batuta.clients.http_target import NO_KEY, Secret
@@ -23,6 +24,7 @@ from batuta.config.settings import (
     OidcSetting,
     ServerSetting,
 )
+from batuta.config.tool_settings import FilesSetting
 from batuta.core import Limits
 from batuta.distribution import package_version
 from batuta.encoder import open_encoder
@@ -59,6 +61,7 @@ from batuta.gateway.serving.models import (
 from batuta.gateway.serving.presets import preset_models
 from batuta.gateway.serving.session_memory import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
+from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.rendering.terminal import write_error
@@ -201,6 +204,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 answer_cache=answer_cache,
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
                 oidc=oidc,
+                file_limits=_file_limits(config.files),
             )
 
             def tell_ready(url: str) -> None:
@@ -211,8 +215,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
             tasks.start_soon(reload_on_hangup, catalogue, again)
             audited = (authenticator.failed_sign_ins, config.audit.kept_days)
             tasks.start_soon(AuditKeeper(store, *audited).work)
-            if server.keep_days is not None:
-                tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
+            _start_sweepers(tasks, store, config)
             try:
                 await run_server(
                     state,
@@ -227,6 +230,14 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 for one in filter(None, (rate_limiter, answer_cache)):
                     await one.close()
             tasks.cancel_scope.cancel()
+
+
+def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> None:
+    """Start what forgets old runs and files, where they are not kept for ever."""
+    if config.files is not None:
+        tasks.start_soon(store.files.work)
+    if config.server.keep_days is not None:
+        tasks.start_soon(RetentionSweeper(store.database, config.server.keep_days).work)
 
 
 async def record_settings(store: Store, config: LoadedConfig) -> None:
@@ -365,3 +376,16 @@ def _served_limits(config: LoadedConfig) -> Limits:
     """The file's limits; a served run always has a deadline."""
     limits = config.limits
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
+
+
+def _file_limits(setting: FilesSetting | None) -> FileLimits | None:
+    """Return how much of uploaded files is kept; None: no files are."""
+    if setting is None:
+        return None
+    return FileLimits(
+        max_bytes=int(setting.max_mb * 1_000_000),
+        tenant_files=setting.tenant_files,
+        tenant_bytes=int(setting.tenant_mb * 1_000_000),
+        keep_seconds=None if setting.keep_days is None else setting.keep_days * 86_400,
+        max_characters=setting.max_characters,
+    )

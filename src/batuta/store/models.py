@@ -280,6 +280,27 @@ APPROVALS = Table(
     Column("edit", Text, nullable=False, server_default=text("''")),
 )
 
+FILES = Table(
+    "files",
+    METADATA,
+    # Files that callers uploaded; see files.py. A row is whole or is not there.
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("created", Float(53), nullable=False),
+    # Null: never.
+    Column("expires", Float(53)),
+    Column("size", BigInteger, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    # What can be read of it, as UTF-8; null: it has no text, or a fault that says why.
+    Column("text", LargeBinary),
+    Column("fault", Text, nullable=False),
+    Index(None, "tenant", "created"),
+    Index(None, "expires"),
+)
+
 WORKER_DRIFT = Table(
     "worker_drift",
     METADATA,

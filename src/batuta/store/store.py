@@ -25,6 +25,7 @@ from batuta.store.codec import check_format, encode_run, read_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
+from batuta.store.files import FileTable
 from batuta.store.forgetting import Forgetting, delete_runs
 from batuta.store.judgement import Judgement, judge_run
 from batuta.store.keys import ApiKeyStore
@@ -86,6 +87,8 @@ class Store:
     """The audit trail tells what administrators did, in an order that nobody can change unseen."""
     drift = _OpenTable(DriftTable)
     """How workers do beside what was measured of them."""
+    files = _OpenTable(FileTable)
+    """Files that callers uploaded."""
     exploration = _OpenTable(ExplorationTable)
     """The results of exploring systems, and their money."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import base64
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from http import HTTPStatus
 from typing import Any, final
@@ -19,36 +17,22 @@ from batuta.clients.public_addresses import is_public_url
 from batuta.clients.transport import FetchedBody
 from batuta.core import Citation, Text
 from batuta.core.tool_classes import ToolClass
-from batuta.distribution import install_hint
 from batuta.errors import ClientError
 from batuta.language.material import wrap_fetched
-from batuta.offload import (
-    ProcessDiedError,
-    ProcessFailedError,
-    ProcessPool,
-    ProcessStartError,
-    ProcessTimeoutError,
-)
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.page_text import html_text, pdf_text
+from batuta.tools.parsing import PDF_MARK, parse_apart
 from batuta.tools.search import MAX_URL
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_REDIRECTS = 5
 MAX_BYTES = 5 << 20
 """Bytes of a page."""
-PARSE_CPU_SECONDS = 10.0
-"""Processor time of reading a page, the loading of the libraries included."""
-PARSE_SECONDS = 20.0
 _ACCEPTED = "text/html,application/xhtml+xml,application/pdf;q=0.9,text/*;q=0.8,*/*;q=0.1"
 _HTML = {"text/html", "application/xhtml+xml"}
 _PLAIN = re.compile(r"text/.*|application/(?:json|xml|.*\+(?:json|xml)|yaml|x-yaml)")
-_PDF_MARK = b"%PDF-"
 _LIMITS = ToolLimits()
 UNTOLD = "only an address that the conversation, a search or a page has named is read"
-_PARSERS = ProcessPool()
-"""Processes of their own: hostile pages keep no schema and no grader waiting."""
-atexit.register(_PARSERS.close)
 PAGE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -171,38 +155,14 @@ class WebFetch:
         Raises:
             ToolError: it is of a kind that is not read, or cannot be parsed.
         """
-        kind = body.content_type
-        if body.body.startswith(_PDF_MARK) or kind == "application/pdf":
-            return await self._parse(pdf_text, "pypdf", url, body.body)
+        kind, most = body.content_type, self.limits.characters
+        if body.body.startswith(PDF_MARK) or kind == "application/pdf":
+            return await parse_apart(pdf_text, "pypdf", body.body, most, url=url)
         if kind in _HTML or (not kind and body.body.lstrip()[:1] == b"<"):
-            return await self._parse(html_text, "trafilatura", url, body.body)
+            return await parse_apart(html_text, "trafilatura", body.body, most, url=url)
         if not kind or _PLAIN.fullmatch(kind):
             return {"title": "", "date": "", "text": _decode_body(body)}
         raise ToolError(f"the page is of the type {kind[:60]}, which is not read")
-
-    async def _parse(
-        self, parse: Callable[..., dict[str, str]], library: str, url: str, page: bytes
-    ) -> Mapping[str, str]:
-        """Parse the page in a process of its own.
-
-        Raises:
-            ToolError: it cannot be parsed, or not in time.
-        """
-        data, most = base64.b64encode(page).decode(), self.limits.characters
-        try:
-            return await _PARSERS.call(
-                parse, data, url, most,
-                cpu_seconds=PARSE_CPU_SECONDS, wall_seconds=PARSE_SECONDS,
-            )  # fmt: skip
-        except ProcessFailedError as error:
-            if error.kind == "ModuleNotFoundError":
-                told = f"{library} is not installed on the server: {install_hint('tools')}"
-                raise ToolError(told) from None
-            raise ToolError("the page could not be read: it is malformed") from None
-        except (ProcessTimeoutError, ProcessDiedError):
-            raise ToolError("the page could not be read: it takes too much to read") from None
-        except ProcessStartError as error:
-            raise ToolError(f"the page could not be read: {error}") from None
 
 
 def _is_told(url: str, told: str) -> bool:

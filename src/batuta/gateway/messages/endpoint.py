@@ -26,6 +26,7 @@ from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE
+from batuta.gateway.serving.uploaded_files import UploadedFiles
 
 PING_FRAME = event_frame({"type": "ping"})
 
@@ -34,8 +35,9 @@ PING_FRAME = event_frame({"type": "ping"})
 class MessagesEndpoint:
     """Answers a Messages body, whole or streamed."""
 
-    def __init__(self, delivery: AnswerDelivery) -> None:
+    def __init__(self, delivery: AnswerDelivery, files: UploadedFiles) -> None:
         self._delivery = delivery
+        self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
@@ -43,7 +45,7 @@ class MessagesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        body = await read_fields(scope, receive)
+        body = await self._files.read_fields(scope, receive)
         asked, delivery = parse_message(body), self._delivery
         async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:

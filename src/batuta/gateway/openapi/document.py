@@ -36,6 +36,8 @@ class Operation:
     """The schema of the request's body; empty: it has none."""
     answer: str = "Object"
     """The schema of the answer's body; empty: it is text."""
+    form: bool = False
+    """Whether the body is a form with a file."""
     streams: bool = False
     """Whether the answer may be a stream of server-sent events."""
     public: bool = False
@@ -79,6 +81,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/embeddings"): Operation(
         summary="Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
     ),
+    ("POST", "/v1/files"): Operation(summary="Keeps a file", form=True),
+    ("GET", "/v1/files"): Operation(
+        summary="The caller's files",
+        answer="List",
+        query={"limit": _COUNT, "after": _TEXT, "purpose": _TEXT},
+    ),
+    ("GET", "/v1/files/{id}"): Operation(summary="A file"),
+    ("DELETE", "/v1/files/{id}"): Operation(summary="Forgets a file"),
+    ("GET", "/v1/files/{id}/content"): Operation(summary="What was uploaded", answer=""),
     ("POST", "/v1/messages"): Operation(
         summary="An answer as a message", body="MessageRequest", answer="Message", streams=True
     ),
@@ -200,6 +211,12 @@ def _describe_operation(operation: Operation, path: str) -> Json:
             {"name": name, "in": "query", "schema": schema}
             for name, schema in operation.query.items()
         ]
+    if operation.form:
+        form = _object_schema("file", file={"type": "string", "format": "binary"}, purpose=_TEXT)
+        said["requestBody"] = {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": form}},
+        }
     if operation.body:
         body = {"application/json": {"schema": _schema_reference(operation.body)}}
         said["requestBody"] = {"required": True, "content": body}

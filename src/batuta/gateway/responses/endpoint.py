@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.http.body import Fields, read_fields, send_json
+from batuta.gateway.http.body import Fields, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import (
@@ -23,6 +23,7 @@ from batuta.gateway.responses.response import finished_response, new_response
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink, send_events
 from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.uploaded_files import UploadedFiles
 from batuta.store.responses import response_id
 
 
@@ -31,8 +32,13 @@ class ResponsesEndpoint:
     """Answers a Responses body: whole, streamed, or in the background."""
 
     def __init__(
-        self, delivery: AnswerDelivery, responses: ResponseStore, background: BackgroundResponses
+        self,
+        delivery: AnswerDelivery,
+        responses: ResponseStore,
+        background: BackgroundResponses,
+        files: UploadedFiles,
     ) -> None:
+        self._files = files
         self._delivery = delivery
         self._responses = responses
         self._background = background
@@ -43,7 +49,7 @@ class ResponsesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        body = await read_fields(scope, receive)
+        body = await self._files.read_fields(scope, receive)
         caller = caller_of(scope)
         past = await self._responses.load_history(parse_history_references(body), scope)
         asked = await parse_with_history(body, past)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batuta.core import Citation, Client, Pool, Reply, WorkerId
+from batuta.core import Citation, Client, Pool, Reply, Tool, WorkerId
 from batuta.core.server_tools import (
     CODE_INTERPRETER,
     WEB_FETCH,
@@ -84,7 +84,7 @@ def grant_tools(
     Raises:
         APIError: one is not here, and the dialect refuses what it cannot honour.
     """
-    here = offered.tools if offered is not None else {}
+    here: Mapping[str, Tool] = offered.tools if offered is not None else {}
     for wish in call.server_tools:
         if wish.is_refused and wish.tool not in here:
             raise unsupported_parameter(wish.field, "there is no web search here.")

@@ -1,0 +1,265 @@
+"""/v1/files: uploaded, listed, read and deleted, as OpenAI's and Anthropic's clients do."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from time import time
+from typing import Any, final
+from urllib.parse import quote
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message
+
+from batuta.core.control_characters import INVISIBLE
+from batuta.distribution import install_hint
+from batuta.gateway.access.caller import CallerRole, caller_of
+from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
+from batuta.gateway.http.body import json_response, read_body
+from batuta.gateway.serving.uploaded_files import UploadedFiles
+from batuta.store.files import FileQuotaError, StoredFile
+
+Json = dict[str, Any]
+FILES_PATH = "/v1/files"
+MAX_NAME = 200
+_MAX_PAGE = 1000
+_UNSEEN = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
+_PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
+"""Seconds that a client may let a file live."""
+
+
+@final
+class FileRoutes:
+    """The files of the caller's tenant."""
+
+    def __init__(self, files: UploadedFiles) -> None:
+        self._files = files
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route(FILES_PATH, self.list_files, methods=["GET"]),
+            Route(FILES_PATH, self.upload, methods=["POST"]),
+            Route(f"{FILES_PATH}/{{id}}", self.get_file, methods=["GET"]),
+            Route(f"{FILES_PATH}/{{id}}", self.delete_file, methods=["DELETE"]),
+            Route(f"{FILES_PATH}/{{id}}/content", self.get_content, methods=["GET"]),
+        ]
+
+    async def upload(self, request: Request) -> Response:
+        """Keep a file.
+
+        Raises:
+            APIError: it is too large, there is no room for it, or the form is malformed.
+        """
+        kept = self._files.require_table()
+        tenant = _owner_of(request)
+        form = await _read_form(request)
+        given = form.get("file")
+        if not isinstance(given, UploadFile):
+            raise missing_parameter("file")
+        content = await given.read()
+        limits = self._files.limits
+        if len(content) > limits.max_bytes:
+            message = f"A file may have {limits.max_bytes} bytes."
+            raise APIError(413, "request_too_large", message, param="file")
+        name = plain_name(given.filename or "")
+        text, fault = await self._files.read_text(name, content)
+        now = time()
+        file = StoredFile(
+            id=f"file-{secrets.token_hex(12)}",
+            tenant=tenant,
+            name=name,
+            media_type=_media_type(name, given.content_type),
+            purpose=_parse_purpose(form),
+            created=now,
+            expires=_parse_expiry(form, now, limits.keep_seconds),
+            size=len(content),
+        )
+        try:
+            await kept.put(
+                file,
+                content,
+                text=text,
+                fault=fault,
+                most_files=limits.tenant_files,
+                most_bytes=limits.tenant_bytes,
+            )
+        except FileQuotaError as error:
+            message = f"There is no room for another file of this tenant: {error}."
+            raise APIError(413, "file_quota_exceeded", message, param="file") from None
+        return json_response(_file_object(file, request))
+
+    async def list_files(self, request: Request) -> Response:
+        """List the caller's files, newest first.
+
+        Raises:
+            APIError: the query is malformed.
+        """
+        query = request.query_params
+        limit = query.get("limit", "100")
+        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MAX_PAGE):
+            raise invalid_value("limit", f"it must be a whole number from 1 to {_MAX_PAGE}.")
+        found = await self._files.require_table().list(
+            _owner_of(request),
+            purpose=query.get("purpose", ""),
+            after=query.get("after") or query.get("after_id") or "",
+            limit=int(limit) + 1,
+        )
+        shown = [_file_object(file, request) for file in found[: int(limit)]]
+        ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
+        ends = ends or {"first_id": None, "last_id": None}
+        more = len(found) > len(shown)
+        return json_response({"object": "list", "data": shown, "has_more": more, **ends})
+
+    async def get_file(self, request: Request) -> Response:
+        """Describe a file.
+
+        Raises:
+            APIError: there is none.
+        """
+        return json_response(_file_object(await self._find(request), request))
+
+    async def get_content(self, request: Request) -> Response:
+        """Give a file back as it was uploaded; no browser runs it.
+
+        Raises:
+            APIError: there is none.
+        """
+        file = await self._find(request)
+        content = await self._files.require_table().read(file.id, file.tenant)
+        if content is None:
+            raise not_found(f"The file '{file.id}'")
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+            "x-content-type-options": "nosniff",
+        }
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    async def delete_file(self, request: Request) -> Response:
+        """Erase a file, its text and what is indexed of it.
+
+        Raises:
+            APIError: there is none.
+        """
+        file_id: str = request.path_params["id"]
+        if not await self._files.require_table().delete(file_id, _owner_of(request)):
+            raise not_found(f"The file '{file_id}'")
+        if _is_anthropic(request):
+            return json_response({"id": file_id, "type": "file_deleted"})
+        return json_response({"id": file_id, "object": "file", "deleted": True})
+
+    async def _find(self, request: Request) -> StoredFile:
+        """Return the caller's file that the path names.
+
+        Raises:
+            APIError: there is none.
+        """
+        file_id: str = request.path_params["id"]
+        found = await self._files.require_table().find(file_id, _owner_of(request))
+        if found is None:
+            raise not_found(f"The file '{file_id}'")
+        return found
+
+
+def plain_name(given: str) -> str:
+    """Return a file's name without folders and what cannot be seen; no path is ever made of it."""
+    last = re.split(r"[\\/]", _UNSEEN.sub("", given))[-1].strip(" .")
+    return last[-MAX_NAME:] or "file"
+
+
+def _owner_of(request: Request) -> str:
+    """Return the tenant whose files the caller may have.
+
+    Raises:
+        APIError: the admin's token has none.
+    """
+    caller = caller_of(request.scope)
+    if caller.role is CallerRole.ADMIN:
+        raise APIError(403, "permission_denied", "The admin's token has no files.")
+    return caller.tenant
+
+
+async def _read_form(request: Request) -> FormData:
+    """Return the form that was sent.
+
+    Raises:
+        APIError: it is none, or cannot be read here.
+    """
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        message = "Send the file as 'multipart/form-data'."
+        raise APIError(415, "unsupported_media_type", message)
+    if find_spec("python_multipart") is None:
+        message = f"This server cannot read forms: {install_hint('tools')}."
+        raise APIError(501, "not_implemented", message)
+    body = await read_body(request.receive)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return await Request(request.scope, receive).form(max_files=1, max_fields=20)
+
+
+def _media_type(name: str, given: str | None) -> str:
+    guessed = mimetypes.guess_type(name)[0] or given or ""
+    plain = guessed.partition(";")[0].strip().lower()
+    return plain if _MEDIA_TYPE.fullmatch(plain) else "application/octet-stream"
+
+
+def _parse_purpose(form: Mapping[str, Any]) -> str:
+    purpose = form.get("purpose") or "user_data"
+    if not isinstance(purpose, str) or not _PURPOSE.fullmatch(purpose):
+        raise invalid_value("purpose", "it must be a word such as 'user_data'.")
+    return purpose
+
+
+def _parse_expiry(form: Mapping[str, Any], now: float, most: float | None) -> float | None:
+    """Return when the file is erased: when the client says, and no later than the operator does."""
+    given = form.get("expires_after[seconds]")
+    last = None if most is None else now + most
+    if given is None:
+        return last
+    if not (isinstance(given, str) and given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004
+        raise invalid_value("expires_after[seconds]", "it must be a whole number.")
+    if not _MIN_LIFE <= int(given) <= _MAX_LIFE:
+        raise invalid_value(
+            "expires_after[seconds]", f"it must be from {_MIN_LIFE} to {_MAX_LIFE}."
+        )
+    wanted = now + int(given)
+    return wanted if last is None else min(wanted, last)
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _file_object(file: StoredFile, request: Request) -> Json:
+    """Return the file as the caller's client reads it."""
+    if _is_anthropic(request):
+        return {
+            "id": file.id,
+            "type": "file",
+            "filename": file.name,
+            "mime_type": file.media_type,
+            "size_bytes": file.size,
+            "created_at": datetime.fromtimestamp(file.created, UTC).isoformat(),
+            "downloadable": True,
+        }
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size,
+        "created_at": int(file.created),
+        "expires_at": None if file.expires is None else int(file.expires),
+        "filename": file.name,
+        "purpose": file.purpose,
+        "status": "processed",
+    }

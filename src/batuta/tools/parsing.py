@@ -1,0 +1,91 @@
+"""Documents of strangers, read in a process of its own that is killed when it takes too long."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+
+from batuta.distribution import install_hint
+from batuta.offload import (
+    ProcessDiedError,
+    ProcessFailedError,
+    ProcessPool,
+    ProcessStartError,
+    ProcessTimeoutError,
+)
+from batuta.tools.office_text import docx_text, xlsx_text
+from batuta.tools.page_text import html_text, pdf_text
+from batuta.tools.source import ToolError
+
+PARSE_CPU_SECONDS = 10.0
+"""Processor time of reading a document, the loading of the libraries included."""
+PARSE_SECONDS = 20.0
+PDF_MARK = b"%PDF-"
+ZIP_MARK = b"PK\x03\x04"
+_PARSERS = ProcessPool()
+"""Processes of their own: hostile pages keep no schema and no grader waiting."""
+atexit.register(_PARSERS.close)
+Parser = Callable[[str, str, int], dict[str, str]]
+"""Takes the document in Base64, its address, and the most characters."""
+_BY_ENDING: Mapping[str, tuple[Parser, str]] = {
+    ".docx": (docx_text, "lxml"),
+    ".xlsx": (xlsx_text, "lxml"),
+    ".html": (html_text, "trafilatura"),
+    ".htm": (html_text, "trafilatura"),
+}
+
+
+async def parse_apart(
+    parse: Parser, library: str, document: bytes, most: int, *, url: str = "", what: str = "page"
+) -> Mapping[str, str]:
+    """Return the document's title, day and text.
+
+    Args:
+        parse: a function of the document's kind.
+        library: its package, for the sentence that says that it is missing.
+        document: the bytes.
+        most: characters of the text that are returned.
+        url: its address.
+        what: the word for it in an error.
+
+    Raises:
+        ToolError: it cannot be read, or not in time.
+    """
+    data = base64.b64encode(document).decode()
+    try:
+        return await _PARSERS.call(
+            parse, data, url, most, cpu_seconds=PARSE_CPU_SECONDS, wall_seconds=PARSE_SECONDS
+        )
+    except ProcessFailedError as error:
+        if error.kind == "ModuleNotFoundError":
+            told = f"{library} is not installed on the server: {install_hint('tools')}"
+            raise ToolError(told) from None
+        raise ToolError(f"the {what} could not be read: it is malformed") from None
+    except (ProcessTimeoutError, ProcessDiedError):
+        raise ToolError(f"the {what} could not be read: it takes too much to read") from None
+    except ProcessStartError as error:
+        raise ToolError(f"the {what} could not be read: {error}") from None
+
+
+async def read_document(name: str, document: bytes, most: int) -> str | None:
+    """Return a file's text, by its content and its name's ending; None: it is of no such kind.
+
+    Raises:
+        ToolError: it is of such a kind and cannot be read.
+    """
+    ending = PurePosixPath(name.lower()).suffix
+    if document.lstrip()[:5] == PDF_MARK:
+        read = await parse_apart(pdf_text, "pypdf", document, most, what="file")
+        return read["text"]
+    if ending in _BY_ENDING and (document.startswith(ZIP_MARK) or ending.startswith(".htm")):
+        parse, library = _BY_ENDING[ending]
+        read = await parse_apart(parse, library, document, most, what="file")
+        return read["text"]
+    if b"\0" in document[:8192]:
+        return None
+    try:
+        return document.decode("utf-8-sig")[:most]
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,83 @@
+"""Small documents of the kinds that are read, and some that are not what they say."""
+
+import io
+import zipfile
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+
+
+def zipped(**parts: str | bytes) -> bytes:
+    """A ZIP of these parts; `__` in a name stands for a slash."""
+    kept = io.BytesIO()
+    with zipfile.ZipFile(kept, "w", zipfile.ZIP_DEFLATED) as parts_file:
+        for name, content in parts.items():
+            folder, _, rest = name.rpartition("__")
+            path = f"{folder.replace('__', '/')}/{rest}" if folder else rest
+            parts_file.writestr(f"{path}.xml", content)
+    return kept.getvalue()
+
+
+def docx(*paragraphs: str) -> bytes:
+    told = "".join(f"<w:p><w:r><w:t>{each}</w:t></w:r></w:p>" for each in paragraphs)
+    return zipped(
+        word__document=f'<w:document xmlns:w="{WORD}"><w:body>{told}</w:body></w:document>'
+    )
+
+
+def xlsx(*rows: tuple[str, int]) -> bytes:
+    shared = "".join(f"<si><t>{name}</t></si>" for name, _ in rows)
+    told = "".join(
+        f'<row><c t="s"><v>{at}</v></c><c><v>{number}</v></c></row>'
+        for at, (_, number) in enumerate(rows)
+    )
+    sheet = f'<worksheet xmlns="{SHEET}"><sheetData>{told}</sheetData></worksheet>'
+    return zipped(
+        xl__sharedStrings=f'<sst xmlns="{SHEET}">{shared}</sst>', xl__worksheets__sheet1=sheet
+    )
+
+
+def docx_bomb() -> bytes:
+    """A few hundred kilobytes that unpack to more than is read."""
+    return docx("x" * (70 << 20))
+
+
+def entity_bomb() -> bytes:
+    """A Word file whose XML names entities that name entities."""
+    names = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "x" * 10}">' for n in range(10))
+    body = f'<w:document xmlns:w="{WORD}"><w:p><w:r><w:t>&e9;</w:t></w:r></w:p></w:document>'
+    return zipped(word__document=f"<!DOCTYPE w [{names}]>{body}")
+
+
+def lying_zip() -> bytes:
+    """A Word file whose part unpacks to more than its entry says."""
+    whole = bytearray(docx("y" * 5_000_000))
+    size = len(
+        f'<w:document xmlns:w="{WORD}"><w:body><w:p><w:r><w:t>{"y" * 5_000_000}</w:t></w:r></w:p></w:body></w:document>'
+    )
+    told = size.to_bytes(4, "little")
+    return bytes(whole).replace(told, (1000).to_bytes(4, "little"))
+
+
+def pdf(text: str) -> bytes:
+    """A PDF of one page with that text."""
+    stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET".encode()
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+    page += b"/Resources << /Font << /F1 5 0 R >> >> >>"
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        page,
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    out, places = io.BytesIO(), []
+    out.write(b"%PDF-1.4\n")
+    for number, body in enumerate(objects, 1):
+        places.append(out.tell())
+        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, body))
+    at = out.tell()
+    out.write(b"xref\n0 6\n0000000000 65535 f \n")
+    out.write(b"".join(b"%010d 00000 n \n" % place for place in places))
+    out.write(b"trailer << /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF" % at)
+    return out.getvalue()
