@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
+from types import SimpleNamespace
 
 import anyio
 import anyio.to_thread
@@ -13,8 +15,10 @@ import pytest
 from sqlalchemy import update
 
 from batuta.clients import ScriptedClient
-from batuta.core import Limits
+from batuta.core import Limits, Question, RunId, Step, WorkerId, Workflow
+from batuta.engine.approval_request import ApprovalRequest
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.serving.approvals import open_approver
 from batuta.language.approval_rules import ApprovalRule
 from batuta.store import Store
 from batuta.store.approvals import MAX_WAITING, WAITING, ApprovalError, PendingPlan
@@ -369,3 +373,35 @@ async def test_the_command_edits_and_approves_at_once(store, tmp_path, command_l
         done = await approve(plan, STEPS)
         assert done.returncode == 0 and "expected $" in done.stdout and "approved" in done.stdout
     assert place.answers[0][0] == 200 and place.called == 3
+
+
+async def test_a_clock_that_goes_back_lets_no_plan_wait_for_longer(store):
+    """The plan was put down by a clock that was years ahead; the server was started again since."""
+    workflow = Workflow((Step(subtask="", worker=WorkerId("ada")),))
+    request = ApprovalRequest(
+        run_id=RunId("run_1"), round=0, rule="r", question=Question.of("?"), workflow=workflow,
+        usd=Decimal(0), expires_in=0.2,
+    )  # fmt: skip
+    await store.approvals.ask(plan_of(1, digest=request.digest))
+    prepared = SimpleNamespace(caller=SimpleNamespace(tenant="acme"), will_resume=lambda: True)
+    with anyio.fail_after(20):
+        verdict = await open_approver(store, prepared)(request)
+    assert verdict.state == "expired"
+
+
+async def test_an_administrator_who_deletes_a_run_cannot_delete_that_it_was(store):
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        tasks.start_soon(place.ask)
+        plan = await place.waiting()
+        await place.decide(plan)
+        while not place.answers:
+            await anyio.sleep(0.05)
+        address = f"/v1/runs/{plan['run_id']}"
+        async with place.serving.http.delete(address, headers=BOSS) as response:
+            assert response.status < 300
+        async with place.serving.http.delete("/v1/admin/audit", headers=BOSS) as response:
+            assert response.status == 405
+    assert await store.get(plan["run_id"]) is None
+    records = [one for one in await store.audit.list(9) if one.subject == plan["run_id"]]
+    assert [one.action for one in records] == ["run.deleted", "approval.approved"]
+    assert (await store.audit.verify()).broken_at is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from batuta.config.load import load_config
 from batuta.core import Step, WorkerId, Workflow
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.models import served_models
+from batuta.language.grounding import MARK
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.keyed_server import ADMIN
@@ -29,6 +31,14 @@ LONG = "How much is it? " * 30_000
 """A question whose reading alone costs more than a dollar in the cloud."""
 
 
+def check(request):
+    """What the checker says: no source has heard of the queen."""
+    count = len(re.findall(r'<agent_response step="\d+">', request.messages[-1].text))
+    rows = [{"claim": 1, "supported": "yes", "where": [1]}]
+    rows += [{"claim": n, "supported": "no", "where": []} for n in range(2, count + 1)]
+    return json.dumps({"verdicts": rows})
+
+
 @pytest.fixture
 async def bank(store, tmp_path):
     """The sample's rules over workers that count who was asked what."""
@@ -41,7 +51,7 @@ async def bank(store, tmp_path):
     def client(worker):
         def reply(request):
             asked.append((worker, request.messages[-1].text))
-            return "Answer: 42"
+            return "It is 42. Queen Mary said so." if request.response_format is None else check(request)  # fmt: skip
 
         return ScriptedClient(reply)
 
@@ -74,13 +84,14 @@ async def ask(serving, key, model, text):
 async def test_a_clients_question_stays_in_the_house_and_is_checked(bank):
     serving, asked, key, _ = bank
     status, _, _ = await ask(serving, key, "batuta-ultra", f"What of {SECRET}?")
-    assert status == 200 and [worker for worker, _ in asked] == ["house", "house-two"]
+    assert status == 200
+    assert [worker for worker, _ in asked] == ["house", "house-two", "house-two"]
     assert not any(SECRET in text for _, text in asked)
     assert (await ask(serving, key, "worker/cloud", "And now?"))[0] == 403
     assert CLOUD not in {worker for worker, _ in asked}
 
 
-async def test_what_is_dear_waits_for_a_person_and_is_in_the_trail(bank, store):
+async def test_what_is_dear_waits_for_a_person_is_checked_and_is_in_the_trail(bank, store):
     serving, asked, _, key = bank
     answers = []
 
@@ -95,10 +106,14 @@ async def test_what_is_dear_waits_for_a_person_and_is_in_the_trail(bank, store):
         body = {"decision": "approve", "digest": plans[0].digest}
         path = f"/v1/admin/approvals/{plans[0].id}"
         assert (await serving.post(path, json=body, headers=BOSS))[0] == 200
-    [(status, headers, _)] = answers
-    assert status == 200 and [worker for worker, _ in asked] == ["cloud"]
+    [(status, headers, said)] = answers
+    assert status == 200 and [worker for worker, _ in asked] == ["cloud", "house-two"]
+    answer = said["choices"][0]["message"]["content"]
+    assert answer == f"It is 42. Queen Mary said so. {MARK}"
     run = await store.get(headers["x-batuta-run-id"])
-    assert run.guards[-1].by == "admin"
+    done = [(act.policy, act.action, act.by) for act in run.guards]
+    assert done[-2:] == [("above-a-dollar", "approved", "admin"), ("sources", "marked", "")]
+    assert [step.worker for step in run.steps] == ["cloud", "house-two"]
     [record] = await store.audit.list(1, action="approval.")
     assert record.subject == run.id and (await store.audit.verify()).broken_at is None
     assert (await ask(serving, key, "worker/cloud", "How much is it?"))[0] == 200
