@@ -50,7 +50,7 @@ def quantiles(seconds):
 def request(model):
     """A prompt of `PROMPT` tokens: words, filled up with digits."""
     from batuta.core import Request, Sampling, user_message
-    from batuta.embedded.chat_template import format_chat_prompt
+    from batuta.embedded.client import format_chat_prompt
 
     text = "How many positive integers below 1000 are divisible by neither 6 nor 10?"
     while True:

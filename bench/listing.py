@@ -25,10 +25,10 @@ import asyncpg
 
 from batuta.core import RunId
 from batuta.store import Store
+from batuta.store.database import insert_rows
 from batuta.store.models import RUNS
 from batuta.store.run_filter import parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals
-from batuta.store.upsert import insert_rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from store.strategies import make_run

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from batuta.core import Question, Reply, Round, Step, StepRun, TimeSpan, WorkerId, Workflow
-from batuta.core.decision import Draft, Plan
+from batuta.core.workflow import Draft, Plan
 from batuta.lab.tune.library import WORDINGS, StepRole
 from batuta.language import worker_messages
 

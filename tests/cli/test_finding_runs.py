@@ -10,7 +10,7 @@ from tests.store.strategies import make_run
 
 from batuta.core import Outcome
 from batuta.store import Store
-from batuta.store.run_labels import RequestLabels
+from batuta.store.rows import RequestLabels
 
 pytestmark = pytest.mark.anyio
 LONG = "Write a SQL query for the top ten customers by revenue of the last quarter"

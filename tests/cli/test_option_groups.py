@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from batuta.cli.option_groups import with_option_groups
+from batuta.cli.options import with_option_groups
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from batuta.errors import StoreError
-from batuta.store.process_lock import lock_server_store
+from batuta.store.database import lock_server_store
 from fakes.serving import Server
 
 POOL = """

@@ -20,7 +20,7 @@ from rich.table import Table
 from tests.store.strategies import make_run
 
 from batuta.core import Attempt, Failure, WorkerId, Workflow
-from batuta.core.control_characters import escape_controls
+from batuta.core.formatting import escape_controls
 from batuta.gateway.telemetry.logs import JsonLogFormatter
 from batuta.rendering.console import EscapingConsole
 from batuta.rendering.terminal import EscapingFormatter

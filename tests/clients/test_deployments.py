@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
-from batuta.clients.deployments import Deployment, Deployments
+from batuta.clients.factory import Deployment, Deployments
 from batuta.clients.http_target import Secret
 from batuta.clients.providers import DeploymentSpec
 from batuta.config.worker_settings import WorkerSetting

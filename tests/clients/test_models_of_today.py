@@ -8,12 +8,11 @@ import json
 import pytest
 
 from batuta.clients import AnthropicClient, HttpTransport, Secret
-from batuta.clients.anthropic.client import AnthropicAdapter
-from batuta.clients.anthropic.models import claude_rules
+from batuta.clients.anthropic.client import AnthropicAdapter, claude_rules
 from batuta.clients.catalog import ListedModel
+from batuta.clients.discovery import choose_models
 from batuta.clients.factory import open_provider_client
 from batuta.clients.gemini.client import GeminiAdapter
-from batuta.clients.hosted_models import choose_models
 from batuta.clients.openai.client import DEEPSEEK_DIALECT, OPENAI_DIALECT, OpenAIChatAdapter
 from batuta.clients.openai.models import needs_responses, reasoning_effort
 from batuta.clients.openai.responses import OpenAIResponsesAdapter

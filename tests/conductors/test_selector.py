@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batuta.conductors.hashed_ngrams import HashedNgrams
 from batuta.conductors.selector import is_selector, open_selector, save_selector
-from batuta.conductors.selector.guard import SelectorGuard
+from batuta.conductors.selector.model import SelectorGuard
 from batuta.conductors.selector.value_model import Smoothing
 from batuta.conductors.tensor_folder import write_folder
 from batuta.core import (

@@ -10,19 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.conductors.sessions.boundaries import Boundary, find_moment
+from batuta.conductors.sessions.patterns import price_switch
 from batuta.conductors.sessions.review import find_reviewer, model_family, read_verdict
-from batuta.conductors.sessions.rules import SessionRules
 from batuta.conductors.sessions.state import (
+    MOST_ACTIONS,
     MOST_THREADS,
     MOST_WARM,
     NEW_SESSION,
     SessionEntry,
+    SessionRules,
     SessionThread,
     WarmPrefix,
-)
-from batuta.conductors.sessions.switching import price_switch
-from batuta.conductors.sessions.turn import (
-    MOST_ACTIONS,
     read_turn,
     user_words,
 )
@@ -43,7 +41,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.decision import Draft
+from batuta.core.workflow import Draft
 
 A, B = WorkerId("a"), WorkerId("b")
 PRICE = Price(input=Decimal(10), output=Decimal(20), cached=Decimal(1))

@@ -12,18 +12,21 @@ from pydantic import BaseModel
 import batuta
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting, WebhookSetting
-from batuta.config.preset_settings import PresetLimits, PresetSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
+    ApprovalSetting,
     AuditSetting,
     ConductorSetting,
     ConfidenceSetting,
     ModerationSetting,
     OidcSetting,
+    PlanRuleSetting,
+    PresetLimits,
+    PresetSetting,
     ResilienceSetting,
     ServerSetting,
     Settings,
+    WebhookSetting,
 )
 from batuta.config.tool_settings import McpSetting, PythonSetting, ReaderSetting, SearchSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batuta.core.control_characters import escape_controls, escape_json_controls
+from batuta.core.formatting import escape_controls, escape_json_controls
 
 HOSTILE = (
     "\x1b[2J \x1b]8;;http://x\x07 \x1b]52;c;aGk=\x1b\\ \x9b31m \x9d0;t\x9c \a \b \r \x00 \x7f \u202e \u2066 "

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import Skill, Worker, WorkerId
-from batuta.core.drift import (
+from batuta.store.drift import (
     FALSE_ALARM_VALUES,
     FIRST_SCORES,
     FIRST_SECONDS,

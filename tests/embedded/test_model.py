@@ -25,9 +25,8 @@ from batuta.core import (
     user_message,
 )
 from batuta.embedded import EmbeddedClient
-from batuta.embedded.chat_template import format_chat_prompt
-from batuta.embedded.generation import Generation
-from batuta.embedded.sampling import softmax
+from batuta.embedded.client import format_chat_prompt
+from batuta.embedded.generation import Generation, softmax
 from batuta.errors import BadRequestError, ClientError, ContextLengthError
 from batuta.usage import ZERO_COST
 from embedded import making

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batuta.gateway.chat import request as chat
-from batuta.gateway.embeddings import request as embeddings
+from batuta.gateway.embeddings import endpoint as embeddings
 from batuta.gateway.messages import request as messages
 from batuta.gateway.responses import request as responses
 

@@ -7,8 +7,7 @@ import json
 import aiohttp
 import pytest
 
-from batuta.gateway.access.audit_keeper import AuditKeeper
-from batuta.gateway.access.failed_sign_ins import MAX_ADDRESSES, OTHERS, FailedSignIns
+from batuta.gateway.access.failed_sign_ins import MAX_ADDRESSES, OTHERS, AuditKeeper, FailedSignIns
 from batuta.gateway.assemble import record_settings
 from batuta.store.models import AUDIT
 from gateway.keyed_server import ADMIN, KeyedServer

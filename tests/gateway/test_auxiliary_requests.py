@@ -13,8 +13,8 @@ from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.http.body import Fields
 from batuta.gateway.messages.request import parse_message
 from batuta.gateway.responses.request import ResponseHistory, parse_response
-from batuta.gateway.serving.auxiliary_requests import answer_alone, auxiliary_kind
 from batuta.gateway.serving.models import served_models
+from batuta.gateway.serving.prepare import answer_alone, auxiliary_kind
 from batuta.store import Store
 from gateway.live_server import HI, Serving, orchestra, stored
 

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, select
 
 from batuta.clients import ScriptedClient
 from batuta.core import Usage
-from batuta.core.exploration import Exploration
+from batuta.core.run import Exploration
 from batuta.gateway import served_models
 from batuta.gateway.serving import explore as exploring
 from batuta.gateway.serving.models import ExploreOptions

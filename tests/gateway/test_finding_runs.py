@@ -5,8 +5,8 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Reply
 from batuta.gateway.http.body import Fields
-from batuta.gateway.serving.request_labels import request_labels
-from batuta.store.run_labels import NO_LABELS
+from batuta.gateway.serving.parsed_call import request_labels
+from batuta.store.rows import NO_LABELS
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import HI, Serving, orchestra, stored
 

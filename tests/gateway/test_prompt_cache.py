@@ -6,8 +6,7 @@ import pytest
 from bench.prompt_cache import SYSTEM, TOOLS, run_session
 
 from batuta.clients import HttpTransport, ScriptedClient
-from batuta.clients.anthropic.client import AnthropicAdapter, AnthropicClient
-from batuta.clients.anthropic.models import claude_rules
+from batuta.clients.anthropic.client import AnthropicAdapter, AnthropicClient, claude_rules
 from batuta.clients.http_target import Secret
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
@@ -36,7 +35,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.decision import Draft
+from batuta.core.workflow import Draft
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import served_models
 from batuta.gateway.access.caller import Caller

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.core import Question, Reply, assistant_message, system_message, user_message
-from batuta.gateway.http.body import Fields
-from batuta.gateway.http.session_headers import session_header
-from batuta.gateway.serving.session_key import LONGEST_NAME, client_session, session_id
+from batuta.gateway.http.body import Fields, session_header
+from batuta.gateway.serving.parsed_call import LONGEST_NAME, client_session, session_id
 from batuta.store import Store
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import HI, Serving, orchestra, stored

@@ -13,7 +13,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
-from batuta.conductors.sessions.rules import SessionRules
+from batuta.conductors.sessions.state import SessionRules
 from batuta.core import (
     Cost,
     Finish,
@@ -28,7 +28,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.gateway import served_models
-from batuta.gateway.serving.session_memory import LocalSessions
+from batuta.gateway.serving.session_call import LocalSessions
 from batuta.store import Store
 from gateway.live_server import HI, Serving, server_state, stored
 

@@ -16,7 +16,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Image, Message, Question, Role, Text
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import check_keys
-from batuta.gateway.serving.image_addresses import check_pictures
+from batuta.gateway.serving.prepare import check_pictures
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store import Store

@@ -26,7 +26,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.control_characters import INVISIBLE
+from batuta.core.formatting import INVISIBLE
 from batuta.language import PromptOptions, conductor_request, worker_messages
 from batuta.language.material import (
     PREVIOUS_HEADING,

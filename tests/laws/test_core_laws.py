@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import Cost, Price, Step, Usage, WorkerId, Workflow
-from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
+from batuta.core.message import ToolCallOrigin, decode_call_id, encode_call_id
 from batuta.core.token_estimate import estimate_tokens
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 

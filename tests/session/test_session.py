@@ -23,8 +23,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.events import RoundPlanned, RunFinished
-from batuta.core.run import RunHeader
+from batuta.core.run import RoundPlanned, RunFinished, RunHeader
 from batuta.core.worker import Finish
 from batuta.session.questions import load_image, parse_question
 from batuta.store import Store

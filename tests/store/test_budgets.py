@@ -17,6 +17,7 @@ from batuta.core import Cost, RunId
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
+    BudgetStatus,
     Reservation,
     RunCharge,
     budgeted_nano,
@@ -26,7 +27,6 @@ from batuta.store.ledger import (
     utc_day,
 )
 from batuta.store.spend_report import report_spending
-from batuta.store.totals import BudgetStatus
 
 pytestmark = pytest.mark.anyio
 NOW = 1e9

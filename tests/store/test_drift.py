@@ -7,8 +7,8 @@ import pytest
 from tests.store.strategies import make_run
 
 from batuta.core import Pool, Skill, Worker, WorkerId
-from batuta.core.drift import DriftKind, DriftSide
 from batuta.store import Store
+from batuta.store.drift import DriftKind, DriftSide
 
 pytestmark = pytest.mark.anyio
 CARD = Worker(

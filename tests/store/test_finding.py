@@ -11,14 +11,14 @@ from tests.store.strategies import make_run
 
 from batuta.core import Cost, Outcome, RunId, Usage, WorkerId
 from batuta.store import Store
-from batuta.store.run_filter import RUN_PARAMETERS, RunFilterError, RunSort, parse_run_filter
-from batuta.store.run_labels import (
+from batuta.store.rows import (
     LABEL_BYTES,
     RequestLabels,
     encode_labels,
     format_label,
     label_values,
 )
+from batuta.store.run_filter import RUN_PARAMETERS, RunFilterError, RunSort, parse_run_filter
 from batuta.store.run_list import SearchBounds, find_runs, sum_runs
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,7 @@ from batuta.engine import RunHooks, conduct, new_run_id
 from batuta.errors import LimitReachedError, StoreError
 from batuta.gateway.serving.reserved_budget import ReservedBudget
 from batuta.store import Store
-from batuta.store.ledger import Reservation, RunCharge, nano_to_usd, usd_to_nano
-from batuta.store.totals import BudgetStatus
+from batuta.store.ledger import BudgetStatus, Reservation, RunCharge, nano_to_usd, usd_to_nano
 
 pytestmark = pytest.mark.anyio
 

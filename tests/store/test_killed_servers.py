@@ -14,9 +14,8 @@ from sqlalchemy import text
 
 from batuta.store import Store
 from batuta.store.budgets import LEASE_SECONDS
-from batuta.store.ledger import Bucket, usd_to_nano, utc_day
+from batuta.store.ledger import LEASE_PREFIX, Bucket, usd_to_nano, utc_day
 from batuta.store.spend_report import report_spending
-from batuta.store.totals import LEASE_PREFIX
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from fakes.serving import Server

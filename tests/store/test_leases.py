@@ -27,11 +27,10 @@ from batuta.store import Store
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.database import DATABASE_ERRORS, explain_error, open_database, parse_url
 from batuta.store.leases import Leases
-from batuta.store.ledger import Reservation, RunCharge, utc_day
+from batuta.store.ledger import LEASE_PREFIX, BudgetStatus, Reservation, RunCharge, utc_day
 from batuta.store.rows import RunEntry
 from batuta.store.schema import upgrade_database
 from batuta.store.spend_report import report_spending
-from batuta.store.totals import LEASE_PREFIX, BudgetStatus
 from batuta.store.writer import RunWriter
 
 DAY_SECONDS = 86_400

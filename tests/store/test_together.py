@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from batuta.errors import StoreError
-from batuta.store.batching import Batcher
+from batuta.store.budgets import Batcher
 from batuta.store.database import open_database, parse_url
 
 

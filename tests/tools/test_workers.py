@@ -31,7 +31,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.decision import Draft
+from batuta.core.workflow import Draft
 from batuta.engine import conduct
 from batuta.language import PromptOptions, conductor_request, worker_messages
 from batuta.language.material import wrap_fetched

@@ -1,21 +1,162 @@
-"""The command line. Every error is one sentence on stderr."""
+"""The command line. Every error is one sentence on stderr.
+
+A command is imported when it is used: `--version` needs no database.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
-from typing import Annotated, ClassVar, final
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command, get_group
 
-from batuta.cli.lazy_group import CommandSource, LazyGroup, PluginCommand
 from batuta.cli.options import format_example
-from batuta.cli.usage_errors import explain_usage_error
-from batuta.errors import BatutaError
-from batuta.plugins import plugin_names
+from batuta.core.suggestions import suggest_names
+from batuta.errors import BatutaError, ConfigError
+from batuta.plugins import open_plugin, plugin_names
 from batuta.rendering.terminal import escape_logs, write_error, write_output
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
+_HINT = re.compile(r"^Invalid value for (.+?): ")
+
+
+def explain_usage_error(error: TyperException) -> str:
+    """The sentence; empty where the help itself was shown."""
+    shown = " ".join(error.format_message().split()).rstrip(".")
+    if not shown:
+        return ""
+    known: Sequence[str] | None = getattr(error, "possibilities", None)
+    option: str = getattr(error, "option_name", "")
+    if option:
+        near = f"; {suggest_names(option, known)}" if known else ""
+        shown = f"there is no option {option}{near}"
+    elif (hint := _HINT.match(shown)) and error.__cause__ is not None:
+        shown = _explain_value(hint[1].replace("'", ""), error.__cause__) or shown
+    link = " See" if shown.endswith("?") else "; see"
+    return f"{shown}{link}: {_command_path(error)} --help"
+
+
+def _explain_value(name: str, cause: BaseException) -> str:
+    """Say what pydantic found wrong with an option's value.
+
+    An empty text if it was not pydantic.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415 - only when a value is wrong
+
+    from batuta.config.settings_file import describe_value_error  # noqa: PLC0415 - same
+
+    return describe_value_error(name, cause) if isinstance(cause, ValidationError) else ""
+
+
+def _command_path(error: TyperException) -> str:
+    """The command that was meant, as it is typed."""
+    path: str = getattr(getattr(error, "ctx", None), "command_path", "") or "batuta"
+    return path
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CommandSource:
+    """The place of a command in the code."""
+
+    module: str
+    """A module of `batuta.cli`."""
+    panel: str = ""
+    """The group of commands in which the help names it."""
+    attribute: str = "app"
+    """The function's name, or that of the `typer.Typer` of a group."""
+    _: KW_ONLY
+    example: str = ""
+    """The line under the help of a function that shows its use."""
+
+    def load(self, name: str) -> Command:
+        """The command of that name; imports its module."""
+        return _in_panel(self._load(name), self.panel)
+
+    def _load(self, name: str) -> Command:
+        found = getattr(import_module(f"batuta.cli.{self.module}"), self.attribute)
+        if isinstance(found, typer.Typer):
+            command = get_group(found)
+            command.name = name
+            return command
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, epilog=format_example(self.example))(found)
+        return get_command(alone)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PluginCommand:
+    """A command that another package brings: a `typer.Typer` of one command or of several."""
+
+    panel: str = ""
+    """The group of commands in which the help names it."""
+
+    def load(self, name: str) -> Command:
+        """Import the plugin; one that cannot be loaded says so when it is called."""
+        try:
+            command = open_plugin("command", name, get_command)
+        except ConfigError as error:
+            command = _broken_command(error)
+        command.name = name
+        return _in_panel(command, self.panel)
+
+
+def _in_panel(command: Command, panel: str) -> Command:
+    """Give the command the panel under which rich shows it."""
+    command.rich_help_panel = panel or None  # pyright: ignore[reportAttributeAccessIssue]
+    return command
+
+
+def _broken_command(error: ConfigError) -> Command:
+    """Return a command that raises the error, whatever it is called with."""
+    alone = typer.Typer(add_completion=False)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+    @alone.command(help=f"{error}.", context_settings=anything)
+    def _(_context: typer.Context) -> None:
+        raise error
+
+    return get_command(alone)
+
+
+@final
+class LazyCommands(MutableMapping[str, "Command"]):
+    """Commands by name; each is imported when it is first asked for."""
+
+    def __init__(self, sources: dict[str, CommandSource | PluginCommand]) -> None:
+        self._sources = sources
+        self._loaded: dict[str, Command] = {}
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self._loaded:
+            self._loaded[name] = self._sources[name].load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._sources[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
 
 PROGRAM = "batuta"
 """The name of the command, however it was started."""
@@ -31,57 +172,46 @@ INTERRUPTED = "interrupted; every call was cancelled"
 
 
 @final
-class BatutaCommands(LazyGroup):
+class BatutaCommands(TyperGroup):
     """Every command and every group of them: those below, and those that plugins bring."""
 
-    sources: ClassVar = {
-        "init": CommandSource(
-            module="init",
-            attribute="command",
-            example=format_example("batuta init --out batuta.toml"),
-            panel=_ASKING,
-        ),
+    sources: ClassVar[dict[str, CommandSource]] = {
+        "init": CommandSource("init", _ASKING, "command", example="batuta init --out batuta.toml"),
         "ask": CommandSource(
-            module="ask",
-            attribute="ask_command",
-            example=format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
-            panel=_ASKING,
+            "ask",
+            _ASKING,
+            "ask_command",
+            example='batuta ask "What is 17 % of 2,340?" --max-cost 0.05',
         ),
         "serve": CommandSource(
-            module="serve",
-            attribute="serve_command",
-            example=format_example("batuta serve --pool batuta.toml --port 8765"),
-            panel=_ASKING,
+            "serve", _ASKING, "serve_command", example="batuta serve --pool batuta.toml --port 8765"
         ),
         "connect": CommandSource(
-            module="connect",
-            attribute="connect_command",
-            example=format_example("batuta connect claude --model batuta-ultra"),
-            panel=_ASKING,
+            "connect",
+            _ASKING,
+            "connect_command",
+            example="batuta connect claude --model batuta-ultra",
         ),
         "mcp": CommandSource(
-            module="mcp_server",
-            attribute="mcp_command",
-            example=format_example("batuta mcp --pool batuta.toml"),
-            panel=_ASKING,
+            "mcp_server", _ASKING, "mcp_command", example="batuta mcp --pool batuta.toml"
         ),
-        "runs": CommandSource(module="runs", panel=_LOOKING),
-        "open": CommandSource(
-            module="open_page",
-            attribute="open_command",
-            example=format_example("batuta open run_5f"),
-            panel=_LOOKING,
-        ),
-        "pool": CommandSource(module="pool", panel=_WORKERS),
-        "local": CommandSource(module="local", panel=_WORKERS),
-        "keys": CommandSource(module="keys", panel=_RECORDS),
-        "store": CommandSource(module="store", panel=_RECORDS),
-        "audit": CommandSource(module="audit", panel=_RECORDS),
+        "runs": CommandSource("runs", _LOOKING),
+        "open": CommandSource("open_page", _LOOKING, "open_command", example="batuta open run_5f"),
+        "pool": CommandSource("pool", _WORKERS),
+        "local": CommandSource("local", _WORKERS),
+        "keys": CommandSource("keys", _RECORDS),
+        "store": CommandSource("store", _RECORDS),
+        "audit": CommandSource("audit", _RECORDS),
     }
 
-    def find_plugins(self) -> dict[str, PluginCommand]:
-        """Find the commands of the laboratory and of other packages."""
-        return dict.fromkeys(plugin_names("command"), PluginCommand(_LABORATORY))
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        plugins = dict.fromkeys(plugin_names("command"), PluginCommand(_LABORATORY))
+        self.commands = LazyCommands({**self.sources, **plugins})
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """The names; nothing is imported for them."""
+        return list(self.commands)
 
 
 app = typer.Typer(

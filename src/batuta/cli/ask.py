@@ -12,8 +12,14 @@ from rich.live import Live
 from rich.markdown import Markdown
 
 from batuta.cli import json_output
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import LIMITS_PANEL, OUTPUT_PANEL, POOL_PANEL, JsonOutput, PoolOptions
+from batuta.cli.options import (
+    LIMITS_PANEL,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    JsonOutput,
+    PoolOptions,
+    with_option_groups,
+)
 from batuta.cli.run_display import (
     RunDisplay,
     describe_access,

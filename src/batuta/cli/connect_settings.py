@@ -1,4 +1,4 @@
-"""What a client's settings say when it asks Batuta, and what they said before. Pure.
+"""The settings by which a client asks Batuta, and the way back to those before. Pure.
 
 Formats: of Claude Code 2.1.197, Codex 0.171.0, opencode 1.18.33 and aider 0.86.2. Settings in JSON
 are read, changed and written; in TOML and YAML lines are added between two marks, and the lines

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.option_groups import with_option_groups
 from batuta.cli.options import (
     ACCESS_PANEL,
     BUDGET_PANEL,
@@ -23,6 +22,7 @@ from batuta.cli.options import (
     Json,
     command_actor,
     format_example,
+    with_option_groups,
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
@@ -34,9 +34,8 @@ from batuta.rendering.terminal import write_error, write_output
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
-from batuta.store.keys import ApiKey, key_json
+from batuta.store.keys import ApiKey, key_json, tenant_json
 from batuta.store.spend_report import SPEND_GROUPS, SpendGroup, report_spending, spend_group_json
-from batuta.store.tenants import tenant_json
 
 app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
 
@@ -276,7 +275,7 @@ def show_spending(
     *,
     json: Json = False,
 ) -> None:
-    """What was spent, from the ledger."""
+    """Show what was spent, from the ledger."""
     groups = [name.strip() for name in by.split(",") if name.strip()]
 
     async def work(store: Store) -> list[SpendGroup]:
@@ -336,7 +335,7 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
 
 
 def describe_permissions(policy: KeyPermissions) -> str:
-    """What a key may do, in words; empty: everything."""
+    """Say in words what a key may do; empty: everything."""
     dollars = (
         (policy.max_cost, "a run"),
         (policy.per_day, "a day"),

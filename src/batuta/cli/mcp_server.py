@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import PoolOptions
+from batuta.cli.options import PoolOptions, with_option_groups
 from batuta.config.load import store_target
 from batuta.core import Outcome, Run, Workflow
 from batuta.core.formatting import format_cost, format_seconds

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import anyio
 import typer
@@ -15,11 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import Json, format_example
+from batuta.cli.options import Json, format_example, with_option_groups
 from batuta.cli.run_approvals import add_approval_commands
 from batuta.cli.run_display import print_run
-from batuta.cli.run_filters import RunFilterOptions
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
@@ -32,8 +30,105 @@ from batuta.language.plan_rules import NO_RULES
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
-from batuta.store.run_filter import EVERY_RUN, RunFilter
+from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """Options of the order of a list."""
+
+    panel: ClassVar = "Order"
+
+    sort: Annotated[
+        str | None, typer.Option(help="created, cost, seconds, tokens or score; default created.")
+    ] = None
+    order: Annotated[
+        str | None, typer.Option(help="desc, the most or newest first (default), or asc.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWords:
+    """Options of what a run was and who asked."""
+
+    panel: ClassVar = "Which runs"
+
+    search: Annotated[
+        str | None, typer.Option(help="Words of the question or answer; the start of an id.")
+    ] = None
+    model: Annotated[str | None, typer.Option(help="The system that was asked.")] = None
+    outcome: Annotated[
+        str | None, typer.Option(help="How it ended; several as failed,limited.")
+    ] = None
+    worker: Annotated[str | None, typer.Option(help="A worker that was planned or asked.")] = None
+    error: Annotated[str | None, typer.Option(help="The error's code, such as timed_out.")] = None
+    session: Annotated[str | None, typer.Option(help="Only those of this session.")] = None
+    user: Annotated[str | None, typer.Option(help="The end user that the request named.")] = None
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag, or name=value of metadata; may be repeated.")
+    ] = None
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRanges:
+    """Options of time, cost, length and judgement."""
+
+    panel: ClassVar = "Ranges"
+
+    since: Annotated[
+        str | None, typer.Option(help="24h, 7d, today, yesterday, a day, or a time.")
+    ] = None
+    until: Annotated[str | None, typer.Option(help="The same; a day counts to its end.")] = None
+    min_cost: Annotated[str | None, typer.Option(help="Dollars, at least.")] = None
+    max_cost: Annotated[str | None, typer.Option(help="Dollars, at most.")] = None
+    min_seconds: Annotated[str | None, typer.Option(help="Seconds, at least.")] = None
+    max_seconds: Annotated[str | None, typer.Option(help="Seconds, at most.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """Options of tokens and judgement."""
+
+    panel: ClassVar = "Tokens and judgement"
+
+    min_tokens: Annotated[str | None, typer.Option(help="Tokens, at least.")] = None
+    max_tokens: Annotated[str | None, typer.Option(help="Tokens, at most.")] = None
+    min_score: Annotated[str | None, typer.Option(help="The score, at least.")] = None
+    max_score: Annotated[str | None, typer.Option(help="The score, at most.")] = None
+    judged: Annotated[str | None, typer.Option(help="yes: with a score; no: without.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilterOptions:
+    """Every option by which runs are found."""
+
+    words: RunWords
+    ranges: RunRanges
+    figures: RunFigures
+    order: RunOrder
+
+    def read(self) -> RunFilter:
+        """Return the filter.
+
+        Raises:
+            ConfigError: a value cannot be used.
+        """
+        try:
+            return parse_run_filter(self.given())
+        except RunFilterError as error:
+            option = "search" if error.name == "q" else error.name.replace("_", "-")
+            raise ConfigError(f"--{option}: {str(error).removesuffix('.')}") from None
+
+    def given(self) -> Iterator[tuple[str, str]]:
+        """Yield the options that were given, by the API's names of them."""
+        for group in (self.words, self.ranges, self.figures, self.order):
+            for name in (field.name for field in fields(group)):
+                value: str | list[str] | None = getattr(group, name)
+                texts = [value] if isinstance(value, str) else value or []
+                yield from (("q" if name == "search" else name, each) for each in texts)
+
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
 add_approval_commands(app)

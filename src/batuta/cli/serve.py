@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 import anyio
 import typer
 
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import BASELINES_PANEL, OUTPUT_PANEL, PoolOptions
+from batuta.cli.options import BASELINES_PANEL, OUTPUT_PANEL, PoolOptions, with_option_groups
 from batuta.config.load import store_target
 from batuta.config.settings import LogFormat
 
@@ -64,7 +63,7 @@ def serve_command(
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
-    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
+    from batuta.store.database import lock_server_store  # noqa: PLC0415
 
     pool.pull_missing()
     start_logs(output.log)

@@ -21,7 +21,7 @@ import anyio.lowlevel
 import orjson
 from pydantic import TypeAdapter
 
-from batuta.clients.identity import Identity, client_identity, identity_digest
+from batuta.clients.providers import Identity, client_identity, identity_digest
 from batuta.clients.replay import request_fingerprint
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Client, Reply, Request

@@ -100,7 +100,7 @@ class ProviderAdapter(Protocol):
 
     @property
     def supports_prefill(self) -> bool:
-        """Whether `Request.prefill` is honoured."""
+        """Return True if `Request.prefill` is honoured."""
         ...
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:

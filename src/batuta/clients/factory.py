@@ -1,26 +1,30 @@
-"""Makes a client from a worker's spec."""
+"""Makes a client from a worker's spec, also from several deployments of one model."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, final
 
 from batuta.clients.adaptations import Adaptations
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
-from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
-from batuta.clients.identity import spec_identity
-from batuta.clients.limits import CallLimiter, RateLimitedClient
-from batuta.clients.limits_shared import ProviderCaps, RedisTurns
+from batuta.clients.limits import CallLimiter, ProviderCaps, RateLimitedClient, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
-from batuta.clients.openai.responses import OpenAIResponsesClient
-from batuta.clients.openai.responses_or_chat import ResponsesOrChatClient
-from batuta.clients.providers import Provider, WorkerSpec, asks_by_responses, find_provider
+from batuta.clients.openai.responses import OpenAIResponsesClient, ResponsesOrChatClient
+from batuta.clients.providers import (
+    Provider,
+    WorkerSpec,
+    asks_by_responses,
+    find_provider,
+    spec_identity,
+)
 from batuta.clients.redis_connections import RedisConnections
 from batuta.clients.resilience import (
     BreakerPolicy,
@@ -38,6 +42,7 @@ from batuta.core import (
     Failure,
     Reply,
     Request,
+    Role,
     Sampling,
     Worker,
     WorkerId,
@@ -45,7 +50,91 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.worker import EMBEDDINGS
-from batuta.errors import ClientError, ConfigError
+from batuta.errors import (
+    BadRequestError,
+    CircuitOpenError,
+    ClientError,
+    ConfigError,
+    ContextLengthError,
+    NotRecordedError,
+)
+
+_OF_THE_REQUEST = (BadRequestError, ContextLengthError, NotRecordedError)
+"""Errors that every deployment would repeat."""
+_CLIPPED = 2_000
+"""Characters of a message by which a conversation is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model at one address."""
+
+    client: Client
+    weight: float = 1.0
+    """Share of the calls beside the others'; with 0 it is called only when the others fail."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < math.inf:
+            raise ValueError("a weight must not be negative")
+
+
+@final
+class Deployments:
+    """Calls one of the deployments, and another one if it fails.
+
+    A conversation stays at its deployment, where its prompt is cached. Who has failed is left
+    alone by the breaker around its client.
+    """
+
+    def __init__(self, members: Sequence[Deployment]) -> None:
+        if not members:
+            raise ValueError("a model needs at least one deployment")
+        self._members = tuple(members)
+
+    def __repr__(self) -> str:
+        return f"Deployments({len(self._members)})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The reply of the first deployment that gives one.
+
+        Raises:
+            ClientError: the request is at fault, or the last deployment failed too.
+            LimitReachedError: another attempt may not be paid for.
+        """
+        *others, last = self._in_order(request)
+        for member in others:
+            try:
+                return await member.client.complete(request, listener)
+            except _OF_THE_REQUEST:
+                raise
+            except CircuitOpenError:
+                continue  # nothing was sent
+            except ClientError as error:
+                failure = Failure.of(error)
+            await listener.on_failure(failure)
+        return await last.client.complete(request, listener)
+
+    def _in_order(self, request: Request) -> list[Deployment]:
+        """Every deployment; who comes first is drawn by weight, the same for a conversation."""
+        rng = Random(_conversation_beginning(request))
+        drawn = [
+            (rng.expovariate(member.weight) if member.weight else math.inf, number)
+            for number, member in enumerate(self._members)
+        ]
+        return [self._members[number] for _, number in sorted(drawn)]
+
+
+def _conversation_beginning(request: Request) -> str:
+    """Return the part of a request that stays the same while a conversation goes on."""
+    if request.cache is not None and request.cache.key is not None:
+        return request.cache.key
+    said: list[str] = []
+    for message in request.messages:
+        said.append(message.text[:_CLIPPED])
+        if message.role is Role.USER:
+            break
+    return "\0".join(said)
+
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
 """One failure of a deployment is enough to use the others, where there are others."""
@@ -226,7 +315,7 @@ def _open_embedding_client(
 
 @dataclass(frozen=True, slots=True)
 class WorkerCheck:
-    """Whether a worker answers."""
+    """The result of asking a worker whether it answers."""
 
     seconds: float
     """How long the answer, or the error, took."""

@@ -48,14 +48,14 @@ class OutwardRoutes:
         if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
             named["http"] = ""  # a CGI program's HTTP_PROXY is a caller's header
         self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
+        self.are_direct = not self._proxies
+        """Whether no proxy is named at all."""
         self._without = _read_either(environ, "no_proxy")
         self.certificates = _load_certificates(environ)
         """None: the default ones."""
 
     def find_proxy(self, url: str) -> Proxy:
         """Find the proxy of a request for that URL."""
-        if not self._proxies:
-            return NO_PROXY
         parts = urlsplit(url)
         found = self._proxies.get(parts.scheme) or self._proxies.get("all")
         if found is None or self._is_direct(parts.hostname or "", parts.port):

@@ -52,7 +52,7 @@ class BreakerPolicy:
 
 
 class BreakerState(StrEnum):
-    """Whether calls pass."""
+    """The states of a breaker, which says whether calls pass."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -93,7 +93,7 @@ class WorkerHealth:
 
     @property
     def state(self) -> BreakerState:
-        """Whether calls pass."""
+        """Tell whether calls pass."""
         if self._until is None:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if self._probing else BreakerState.OPEN

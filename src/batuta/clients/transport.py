@@ -407,7 +407,8 @@ class HttpTransport:
             headers["Content-Type"] = kind
         if self._signer is not None:
             headers = await self._signer.sign(method, target.url, headers, payload or b"")
-        proxy = NO_PROXY if self._resolver else self._routes.find_proxy(target.url)
+        direct = self._resolver or self._routes.are_direct
+        proxy = NO_PROXY if direct else self._routes.find_proxy(target.url)
         if proxy.headers and target.url.startswith("http:"):
             headers |= proxy.headers  # without a tunnel the proxy reads the headers of the request
         try:

@@ -2,6 +2,7 @@
 
 from batuta.conductors.fixed_workflows import (
     FixedConductor,
+    RecursiveConductor,
     best_single_worker,
     parallel_vote,
     plan_solve_verify,
@@ -9,7 +10,6 @@ from batuta.conductors.fixed_workflows import (
     single_worker,
 )
 from batuta.conductors.llm_conductor import LLMConductor
-from batuta.conductors.recursive_conductor import RecursiveConductor
 
 __all__ = [
     "FixedConductor",

@@ -1,13 +1,22 @@
-"""Hand-written workflows that are the same for every question."""
+"""Hand-written workflows that are the same for every question.
+
+The engine runs as many rounds as `Limits.rounds` allows and asks the conductor again after each
+(Conductor paper, section 3.3). A `LLMConductor` decides this itself; `RecursiveConductor` lets
+another conductor judge the first one's answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
 
 from batuta.core import (
+    MAX_STEPS,
     AcceptedAnswer,
     CallListener,
+    Conductor,
     Decision,
     MalformedPlan,
     Plan,
@@ -19,8 +28,10 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NULL_LISTENER
-from batuta.core.decision import Draft
+from batuta.core.conductor import NULL_LISTENER, needed_rounds
+from batuta.core.workflow import Draft
+from batuta.errors import ConfigError
+from batuta.language import parse_workflow
 from batuta.language.answer_extraction import final_answer
 
 ROUNDS = 3
@@ -237,3 +248,59 @@ def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedCondu
         )
 
     return FixedConductor(f"vote@{voters}", write)
+
+
+LARGEST = 100_000
+"""Characters of a workflow's file at most."""
+
+
+def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) -> FixedConductor:
+    """Return the conductor that writes the workflow of that file for every question.
+
+    Its name ends with a digest of the workflow, so that results of an earlier one are not its own.
+
+    Args:
+        path: the file, with a workflow as a conductor writes it.
+        pool: the workers that it may name.
+        max_steps: the most steps that it may have.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        WorkflowError: it is no workflow over that pool.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{path} cannot be read: {reason}") from None
+    if len(text) > LARGEST:
+        raise ConfigError(f"{path} is too long for a workflow")
+    flow = parse_workflow(text, pool, max_steps=max_steps)
+    assert not isinstance(flow, AcceptedAnswer)  # noqa: S101 - only a later round may be empty
+    digest = blake2b(repr(flow).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return named_workflow(f"workflow/{path.stem}@{digest}", flow)
+
+
+@dataclass(frozen=True, slots=True)
+class RecursiveConductor:
+    """`first` writes the first workflow; `corrector` accepts its answer or corrects it."""
+
+    first: Conductor
+    corrector: Conductor
+
+    @property
+    def name(self) -> str:
+        """The names of both conductors."""
+        return f"{self.first.name}+{self.corrector.name}"
+
+    @property
+    def needed_rounds(self) -> int:
+        """Two rounds, or more if either conductor needs more."""
+        return max(2, needed_rounds(self.first), needed_rounds(self.corrector))
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Ask the conductor of this round."""
+        conductor = self.corrector if context.previous else self.first
+        return await conductor.plan(context, listener)

@@ -10,6 +10,7 @@ from batuta.conductors.fixed_workflows import (
     panel_fusion,
     parallel_vote,
     plan_solve_verify,
+    read_workflow_conductor,
     revised_by_critique,
     single_worker,
     worker_chain,
@@ -18,7 +19,6 @@ from batuta.conductors.llm_conductor import LLMConductor
 from batuta.conductors.prompted import ConductorOptions, prompted_conductor
 from batuta.conductors.selector import is_selector, open_selector
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
-from batuta.conductors.workflow_file import read_workflow_conductor
 from batuta.conductors.workflow_selector import is_workflow_selector, open_workflow_selector
 from batuta.core import Client, Conductor, Pool, WorkerId
 from batuta.core.suggestions import suggest_names

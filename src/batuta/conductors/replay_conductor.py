@@ -13,7 +13,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.decision import Draft
+from batuta.core.workflow import Draft
 
 
 class ReplayConductor:

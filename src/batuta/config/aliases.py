@@ -1,4 +1,4 @@
-"""Names that clients ask for and that stand for a served model. Pure."""
+"""The names of the models that every server has, and names that stand for a served model. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
-from batuta.core.name_patterns import find_by_name
+from batuta.core.tool_classes import find_by_name
 
+MINI_MODEL = "batuta-mini"
+ULTRA_MODEL = "batuta-ultra"
 LONGEST_NAME = 200
 """Characters of an alias at most; a longer name stands for nothing."""
 DEFAULT_ALIASES: Mapping[str, str] = MappingProxyType({

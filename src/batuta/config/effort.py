@@ -1,4 +1,4 @@
-"""How much effort a request asks for, and what that means for an orchestra.
+"""The effort that a request asks for, and what it means for an orchestra.
 
 One table for every dialect: `reasoning_effort` of chat completions, `reasoning.effort` of
 responses, the budget of `thinking` of messages. docs/api.md shows it.
@@ -45,9 +45,6 @@ EFFORTS: Mapping[str, Effort] = MappingProxyType({
     "xhigh": Effort(steps=None, rounds=2, pool_share=1.0, usd_share=1.0),
     "max": Effort(steps=None, rounds=3, pool_share=1.0, usd_share=1.0),
 })  # fmt: skip
-DEFAULT_EFFORT = "high"
-"""The effort of a request that names none."""
-
 _THINKING_BUDGETS = ((1_024, "minimal"), (4_096, "low"), (8_192, "medium"), (16_384, "high"))
 _XHIGH_BUDGET = 32_768
 

@@ -24,11 +24,11 @@ from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
 from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
-from batuta.config.preset_settings import PresetLimits
 from batuta.config.presets import Preset, open_presets
 from batuta.config.settings import (
     ConductorSetting,
     LimitsSetting,
+    PresetLimits,
     ResilienceSetting,
     ServerSetting,
     Settings,
@@ -411,7 +411,7 @@ def _open_webhook(
 
 
 def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None:
-    """What states how sure answers are; None: nothing does.
+    """Read the model that states how sure answers are; None: there is none.
 
     Raises:
         ConfigError: the file cannot be used.

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.webhook import Webhook
 from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
-from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings import (
     AnswerCacheSetting,
     AuditSetting,
     ExploreSetting,
     OidcSetting,
     ServerSetting,
+    SessionsSetting,
 )
 from batuta.config.tool_settings import FilesSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
@@ -108,16 +107,6 @@ class PoolPlugin:
     """
     find: Callable[[Pool], str | None]
     """Finds the `--pool` from which the workers of a stored run came; None if it is another one."""
-
-
-def describe_config(config: LoadedConfig) -> dict[str, Any]:
-    """The orchestra in words, for people and for `--json`."""
-    return {
-        "source": config.source,
-        "simulated": config.simulated,
-        "conductor": config.conductor.name,
-        "workers": [str(worker.id) for worker in config.pool],
-    }
 
 
 def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
 from batuta.clients import WorkerSpec
-from batuta.config.plan_rule_settings import ApprovalSetting, PlanRuleSetting
+from batuta.config.settings import ApprovalSetting, PlanRuleSetting
 from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError
 from batuta.language.approval_rules import ApprovalRule

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from batuta.conductors.workflow_file import read_workflow_conductor
+from batuta.conductors.fixed_workflows import read_workflow_conductor
+from batuta.config.aliases import MINI_MODEL, ULTRA_MODEL
 from batuta.config.conductors import ConductorOpener
-from batuta.config.preset_settings import PresetLimits, PresetSetting
-from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
+from batuta.config.settings import PresetLimits, PresetSetting
 from batuta.config.worker_settings import EffortWord
 from batuta.core import MAX_STEPS, Conductor, Limits, Pool, WorkerId
 from batuta.core.suggestions import suggest_names

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batuta.conductors import best_single_worker
+from batuta.config.aliases import MINI_MODEL, ULTRA_MODEL
 from batuta.config.loaded import LoadedConfig
 from batuta.config.presets import Preset
-from batuta.config.served_names import MINI_MODEL, ULTRA_MODEL
 from batuta.core import (
     MAX_ROUNDS,
     Client,
@@ -28,6 +28,7 @@ from batuta.core.conductor import ModelConductor, needed_rounds
 from batuta.core.suggestions import suggest_names
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
+from batuta.language.plan_rules import NO_RULES
 
 DEFAULT_SETTINGS = RunSettings()
 NO_HOOKS = RunHooks()
@@ -230,10 +231,11 @@ def choose_system(config: LoadedConfig, name: str | None) -> ServedSystem:
 
 
 def _run_settings(config: LoadedConfig) -> RunSettings:
+    rules = config.plan_rules
     return RunSettings(
         timeouts=config.timeouts,
         guardrails=config.guardrails,
-        plan_rules=config.plan_rules.of_tenant(LOCAL_TENANT),
+        plan_rules=rules if rules is NO_RULES else rules.of_tenant(LOCAL_TENANT),
         tool_classes=config.sessions.rules.tool_classes,
         confidence=config.confidence,
         approvals=tuple(each for each in config.approvals if each.tenant in {"", LOCAL_TENANT}),

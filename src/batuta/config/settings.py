@@ -13,21 +13,176 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from batuta.conductors.sessions.state import DEFAULT_RULES, MOST_ACTIONS, SessionRules
 from batuta.config.aliases import LONGEST_NAME
-from batuta.config.plan_rule_settings import (
-    ApprovalSetting,
-    PlanRuleSettings,
-    WebhookSetting,
-)
-from batuta.config.preset_settings import PresetSetting
-from batuta.config.session_settings import SessionsSetting
 from batuta.config.settings_file import StrictModel
 from batuta.config.tool_settings import FilesSetting, ToolsSetting
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
+from batuta.core.tool_classes import ToolClass, ToolClasses
 from batuta.embedded.policy import is_policy
 from batuta.guardrails.settings import GuardrailSetting
+from batuta.language.plan_rules import read_tag
 from batuta.usage import ASSUMED_PRICE
+
+
+class PlanRuleCondition(StrictModel):
+    """The questions that a rule for plans is for; both must hold where both are set."""
+
+    tenant: str = ""
+    """Empty: of every tenant."""
+    tag: Annotated[str, AfterValidator(lambda tag: read_tag(tag) if tag else tag)] = ""
+    """Empty: with any tags or none."""
+
+
+class PlanRuleSetting(StrictModel):
+    """A rule that every workflow must keep; it has exactly one of the four kinds."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    when: PlanRuleCondition = PlanRuleCondition()
+    says: str = Field(default="", max_length=500)
+    """The sentence that whoever breaks it is told; empty: a usual one."""
+    max_parallel: int | None = Field(default=None, ge=1)
+    """The most steps that can run at the same time."""
+    no_self_check: bool = False
+    """Whether a step that checks must read a step of another provider than its own."""
+    needs_check: bool = False
+    """Whether the last step must check the answer of another worker."""
+    forbid_workers: tuple[str, ...] = ()
+    """Workers that may not see the question: ids, or `tag:cloud` for all of a tag."""
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        kinds = (self.max_parallel, self.no_self_check, self.needs_check, self.forbid_workers)
+        if sum(bool(kind) for kind in kinds) != 1:
+            raise ValueError(
+                f"the rule {self.name} needs exactly one of `max_parallel`, `no_self_check`, "
+                "`needs_check` and `forbid_workers`"
+            )
+        return self
+
+
+def _check_rule_names(rules: tuple[PlanRuleSetting, ...]) -> tuple[PlanRuleSetting, ...]:
+    names = [rule.name for rule in rules]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two rules for plans have the name {twice}")
+    return rules
+
+
+PlanRuleSettings = Annotated[tuple[PlanRuleSetting, ...], AfterValidator(_check_rule_names)]
+
+
+class ApprovalCondition(PlanRuleCondition):
+    """The plans that wait for a person; all conditions that are set must hold."""
+
+    above_usd: float | None = Field(default=None, ge=0)
+    """Plans after which the run is expected to have cost more."""
+    changes: bool = False
+    """Whether only plans count that may call a client's tool which changes something."""
+    workers: tuple[str, ...] = ()
+    """Plans with one of these workers: ids, or `tag:cloud` for all of a tag."""
+
+
+class WebhookSetting(StrictModel):
+    """A program that is told of plans which wait, and may decide about them."""
+
+    url: str = Field(pattern=r"^https?://")
+    secret_env: str = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
+    """The variable of the secret that both sides sign with."""
+
+
+class ApprovalSetting(StrictModel):
+    """Plans that a person must approve before they are carried out."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    when: ApprovalCondition = ApprovalCondition()
+    expires_s: float = Field(default=900, gt=0, le=7 * 86_400)
+    """Seconds after which a plan that nobody has approved counts as refused."""
+
+
+class PresetLimits(StrictModel):
+    """Limits of a preset's runs, within those of the whole file; a request can lower them."""
+
+    max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
+
+
+class PresetSetting(StrictModel):
+    """A preset serves a conductor, a workflow or a baseline under a name."""
+
+    conductor: str | None = None
+    """It names a worker, a fixed conductor or the folder of a trained one."""
+    workflow: str | None = None
+    """A file with a workflow, as a conductor writes it; from the settings' folder."""
+    baseline: str | None = None
+    """The name of a published method, without `baseline/`."""
+    workers: tuple[str, ...] = ()
+    """The workers that may answer; empty: all of the pool."""
+    limits: PresetLimits = PresetLimits()
+    effort: EffortWord | None = None
+    """The effort of a request that names none."""
+    min_confidence: float | None = Field(default=None, ge=0, le=1)
+    """Answers below this probability are marked `unsure`, after one more worker was asked."""
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> Self:
+        given = [one for one in (self.conductor, self.workflow, self.baseline) if one]
+        if len(given) != 1:
+            raise ValueError("name a `conductor`, a `workflow` or a `baseline`, and one alone")
+        if self.baseline:
+            self.refuse_settings(("effort", "min_confidence"), "is of a conductor or a workflow")
+            own = ("max_steps", "max_rounds")
+            self.limits.refuse_settings(own, "is not of a baseline, which has its own")
+        return self
+
+
+ToolName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
+class SessionsSetting(StrictModel):
+    """How the sessions of coding agents are served; see docs/sessions.md."""
+
+    conduct_auxiliary: bool = False
+    """Whether also what agents ask for themselves, such as titles, is conducted."""
+    tools: dict[ToolName, ToolClass] = Field(default={})
+    """The classes of clients' tools where they are not what name and schema say."""
+
+    worth_usd: Decimal = Field(default=DEFAULT_RULES.worth_usd, ge=0)
+    """Dollars that a solved task is worth."""
+    margin_usd: Decimal = Field(default=DEFAULT_RULES.margin_usd, ge=0)
+    """Dollars that a switch of workers must gain beyond what it costs."""
+    warm_s: float = Field(default=DEFAULT_RULES.warm_seconds, ge=0)
+    """Seconds for which a provider's cache is taken to hold a prompt."""
+    failures: int = Field(default=DEFAULT_RULES.failures, ge=1, le=MOST_ACTIONS)
+    """Failures of tools within a task after which `escalate` hands over."""
+    stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
+    """Actions in a row without a change after which a task has stalled."""
+    consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
+    """How often a session's second model advises or judges, at most."""
+    max_cost_usd: Decimal | None = Field(default=None, gt=0)
+    """Dollars that a session may cost; None: any."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Turns that a session may have; None: any number."""
+
+    @property
+    def rules(self) -> SessionRules:
+        """Return the rules by which sessions are conducted."""
+        return SessionRules(
+            tool_classes=ToolClasses(self.tools),
+            worth_usd=self.worth_usd,
+            margin_usd=self.margin_usd,
+            warm_seconds=self.warm_s,
+            failures=self.failures,
+            stall_actions=self.stall_actions,
+            consultations=self.consultations,
+            max_cost_usd=self.max_cost_usd,
+            max_turns=self.max_turns,
+        )
 
 
 class LogFormat(StrEnum):
@@ -125,7 +280,7 @@ class SystemSetting(StrictModel):
 
 
 class ExploreSetting(StrictModel):
-    """How much a system may try to learn what is better."""
+    """The share of requests and the money by which a system may learn what is better."""
 
     share: float = Field(gt=0, le=0.5)
     """Share of the requests on which it explores."""
@@ -264,7 +419,7 @@ class OidcSetting(StrictModel):
 
 
 class AnswerCacheSetting(StrictModel):
-    """Whether the same question twice is answered once."""
+    """Settings by which the same question twice is answered once."""
 
     enabled: bool = False
     ttl_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)

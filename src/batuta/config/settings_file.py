@@ -1,16 +1,197 @@
-"""Settings from a TOML file, whatever they are of: one sentence about the first that is wrong."""
+"""Settings from a TOML file: each error is one sentence in a person's words."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
-from batuta.config.setting_errors import describe_setting_error
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
+
+UNKNOWN = "extra_forbidden"
+MISSING = "missing"
+OWN_SENTENCE = "value_error"
+NAMES = ("id", "name", "model")
+"""The fields by which an entry of a list is named, in order of preference."""
+LONGEST_VALUE = 60
+"""Characters of a wrong value that are repeated."""
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "string": "a text in quotes",
+    "bool": "true or false",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a table",
+    "model": "a table",
+    "enum": "one of {expected}",
+    "literal": "one of {expected}",
+    "path": "a path in quotes",
+    "finite": "a finite number",
+}
+"""Descriptions of right values, by the first word of pydantic's error type."""
+_BOUNDS = {
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "string_pattern_mismatch": "must match {pattern}",
+}
+
+
+def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
+    """One sentence about the first thing that is wrong; an unknown name comes first.
+
+    Args:
+        error: what pydantic found.
+        data: the decoded file.
+        model: the settings that the file should hold.
+    """
+    found = error.errors(include_url=False)
+    first = next((one for one in found if one["type"] == UNKNOWN), found[0])
+    around = _find_place(first, data).path
+    # What is wrong inside a table says more than that it is no number.
+    inside = [one for one in found if _find_place(one, data).path[: len(around)] == around]
+    first = max(inside, key=lambda one: len(_find_place(one, data).path))
+    place = _find_place(first, data)
+    same = [one for one in inside if _find_place(one, data) == place]
+    return f"{place.prefix}{_describe_error(first, same, place, model)}"
+
+
+def describe_value_error(name: str, error: ValidationError) -> str:
+    """One sentence about a value that stands alone, such as an option's.
+
+    Args:
+        name: what it is called.
+        error: what pydantic found.
+    """
+    found = error.errors(include_url=False)
+    place = _Place(entries=(), name=name, path=())
+    return _describe_error(found[0], found, place, BaseModel).replace('"', "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The place of an error in the file."""
+
+    entries: tuple[str, ...]
+    """The entries of lists around it, such as `[[workers]] "sonnet"`."""
+    name: str
+    """The dotted name of the setting within them; empty: the entry itself."""
+    path: tuple[str | int, ...]
+    """The same as keys and indices."""
+
+    @property
+    def prefix(self) -> str:
+        return f"in {', '.join(self.entries)}: " if self.entries else ""
+
+
+def _find_place(error: ErrorDetails, data: object) -> _Place:
+    """The place in the file; what pydantic says of a union's members is left out."""
+    entries: list[str] = []
+    tables: list[str] = []
+    name: list[str] = []
+    path: list[str | int] = []
+    lacks = error["type"] == MISSING
+    for number, part in enumerate(error["loc"]):
+        if isinstance(data, Mapping):
+            table = cast("Mapping[str | int, object]", data)
+            if part not in table and not (lacks and number == len(error["loc"]) - 1):
+                continue
+            data = table.get(part)
+            name.append(str(part))
+        elif isinstance(part, int) and isinstance(data, Sequence):
+            data = cast("Sequence[object]", data)[part]
+            if isinstance(data, Mapping):
+                tables += name
+                entry = _entry_name(cast("Mapping[str, object]", data), part)
+                entries.append(f"[[{'.'.join(tables)}]] {entry}")
+                name = []
+            elif name:
+                name[-1] += f"[{part + 1}]"
+        else:
+            continue
+        path.append(part)
+    return _Place(entries=tuple(entries), name=".".join(name), path=tuple(path))
+
+
+def _entry_name(entry: Mapping[str, object], index: int) -> str:
+    named = (entry[key] for key in NAMES if isinstance(entry.get(key), str))
+    return next((f'"{name}"' for name in named), f"number {index + 1}")
+
+
+def _describe_error(
+    error: ErrorDetails, same: Sequence[ErrorDetails], place: _Place, model: type[BaseModel]
+) -> str:
+    """Describe the error of the setting at that place."""
+    kind, name = error["type"], place.name
+    if kind == UNKNOWN:
+        known = sorted(_known_names(place.path[:-1], model))
+        return f"there is no setting {name}; {suggest_names(str(place.path[-1]), known)}"
+    if kind == MISSING:
+        return f"{name} is missing"
+    if kind == OWN_SENTENCE:
+        said = error["msg"].removeprefix("Value error, ")
+        return f"{name}: {said}" if name else said
+    subject = name or "it"
+    if kind in _BOUNDS:
+        return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_describe_value(error)}"
+    if kind == "tuple_type" and isinstance(error["input"], Mapping) and len(place.path) == 1:
+        return f"{subject} must be a list of tables: write [[{name}]]"
+    if kind.endswith("too_short"):
+        return f"{subject} must not be empty"
+    return f"{subject} must be {' or '.join(_list_expectations(same))}{_describe_value(error)}"
+
+
+def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
+    """Yield descriptions of right values, once each."""
+    seen: set[str] = set()
+    for one in errors:
+        form = _EXPECTED.get(one["type"].split("_")[0], "something else")
+        said = form.format(**one.get("ctx", {})).replace("'", "")
+        if said not in seen:
+            seen.add(said)
+            yield said
+
+
+def _describe_value(error: ErrorDetails) -> str:
+    """The value that was found, as TOML would show it."""
+    value: object = error["input"]
+    if isinstance(value, Mapping):
+        return ", not a table"
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, Sequence):
+        return ", not a list"
+    else:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f", not {text}" if len(text) <= LONGEST_VALUE else ""
+
+
+def _known_names(path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
+    """The settings that a table of the file may have."""
+    tables = [model]
+    for part in path:
+        if isinstance(part, str):
+            fields = (table.model_fields.get(part) for table in tables)
+            tables = [inner for f in fields if f is not None for inner in _models_in(f.annotation)]
+    return {name for table in tables for name in table.model_fields}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a field's type names, through tuples, mappings and unions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
 

@@ -1,6 +1,5 @@
 """The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
 
-from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
 from batuta.core.conductor import (
     CallListener,
     Client,
@@ -8,17 +7,6 @@ from batuta.core.conductor import (
     NullListener,
     Objection,
     PlanningContext,
-)
-from batuta.core.decision import AcceptedAnswer, Cropping, Decision, Draft, MalformedPlan, Plan
-from batuta.core.events import (
-    Event,
-    EventHandler,
-    RoundPlanned,
-    RunFinished,
-    StepDelta,
-    StepFinished,
-    StepRetried,
-    StepStarted,
 )
 from batuta.core.message import (
     Attachment,
@@ -41,29 +29,51 @@ from batuta.core.message import (
     TokenLogprob,
     Tool,
     ToolCall,
+    ToolCallOrigin,
     ToolResult,
     assistant_message,
+    decode_call_id,
+    encode_call_id,
     system_message,
     user_message,
 )
 from batuta.core.run import (
     Attempt,
+    Event,
+    EventHandler,
     Failure,
     GuardrailTriggered,
     Limits,
     Outcome,
     ResumeState,
     Round,
+    RoundPlanned,
     Run,
+    RunFinished,
     RunHeader,
     RunId,
+    StepDelta,
+    StepFinished,
+    StepRetried,
     StepRun,
+    StepStarted,
     TimeSpan,
     WorkflowEstimate,
 )
 from batuta.core.task import Grade, Grader, Task, TaskId
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
-from batuta.core.workflow import MAX_ROUNDS, MAX_STEPS, Step, Workflow
+from batuta.core.workflow import (
+    MAX_ROUNDS,
+    MAX_STEPS,
+    AcceptedAnswer,
+    Cropping,
+    Decision,
+    Draft,
+    MalformedPlan,
+    Plan,
+    Step,
+    Workflow,
+)
 from batuta.usage import Cost, Price, Usage
 
 __all__ = [

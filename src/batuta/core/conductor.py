@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeGuard, runtime_checkable
 
-from batuta.core.decision import Decision
 from batuta.core.message import Delta, Question, Reply, Request
 from batuta.core.run import Failure, Round
 from batuta.core.worker import Pool, Worker, WorkerId
-from batuta.core.workflow import MAX_STEPS, Workflow
+from batuta.core.workflow import MAX_STEPS, Decision, Workflow
 from batuta.usage import Cost, Usage
 
 
@@ -19,7 +18,7 @@ class CallListener(Protocol):
 
     @property
     def streaming(self) -> bool:
-        """Whether fragments are wanted; if not, a client may ask for the whole reply."""
+        """Return True if fragments are wanted; if not, a client may ask for the whole reply."""
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:

@@ -1,4 +1,4 @@
-"""What a call can cost at most, before it is made. Pure.
+"""Bounds what a call can cost, before it is made. Pure.
 
 The ordinary estimate (`core.estimate`) is for showing and for rates; it may be too low. What is
 reserved for a call is this bound:
@@ -105,7 +105,7 @@ def max_text_tokens(text: str) -> int:
 
 
 class _NormalForm(NamedTuple):
-    """What becomes of a letter where text is normalised."""
+    """The form that a letter takes where text is normalised."""
 
     growth: int
     """Bytes that are added."""
@@ -223,7 +223,7 @@ def bound_call_cost(
     whole: bool = False,
     size: PromptSize | None = None,
 ) -> CallCostBound:
-    """What a call can cost at most.
+    """Bound what a call can cost.
 
     Args:
         request: what is asked.
@@ -248,7 +248,7 @@ def bound_call_cost(
 
 
 def has_hour_mark(request: Request) -> bool:
-    """Whether a part of the prompt is to be cached for an hour, which costs more."""
+    """Return True if a part of the prompt is to be cached for an hour, which costs more."""
     if request.cache is not None and request.cache.mark == HOUR_MARK:
         return True
     for message in request.messages:
@@ -259,17 +259,17 @@ def has_hour_mark(request: Request) -> bool:
 
 
 def _has_recording(request: Request) -> bool:
-    """Whether a part of the prompt is heard."""
+    """Return True if a part of the prompt is heard."""
     return any(isinstance(part, Audio) for message in request.messages for part in message.parts)
 
 
 def reasons_unasked(worker: Worker) -> bool:
-    """Whether the worker's model is known to reason, and to pay for it from its output."""
+    """Return True if the worker's model is known to reason, and to pay for it from its output."""
     return _REASONING_MODELS.match(_bare_name(worker)) is not None
 
 
 def _is_model(worker: Worker, *prefixes: str) -> bool:
-    """Whether the model's name, without its maker's, begins with one of those."""
+    """Return True if the model's name, without its maker's, begins with one of those."""
     return _bare_name(worker).startswith(prefixes)
 
 
@@ -278,7 +278,7 @@ def _bare_name(worker: Worker) -> str:
 
 
 def _max_message_tokens(message: Message) -> int:
-    """Of a message without its pictures."""
+    """Bound the tokens of a message without its pictures."""
     total = MESSAGE_TOKENS
     if message.reasoning or message.name:
         total += max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from batuta.core.worker import AUDIO, FILES, VISION, Finish, Sampling
 from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
@@ -263,7 +263,7 @@ class Question:
 
     @property
     def has_tool_results(self) -> bool:
-        """Whether results of tools are a part of the conversation."""
+        """Return True if results of tools are a part of the conversation."""
         return any(isinstance(part, ToolResult) for said in self.messages for part in said.parts)
 
     @staticmethod
@@ -376,3 +376,35 @@ class Delta:
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
     """A call that the server ran has ended."""
+
+
+_RUN_PREFIX = "run_"
+_CALL_ID_PATTERN = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
+"""Holds at most 40 characters, the most that OpenAI takes."""
+_ROUND_FACTOR = 100
+
+
+class ToolCallOrigin(NamedTuple):
+    """The place in a run from which a tool call came."""
+
+    run: str
+    """The run's id."""
+    round: int
+    step: int
+    number: int
+    """Position of the call among those of its step, from 0."""
+
+
+def encode_call_id(origin: ToolCallOrigin) -> str:
+    """The id that says so."""
+    place = origin.round * _ROUND_FACTOR + origin.step
+    return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{place}_{origin.number}"
+
+
+def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
+    """Return where the call came from; None for an id that is not Batuta's."""
+    found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
+    if found is None:
+        return None
+    round_number, step = divmod(int(found[2]), _ROUND_FACTOR)
+    return ToolCallOrigin(_RUN_PREFIX + found[1], round_number, step, int(found[3]))

@@ -1,22 +1,45 @@
-"""The Run: the one record that is served, stored, drawn, trained on and counted."""
+"""The Run, the one record that is served, stored, drawn, trained on and counted, and its events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, NewType
 
-from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
-from batuta.core.exploration import Exploration
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.core.message import Question, Reply, Request, ToolCall
+from batuta.core.message import Delta, Question, Reply, Request, ToolCall
 from batuta.core.redaction import clean_message
 from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.worker import Pool, WorkerId
-from batuta.core.workflow import MAX_STEPS, Step, Workflow
+from batuta.core.workflow import (
+    MAX_STEPS,
+    AcceptedAnswer,
+    Draft,
+    MalformedPlan,
+    Plan,
+    Step,
+    Workflow,
+)
 from batuta.errors import ClientError
 from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """A choice among several ways to answer; kept in the run, so that it can be reweighed."""
+
+    system: str
+    """Name and version of the system that chose; another version learns anew."""
+    cell: str
+    """The kind of question, within which ways are compared."""
+    arm: str
+    """The alternative that was chosen."""
+    explored: bool
+    """Whether something else than the best so far was tried."""
+    propensity: float
+    """How likely this choice was, in (0, 1]."""
+
 
 RunId = NewType("RunId", str)
 
@@ -141,7 +164,7 @@ class StepRun:
 
     @property
     def is_substituted(self) -> bool:
-        """Whether another worker than planned answered it because the planned one failed."""
+        """Return True if another worker than planned answered it because the planned one failed."""
         return self.worker != self.planned and any(
             attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
@@ -375,3 +398,81 @@ def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
         cost=format_cost(ended.cost),
         time=format_seconds(ended.span.seconds),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlanned:
+    """The conductor decided."""
+
+    round: int
+    planned: Round
+    """The round before any of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """A step was started."""
+
+    round: int
+    index: int
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDelta:
+    """A step's worker sent a fragment; not part of the record."""
+
+    round: int
+    index: int
+    worker: WorkerId
+    """The worker that sent it: the step's own, or the one asked in its place."""
+    delta: Delta
+    is_answer: bool = False
+    """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRetried:
+    """A step's call failed and is tried again, or another worker takes over."""
+
+    round: int
+    index: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """A step ended."""
+
+    round: int
+    step: StepRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run ended; nothing follows."""
+
+    outcome: Outcome
+    answer: str | None
+    reply: Reply | None = None
+    error: str | None = None
+    error_code: str | None = None
+    limit: str | None = None
+    seconds: float = 0.0
+    expected: WorkflowEstimate | None = None
+    confidence: float | None = None
+
+
+Event = (
+    RunHeader
+    | RoundPlanned
+    | StepStarted
+    | StepDelta
+    | StepRetried
+    | GuardrailTriggered
+    | StepFinished
+    | RunFinished
+)
+"""A run's life in order: a `RunHeader`, then the rest, one `RunFinished` at the end."""
+
+EventHandler = Callable[[Event], Awaitable[None]]

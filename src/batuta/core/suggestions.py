@@ -1,4 +1,4 @@
-"""What to say of a name that nobody has: the nearest one, or all there are."""
+"""Suggests, for a name that nobody has, the nearest one or all there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's tool does, and which tools a step of a workflow may have. Pure.
+"""Classes of clients' tools by what they do, and the tools that a step may have. Pure.
 
 A tool either observes, changes something or asks the user. Of a workflow one step acts: the last
 one, whose reply is the client's. It alone may have tools that change or ask; the steps that end
@@ -11,11 +11,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, cast
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
 
 from batuta.core.message import Tool
-from batuta.core.name_patterns import find_by_name
 from batuta.core.workflow import Workflow
+
+V = TypeVar("V")
+
+
+def find_by_name(table: Mapping[str, V], name: str) -> V | None:
+    """Return the table's value for the name: of just that name, else of the longest pattern."""
+    if name in table:
+        return table[name]
+    fitting = [pattern for pattern in table if _fits_pattern(name, pattern)]
+    return table[max(fitting, key=len)] if fitting else None
+
+
+def _fits_pattern(name: str, pattern: str) -> bool:
+    """Tell whether the name fits the pattern; a bracket is itself, as names of models have some."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
 
 MOST_READ = 200
 """Characters of a tool's name, and parameters of it, that are looked at."""

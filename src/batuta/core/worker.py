@@ -149,7 +149,7 @@ class Worker:
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a language model, and no tool that stands among them."""
+        """Return True if it is a language model, and no tool that stands among them."""
         return _NO_MODELS.isdisjoint(self.tags)
 
     @property

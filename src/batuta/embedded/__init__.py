@@ -1,8 +1,7 @@
 """The embedded conductor's model: a tiny Qwen2, computed in this process with numpy."""
 
 from batuta.embedded.bpe import Tokenizer
-from batuta.embedded.chat_template import CHAT_TEMPLATE
-from batuta.embedded.client import DEFAULT_SAMPLING, EmbeddedClient
+from batuta.embedded.client import CHAT_TEMPLATE, DEFAULT_SAMPLING, EmbeddedClient
 from batuta.embedded.qwen2 import KVCache, Qwen2, Qwen2Config
 
 __all__ = [

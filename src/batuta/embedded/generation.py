@@ -1,18 +1,100 @@
-"""One reply in the making, a slice of time after another."""
+"""One reply in the making, a slice of time after another: tokens are drawn and become text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from batuta.core import Finish, Sampling
 from batuta.embedded.blas import single_blas_thread
 from batuta.embedded.bpe import Tokenizer
 from batuta.embedded.constrained_decoding import NameConstraint
-from batuta.embedded.detokenizer import IncrementalDetokenizer
+from batuta.embedded.model_files import Floats
 from batuta.embedded.qwen2 import KVCache, Qwen2
-from batuta.embedded.sampling import create_generator, sample_token
+
+_GREEDY_TEMPERATURE = 1e-5
+"""Temperature below which nothing but the likeliest token has a chance."""
+
+
+def create_generator(seed: int | None) -> np.random.Generator:
+    """PCG64, the same numbers for the same seed everywhere; without one, unpredictable."""
+    return np.random.Generator(np.random.PCG64(None if seed is None else seed % 2**64))
+
+
+def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -> int:
+    """A token: the likeliest at temperature 0 or if none is given, else drawn."""
+    temperature = sampling.temperature or 0.0
+    if temperature < _GREEDY_TEMPERATURE:
+        return int(logits.argmax())
+    weights = softmax(logits, temperature)
+    if sampling.top_p is not None:
+        weights = keep_top_p(weights, sampling.top_p)
+    heaps = np.cumsum(weights)
+    drawn = rng.random() * float(heaps[-1])
+    return int(np.searchsorted(heaps, drawn, side="right"))
+
+
+def softmax(logits: Floats, temperature: float) -> NDArray[np.float64]:
+    """Probabilities of the tokens, as float64."""
+    weights = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
+    return weights / weights.sum()
+
+
+def keep_top_p(weights: NDArray[np.float64], top_p: float) -> NDArray[np.float64]:
+    """`weights` of the fewest likeliest tokens that together reach `top_p`; 0 for the others.
+
+    Holtzman et al. 2019 (arXiv:1904.09751).
+    """
+    order = np.argsort(-weights, kind="stable")
+    before = np.cumsum(weights[order]) - weights[order]
+    kept = np.zeros_like(weights)
+    likeliest = order[: max(int(np.searchsorted(before, top_p)), 1)]
+    kept[likeliest] = weights[likeliest]
+    return kept
+
+
+@final
+class IncrementalDetokenizer:
+    """Turns bytes into text as they come. Law: what was said, joined, is the whole text."""
+
+    def __init__(self, stop: Iterable[str]) -> None:
+        """Ends before the first of the `stop` strings; empty ones are ignored."""
+        self._stop = tuple(filter(None, stop))
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held_back = ""
+        self.has_stopped = False
+        """A stop string has come."""
+
+    def append_bytes(self, data: bytes, *, last: bool = False) -> str:
+        """Return the text that may be shown now.
+
+        An end that may begin a stop string is held back.
+        """
+        text = self._held_back + self._decoder.decode(data, last)
+        found = [at for at in map(text.find, self._stop) if at >= 0]
+        if found:
+            self.has_stopped = True
+            self._held_back = ""
+            return text[: min(found)]
+        said = len(text) - (0 if last else self._held_back_length(text))
+        self._held_back = text[said:]
+        return text[:said]
+
+    def _held_back_length(self, text: str) -> int:
+        """Characters at the end of `text` that may be the start of a stop string."""
+        starts = (
+            size
+            for stop in self._stop
+            for size in range(min(len(stop) - 1, len(text)), 0, -1)
+            if text.endswith(stop[:size])
+        )
+        return max(starts, default=0)
+
 
 _PROMPT_BLOCK = 64
 """Prompt tokens computed at once: enough to be fast, few enough to leave soon."""

@@ -16,7 +16,7 @@ from batuta.core import (
 )
 from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
 from batuta.engine.context import RunContext
-from batuta.engine.plan_check import PLAN
+from batuta.engine.planning import PLAN
 from batuta.engine.step_prompt import workers_before
 from batuta.engine.workflow_estimate import estimate_workflow
 from batuta.usage import ZERO_COST, Cost, Price, usage_cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,7 +36,6 @@ from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
-from batuta.engine.json_filter import JsonTextFilter
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,
@@ -49,6 +49,75 @@ from batuta.engine.step_prompt import (
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.usage import usage_cost
+
+logger = logging.getLogger(__name__)
+
+_STRUCTURE = re.compile(r'["\\{}\[\]]')
+_OPENING = frozenset("{[")
+
+
+@final
+class JsonTextFilter:
+    """Passes the text of an object or an array on as it comes, and holds everything else back.
+
+    A reply that begins otherwise, with prose or with a code block, may be repaired or unwrapped,
+    so nothing of it is passed on; nor is what follows the value's end.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[str] = []
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._begun = False
+        self._ended = False
+
+    def add(self, text: str) -> str:
+        """Return the text that can be shown now and was not shown before."""
+        self._held.append(text)
+        if self._ended:
+            return ""
+        if not self._begun:
+            text = "".join(self._held)
+            first = text.lstrip()[:1]
+            self._begun = first in _OPENING and bool(first)
+            self._ended = bool(first) and not self._begun
+            if not self._begun:
+                return ""
+        end = self._scan(text)
+        self._held = [text[end:]] if end < len(text) else []
+        return text[:end]
+
+    def release(self) -> str:
+        """Return the text that was held back; later text is no longer held."""
+        held, self._held, self._ended = "".join(self._held), [], True
+        return held
+
+    def _scan(self, text: str) -> int:
+        """Return the position at which the value ends in the text.
+
+        The text's length if it does not end.
+        """
+        if self._escaped and text:
+            self._escaped = False
+            start = 1
+        else:
+            start = 0
+        position = start
+        while found := _STRUCTURE.search(text, position):
+            position = found.end()
+            sign = found[0]
+            if sign == "\\" and self._in_string:
+                self._escaped = position == len(text)
+                position += 1
+            elif sign == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += 1 if sign in _OPENING else -1
+                if self._depth == 0:
+                    self._ended = True
+                    return position
+        return len(text)
 
 
 @final
@@ -117,8 +186,6 @@ class OfferedTools:
     def _call_id(self, given: str, number: int) -> str:
         return given if self._make_id is None else self._make_id(number)
 
-
-logger = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 2.0
 """Seconds that a step waits for a worker whose provider asks to slow down, if others can step."""
@@ -346,12 +413,12 @@ class WorkerCall:
 
     @property
     def has_received(self) -> bool:
-        """Whether anything came of the present attempt."""
+        """Return True if anything came of the present attempt."""
         return any(self._received)
 
     @property
     def is_exposed(self) -> bool:
-        """Whether a reader has seen a part of what this call says."""
+        """Return True if a reader has seen a part of what this call says."""
         seen = self.hedge is None or self.hedge.speaker is self
         live = self.step.last and self.context.shows_answer(self.step.number)
         return live and self.has_emitted and seen

@@ -66,7 +66,7 @@ class TimeoutPolicy:
 
     @property
     def has_timeout(self) -> bool:
-        """Whether there is a time after which somebody else is asked."""
+        """Return True if there is a time after which somebody else is asked."""
         return self.step_seconds is not None or self.hedge_seconds is not None
 
 

@@ -14,10 +14,8 @@ from batuta.core import (
     AcceptedAnswer,
     Client,
     Conductor,
-    Cost,
     Decision,
     Draft,
-    Failure,
     GuardrailTriggered,
     Limits,
     MalformedPlan,
@@ -27,7 +25,6 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
-    Request,
     ResumeState,
     Round,
     RoundPlanned,
@@ -37,16 +34,13 @@ from batuta.core import (
     RunId,
     Step,
     TimeSpan,
-    Usage,
-    Worker,
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.approval import gate_round
-from batuta.engine.budget import Budget, Hold
+from batuta.engine.budget import Budget
 from batuta.engine.confidence import state_confidence
 from batuta.engine.context import (
     Recorder,
@@ -58,7 +52,15 @@ from batuta.engine.context import (
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.grounding import GroundingCheck, run_single_step
-from batuta.engine.plan_check import PlanCheck, keep_resumed, refused_end, restrict_workers
+from batuta.engine.planning import (
+    PlanCheck,
+    PlanningListener,
+    add_paid_draft,
+    check_decision,
+    keep_resumed,
+    refused_end,
+    restrict_workers,
+)
 from batuta.engine.step_prompt import able_workers, workers_before
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
@@ -67,101 +69,8 @@ from batuta.engine.workflow_estimate import (
 )
 from batuta.errors import LimitReachedError
 from batuta.guardrails import GuardrailStage, describe_block
+from batuta.language.plan_rules import NO_RULES
 from batuta.language.prompt import PROMPT_VERSION
-
-
-def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[MalformedPlan]:
-    """The drafts, and one that was broken off if it cost anything."""
-    if isinstance(decision, MalformedPlan) and decision.draft.usage.calls > 0:
-        return [*drafts, decision]
-    return drafts
-
-
-class PlanningListener(NullListener):
-    """Listens to the conductor's model: reserves its attempts and charges them."""
-
-    def __init__(self, context: RunContext) -> None:
-        self.context = context
-        self.failures: list[Failure] = []
-        self.limit_reached = False
-        """Whether a limit forbade an attempt."""
-        self._hold: Hold | None = None
-        self._worker: Worker | None = None
-
-    async def before_call(self, request: Request, worker: Worker) -> Request:
-        """The request as it may be made; a workflow is not shortened, for half of one is none.
-
-        Raises:
-            LimitReachedError: it may cost more than is left.
-        """
-        self._worker = worker
-        try:
-            self._hold = await self.context.reserve(request, worker, whole=True)
-        except LimitReachedError:
-            self.limit_reached = True
-            raise
-        return self._hold.request
-
-    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Counts what an attempt consumed, in the place of what was reserved for it."""
-        self.context.budget.charge(usage, cost, self._hold, cut=cut)
-        self._hold = None
-
-    async def on_failure(self, failure: Failure) -> None:
-        """Count the failed attempt.
-
-        Raises:
-            LimitReachedError: the budget forbids another attempt.
-        """
-        self.failures.append(failure)
-        if failure.code == Outcome.CANCELLED:  # there is no further attempt
-            self.charge(failure.usage, failure.cost, cut=True)
-            return
-        request = self._hold.request if self._hold else None
-        self.charge(failure.usage, failure.cost)
-        if request is not None and self._worker is not None:
-            await self.before_call(request, self._worker)
-        else:
-            self.context.check_budget()
-
-    def with_failed_attempts(self, decision: Decision) -> Decision:
-        """The decision, its draft carrying the failed attempts' tokens and dollars."""
-        if not self.failures:
-            return decision
-        usage = sum((f.usage for f in self.failures), decision.draft.usage)
-        cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = replace(decision.draft, usage=usage, cost=cost)
-        match decision:
-            case Plan():
-                return replace(decision, draft=draft)
-            case AcceptedAnswer():
-                return replace(decision, draft=draft)
-            case _:
-                return MalformedPlan(
-                    draft=draft,
-                    reason=decision.reason,
-                    outage=decision.outage,
-                    again=decision.again,
-                )
-
-
-def check_decision(decision: Decision, context: PlanningContext) -> Decision:
-    """The decision, or Malformed where it breaks the Conductor's law."""
-    if isinstance(decision, AcceptedAnswer) and not context.previous:
-        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
-    if not isinstance(decision, Plan):
-        return decision
-    steps = decision.workflow.steps
-    if len(steps) > context.max_steps:
-        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
-        return MalformedPlan(draft=decision.draft, reason=reason)
-    for index, step in enumerate(steps):
-        if step.worker not in context.pool and step.worker not in context.forbidden:
-            return MalformedPlan(
-                draft=decision.draft, reason=f"step {index} names an unknown worker"
-            )
-    return decision
-
 
 VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
 DEFAULT_SETTINGS = RunSettings()
@@ -214,8 +123,9 @@ async def conduct(
     forbidden = ""
     if GuardrailStage.INPUT in guardrails.stages:
         question, acts, forbidden = await guardrails.check_question(question)
-    rules = settings.plan_rules.of_tags(question.tags)
-    if rules:
+    rules = settings.plan_rules
+    if rules is not NO_RULES:
+        rules = rules.of_tags(question.tags)
         pool, clients, left_out = restrict_workers(rules, pool, clients)
         acts, resumed = (*acts, *left_out), keep_resumed(rules, resumed)
     context = RunContext(
@@ -366,7 +276,7 @@ class _RunLoop:
             await context.publish(RoundPlanned(number, round_))
             if round_.workflow is None or self.settings.dry_run:
                 return
-            if not self._is_resumed(number):
+            if self.settings.approvals and not self._is_resumed(number):
                 self.unapproved = await gate_round(context, number, round_, editable=True)
             if self.unapproved is not None:
                 return
@@ -478,7 +388,7 @@ class _RunLoop:
         decision, workflow = self._revised(decision, self._choose_workflow(decision))
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
-        if workflow is None or not self.check.rules:
+        if workflow is None or self.check.rules is NO_RULES:
             return planned
         return await self.check.settle(planned, workflow)
 
@@ -533,7 +443,7 @@ class _RunLoop:
             sample=sample,
             max_steps=context.budget.limits.steps,
             previous=context.rounds,
-            forbidden=context.rules.forbidden if context.rules else (),
+            forbidden=() if context.rules is NO_RULES else context.rules.forbidden,
             objection=self.check.objection,
         )
         decision = await self.conductor.plan(planning_context, listener)

@@ -21,12 +21,12 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.decision import Draft, Plan
 from batuta.core.token_estimate import estimate_request_tokens
+from batuta.core.workflow import Draft, Plan
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
 from batuta.language.conversation import without_calls
-from batuta.language.plan_rules import with_worker
+from batuta.language.plan_rules import NO_RULES, with_worker
 
 MAX_SUBSTITUTES = 2
 """Number of other workers to which a failed step is given, one after another."""
@@ -207,7 +207,7 @@ def substitute_workers(
     """
     others = [worker for worker in context.pool.ranked() if worker.id != worker_id]
     able = able_workers(context.question, others)
-    if context.rules:
+    if context.rules is not NO_RULES:
         present, before = context.rounds[-1], workers_before(context.rounds[:-1])
         for ended in present.steps:
             workflow = with_worker(workflow, ended.index, ended.worker)

@@ -17,9 +17,9 @@ from batuta.core import (
     Workflow,
     WorkflowEstimate,
 )
-from batuta.core.decision import Plan
 from batuta.core.formatting import format_seconds
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
+from batuta.core.workflow import Plan
 from batuta.language import worker_messages
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 

@@ -35,11 +35,13 @@ from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.document import DocumentEndpoint
-from batuta.gateway.responses.background import BackgroundResponses
-from batuta.gateway.responses.endpoint import ResponsesEndpoint
-from batuta.gateway.responses.job_gate import KeyLimitGate
+from batuta.gateway.responses.background import BackgroundResponses, KeyLimitGate
+from batuta.gateway.responses.endpoint import (
+    ResponsesEndpoint,
+    StoredResponseEndpoint,
+    StoredResponseRoutes,
+)
 from batuta.gateway.responses.store import ResponseStore
-from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.answer_cache import RepeatedAnswers
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
@@ -47,7 +49,7 @@ from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
-from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
+from batuta.gateway.serving.session_call import LocalSessions, SessionMemory
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics

@@ -30,8 +30,8 @@ from batuta.distribution import package_version
 from batuta.encoder import open_encoder
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
-from batuta.gateway.access.audit_keeper import AuditKeeper
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.access.failed_sign_ins import AuditKeeper
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RedisRateLimiter
 from batuta.gateway.app import ServerState
@@ -48,6 +48,7 @@ from batuta.gateway.serving.answer_cache import (
 from batuta.gateway.serving.baselines import (
     baseline_models,
     open_learned_methods,
+    preset_models,
     unavailable_baselines,
 )
 from batuta.gateway.serving.models import (
@@ -58,8 +59,7 @@ from batuta.gateway.serving.models import (
     embedding_models,
     served_models,
 )
-from batuta.gateway.serving.presets import preset_models
-from batuta.gateway.serving.session_memory import LocalSessions, RedisSessions
+from batuta.gateway.serving.session_call import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.telemetry.otlp import open_span_exporter
@@ -69,8 +69,8 @@ from batuta.store import Store
 from batuta.store.audit import AuditEntry
 from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
+from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
-from batuta.store.tenants import check_name
 
 _REDIS_PATIENCE_S = 1.0
 """Seconds that Redis may take while a request waits for it."""

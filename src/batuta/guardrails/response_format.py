@@ -1,4 +1,4 @@
-"""Whether a text has the form that was asked for: JSON, and JSON that fits a schema."""
+"""Checks that a text has the form that was asked for: JSON, and JSON that fits a schema."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class DurableCheckpoint:
 
     @property
     def will_resume(self) -> bool:
-        """Whether it is the process that ends, if the job is cut off now."""
+        """Return True if it is the process that ends, if the job is cut off now."""
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:

@@ -14,7 +14,7 @@ from sqlalchemy import text as sql
 
 from batuta.jobs.protocol import JobOwner, JobState
 from batuta.jobs.table import JOBS_TABLE, LEASE_SECONDS, owner_to_text
-from batuta.store.upsert import insert_statement
+from batuta.store.database import insert_statement
 
 _BATCH = 200
 _STATES = {

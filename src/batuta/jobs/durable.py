@@ -26,8 +26,7 @@ from sqlalchemy import URL
 from batuta.errors import StoreError
 from batuta.jobs.checkpoint import DurableCheckpoint
 from batuta.jobs.dbos_import import import_dbos_jobs
-from batuta.jobs.dispatcher import JobDispatcher, JobPlaces
-from batuta.jobs.notifier import Notifier
+from batuta.jobs.dispatcher import JobDispatcher, JobPlaces, Notifier
 from batuta.jobs.protocol import (
     OPEN_GATE,
     Job,
@@ -42,7 +41,7 @@ from batuta.jobs.protocol import (
 )
 from batuta.jobs.records import JobRecords, is_sqlite_file
 from batuta.jobs.table import JobTable, StoredJob
-from batuta.store.process_lock import ProcessLock
+from batuta.store.database import ProcessLock
 
 logger = logging.getLogger(__name__)
 

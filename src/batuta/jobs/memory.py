@@ -13,8 +13,7 @@ from typing import final
 import anyio
 
 from batuta.core import Client, Conductor, Event, EventHandler, WorkerId
-from batuta.jobs.dispatcher import JobDispatcher, JobPlaces
-from batuta.jobs.notifier import Notifier
+from batuta.jobs.dispatcher import JobDispatcher, JobPlaces, Notifier
 from batuta.jobs.protocol import (
     OPEN_GATE,
     Job,

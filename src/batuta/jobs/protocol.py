@@ -29,7 +29,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return True if nothing more will happen."""
         return self not in {JobState.QUEUED, JobState.IN_PROGRESS}
 
 
@@ -109,7 +109,7 @@ class Checkpoint(Protocol):
 
     @property
     def will_resume(self) -> bool:
-        """Whether the job is taken up again if it is cut off now.
+        """Return True if the job is taken up again if it is cut off now.
 
         So it is where the process ends and the job survives it, not where the job was cancelled.
         """
@@ -180,7 +180,7 @@ class Jobs(Protocol):
 
     @property
     def durable(self) -> bool:
-        """Whether jobs survive the process."""
+        """Return True if jobs survive the process."""
         ...
 
     async def submit(self, job: Job) -> None:

@@ -37,8 +37,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
 from batuta.jobs.protocol import JobEvent, Json
-from batuta.store.sqlite_file import make_private_file, truncate_log
-from batuta.store.upsert import insert_statement
+from batuta.store.database import insert_statement, make_private_file, truncate_log
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""

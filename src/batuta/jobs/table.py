@@ -31,7 +31,7 @@ from sqlalchemy import text as sql
 
 from batuta.jobs.protocol import Job, JobOwner, JobState, JobStatus, Json
 from batuta.jobs.records import METADATA, JobRecords
-from batuta.store.upsert import insert_statement
+from batuta.store.database import insert_statement
 
 LEASE_SECONDS = 5.0
 """Seconds after its last renewal for which a job belongs to its process."""

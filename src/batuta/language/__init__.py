@@ -1,8 +1,7 @@
 """The workflow language: text to `Workflow` and back, and the prompts. Pure."""
 
-from batuta.language.parser import parse_workflow
+from batuta.language.parser import ACCEPTED, parse_workflow, render_workflow
 from batuta.language.prompt import PromptOptions, conductor_request, worker_messages
-from batuta.language.renderer import ACCEPTED, render_workflow
 
 __all__ = [
     "ACCEPTED",

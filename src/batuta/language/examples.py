@@ -11,7 +11,7 @@ from typing import Protocol
 
 from batuta.core import Pool, Step, WorkerId, Workflow
 from batuta.core.worker import PROGRAM
-from batuta.language.renderer import render_workflow
+from batuta.language.parser import render_workflow
 
 ALL = "all"
 Read = tuple[int, ...] | str

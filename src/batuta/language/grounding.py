@@ -1,4 +1,4 @@
-"""Whether sources say what an answer claims: what a checker is shown, and how its verdict is read.
+"""Asks a checker whether sources say what an answer claims, and reads its verdict.
 
 The answer is cut into statements, and the checker names their numbers and those of sources. No word
 of its own is read, so whatever it was told, it can mark a statement and do nothing else.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from batuta.core.control_characters import INVISIBLE
+from batuta.core.formatting import INVISIBLE
 
 QUESTION_HEADING = "USER QUESTION"
 WORKERS_HEADING = "AVAILABLE LANGUAGE MODELS"

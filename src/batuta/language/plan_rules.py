@@ -77,20 +77,15 @@ class PlanRules:
     providers: Mapping[WorkerId, str] = field(default_factory=dict[WorkerId, str])
     """The provider of each worker; one that is missing is its own."""
 
-    def __bool__(self) -> bool:
-        return bool(self.rules)
-
     def of_tenant(self, tenant: str) -> PlanRules:
-        """The rules for that tenant's questions."""
-        if not self.rules:
-            return self
-        return replace(self, rules=tuple(r for r in self.rules if r.tenant in {"", tenant}))
+        """Return the rules for that tenant's questions, `NO_RULES` if none is left."""
+        held = tuple(rule for rule in self.rules if rule.tenant in {"", tenant})
+        return replace(self, rules=held) if held else NO_RULES
 
     def of_tags(self, tags: Collection[str]) -> PlanRules:
-        """The rules for questions with these tags."""
-        if not self.rules:
-            return self
-        return replace(self, rules=tuple(r for r in self.rules if not r.tag or r.tag in tags))
+        """Return the rules for questions with these tags, `NO_RULES` if none is left."""
+        held = tuple(rule for rule in self.rules if not rule.tag or rule.tag in tags)
+        return replace(self, rules=held) if held else NO_RULES
 
     @property
     def checking_rule(self) -> PlanRule | None:
@@ -202,6 +197,7 @@ class PlanRules:
 
 
 NO_RULES = PlanRules()
+"""Where no rule holds; who asks for it enters no rule."""
 
 
 def read_tag(text: str) -> str:

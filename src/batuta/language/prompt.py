@@ -61,7 +61,7 @@ from batuta.language.material import (
     join_lines,
     wrap_in_tag,
 )
-from batuta.language.renderer import quote_list
+from batuta.language.parser import quote_list
 
 PROMPT_VERSION = "5"
 """Version of the whole prompt's wording; a run and a trained conductor's card keep it."""

@@ -22,7 +22,7 @@ _PAIRS = {")": "(", "]": "["}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWords:
-    """What a step was asked, and what it may read."""
+    """The texts that a step was asked and may read."""
 
     subtask: str
     """Of a step without one that reads nothing: the question."""

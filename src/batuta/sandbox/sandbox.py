@@ -12,9 +12,8 @@ from typing import final
 
 import anyio
 
-from batuta.sandbox.backends import SandboxBackend, build_launch
-from batuta.sandbox.interpreter import Interpreter, inspect_interpreter
-from batuta.sandbox.loaded_program import LoadedProgram, open_program
+from batuta.sandbox.backends import Interpreter, SandboxBackend, build_launch, inspect_interpreter
+from batuta.sandbox.process import LoadedProgram, open_program
 from batuta.sandbox.program import Program, ProgramResult, ProgramTest, SandboxLimits
 from batuta.sandbox.self_test import choose_backend
 

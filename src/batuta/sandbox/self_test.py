@@ -11,10 +11,9 @@ from pathlib import Path
 import anyio
 
 from batuta.errors import SandboxError
-from batuta.sandbox.backends import SandboxBackend, build_launch, new_temporary_path
+from batuta.sandbox.backends import Interpreter, SandboxBackend, build_launch, new_temporary_path
 from batuta.sandbox.inside.usage import removal_command
-from batuta.sandbox.interpreter import Interpreter
-from batuta.sandbox.loaded_program import open_program
+from batuta.sandbox.process import open_program
 from batuta.sandbox.program import CallTest, EndReason, Program, SandboxLimits
 
 LIMITS = SandboxLimits(seconds=120.0, processes=4)

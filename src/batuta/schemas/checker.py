@@ -1,4 +1,4 @@
-"""Whether a text is JSON that fits a schema: plain functions, also called in another process.
+"""Checks that a text is JSON that fits a schema: plain functions, also for other processes.
 
 `jsonschema-rs` compiles the schema; it is kept from fetching anything, and its regular expressions
 from trying for ever (design/0008-hostile-input.md has the measurements).

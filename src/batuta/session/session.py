@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +24,20 @@ from batuta.core import (
     Cost,
     EventHandler,
     Limits,
+    Message,
     Outcome,
     Pool,
     Question,
+    Role,
     Run,
+    ToolCall,
+    ToolResult,
     WorkerId,
 )
 from batuta.engine import Recorder, RunHooks, find_resume_state
-from batuta.session.batch import BatchProgressCallback, open_progress
-from batuta.session.options import AskOptions, complete_question, merge_limits
+from batuta.session.options import AskOptions, ToolRunner, complete_question, merge_limits
 from batuta.session.questions import QuestionLike, parse_question
 from batuta.session.stream import RunStream
-from batuta.session.tools import answer_tool_calls
 from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
@@ -121,7 +123,7 @@ class Session:
 
     @property
     def simulated(self) -> bool:
-        """Whether the workers are programs (the rehearsal) and not language models."""
+        """Return True if the workers are programs (the rehearsal) and not language models."""
         return self._opened.simulated
 
     async def ask(self, question: QuestionLike, **options: Unpack[AskOptions]) -> Run:
@@ -335,3 +337,39 @@ def ask_sync(
         return anyio.run(work)
     with ThreadPoolExecutor(1) as executor:  # a running loop cannot wait for itself
         return executor.submit(anyio.run, work).result()
+
+
+BatchProgressCallback = Callable[[int, int], None]
+"""Hears how many questions of a batch are answered, and how many there are."""
+
+
+def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
+    """Return the function that is called after each question, and with -1 at the end."""
+    if not isinstance(progress, bool):
+        return lambda done, total: progress(done, total) if done >= 0 else None
+    if not progress:
+        return lambda _done, _total: None
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - only where it is looked at
+
+    from batuta.rendering.console import open_console  # noqa: PLC0415 - same
+
+    bar = Bar(console=open_console(stderr=True))
+    task = bar.add_task("questions", total=total)
+    bar.start()
+    return lambda done, _: bar.stop() if done < 0 else bar.update(task, completed=done)
+
+
+async def answer_tool_calls(
+    question: Question, calls: Sequence[ToolCall], run_tool: ToolRunner
+) -> Question:
+    """The conversation with what the tools returned; a tool that fails says so to the worker."""
+    results: list[Message] = []
+    for call in calls:
+        try:
+            said = run_tool(call)
+            text = said if isinstance(said, str) else await said
+        except Exception as error:  # noqa: BLE001 - the worker may try something else
+            text = f"error: {error}"
+        results.append(Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=text),)))
+    asked = Message(role=Role.ASSISTANT, parts=tuple(calls))
+    return replace(question, messages=(*question.messages, asked, *results))

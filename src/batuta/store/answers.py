@@ -8,9 +8,8 @@ from typing import Any, final
 from sqlalchemy import Connection, delete, select
 
 from batuta.store.codec import sql_text
-from batuta.store.database import Database
+from batuta.store.database import Database, insert_statement
 from batuta.store.models import ANSWERS
-from batuta.store.upsert import insert_statement
 
 
 @final

@@ -158,3 +158,20 @@ def _clean_scalar(value: float | str | None) -> float | str | None:
     if isinstance(value, float):
         return value if isfinite(value) else None
     return clean_text(value) if isinstance(value, str) else value
+
+
+def format_cursor(created: float, row_id: str) -> str:
+    """The cursor after that row."""
+    return f"{created!r}_{row_id}"
+
+
+def parse_cursor(cursor: str) -> tuple[float, str]:
+    """The time and id that a cursor names, the id as any database takes it.
+
+    Raises:
+        ValueError: it is no cursor.
+    """
+    created, mark, row_id = cursor.partition("_")
+    if not mark or not row_id or not isfinite(at := float(created)):
+        raise ValueError(f"not a cursor of a list: {cursor!r}")
+    return at, sql_text(row_id)

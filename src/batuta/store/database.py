@@ -1,15 +1,28 @@
-"""The engine: from a path or URL to connections, and from a driver's error to one sentence."""
+"""The engine: from a path or URL to connections, and from a driver's error to one sentence.
+
+SQLite and PostgreSQL both have `INSERT … ON CONFLICT`, SQLAlchemy for each of them alone. Many rows
+are a COPY in PostgreSQL and a prepared INSERT in SQLite. A lock keeps a second process out of the
+folder of a file.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    closing,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import anyio
@@ -20,6 +33,7 @@ from sqlalchemy import (
     CursorResult,
     Engine,
     Executable,
+    Table,
     create_engine,
     event,
     make_url,
@@ -33,19 +47,108 @@ from sqlalchemy.exc import (
     StatementError,
 )
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import await_only
 
 from batuta.distribution import install_hint, package_hint
 from batuta.errors import StoreError
-from batuta.store.sqlite_file import (
-    make_private_file,
-    probe_file,
-    set_pragmas,
-    truncate_log,
-    use_wal,
-)
 
 if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+BUSY_MS = 5_000
+"""How long SQLite waits for another writer before it says `locked`."""
+
+_WAL_PAUSE = 0.01
+"""Seconds between attempts to switch a file to WAL."""
+
+_PROBE_SECONDS = 1.0
+"""Seconds that a probe waits for other writers."""
+
+_CHECKPOINTS = 5
+"""Attempts to empty the log, each of which waits for readers like any writer."""
+
+_PRAGMAS = (
+    f"PRAGMA busy_timeout={BUSY_MS}",
+    "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA secure_delete=ON",  # what is deleted is overwritten
+)
+
+
+def make_private_file(path: Path) -> None:
+    """Makes the file, if there is none, so that nobody but this user can read it.
+
+    SQLite gives the files that it puts beside it the same mode. A file that is there is not opened:
+    closing it would give up the locks that this process has on it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Switches the file to WAL, for good.
+
+    SQLite does not wait for others here, busy_timeout or not: of two processes that open a new
+    file at the same time one would be told that it is locked.
+
+    Raises:
+        sqlite3.Error: it cannot be switched.
+    """
+    deadline = monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > deadline:
+                raise
+            sleep(_WAL_PAUSE)
+        else:
+            return
+
+
+def set_pragmas(connection: Any, _record: object) -> None:
+    """Sets up a new connection; SQLAlchemy calls it by its event `connect`."""
+    cursor = connection.cursor()
+    try:
+        for pragma in _PRAGMAS:
+            cursor.execute(pragma)
+    finally:
+        cursor.close()
+
+
+def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
+    """Do `work` in a new connection that could write now, and change nothing. Blocks.
+
+    Raises:
+        SQLAlchemyError: the file is locked or damaged.
+    """
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _PROBE_SECONDS})
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            return work(connection)
+        finally:
+            connection.rollback()
+
+
+def truncate_log(engine: Engine) -> None:
+    """Empties the log of an SQLite file. Blocks.
+
+    Somebody who reads at that moment keeps it from being emptied; then it is tried again, and at
+    last left to the next deletion.
+    """
+    for _ in range(_CHECKPOINTS):
+        with engine.connect() as connection:
+            held = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
+        if not held:
+            return
+        sleep(_WAL_PAUSE)
+
 
 _T = TypeVar("_T")
 DatabaseWork = Callable[[Connection], _T]
@@ -413,3 +516,136 @@ def _create_file(url: URL) -> None:
         ) from error
     except sqlite3.Error as error:
         raise explain_error(error, url) from error
+
+
+def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """An insertion into the table, of a database of that dialect.
+
+    Only the dialect that is wanted is loaded: PostgreSQL's takes a fortieth of the whole start.
+    """
+    if dialect == "sqlite":
+        from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - see above
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - see above
+
+    return postgresql.insert(table)
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows that are not there yet; in SQLite those that are there are left as they are.
+
+    Args:
+        connection: in a transaction that has begun, by a statement.
+        table: where they go.
+        rows: all with the same columns.
+
+    Raises:
+        IntegrityError: PostgreSQL has one of them already, or they break another rule.
+        SQLAlchemyError: the database fails.
+    """
+    if not rows:
+        return
+    if connection.dialect.name == "postgresql":
+        _copy_rows(connection, table, rows)
+        return
+    insertion = insert_statement(connection.dialect.name, table).on_conflict_do_nothing()
+    connection.execute(insertion, [dict(row) for row in rows])
+
+
+def _copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Copy the rows by the driver itself, whose errors become SQLAlchemy's."""
+    import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
+
+    driver: Any = connection.connection.driver_connection
+    columns = list(rows[0])
+    records = [tuple(row[name] for name in columns) for row in rows]
+    try:
+        await_only(driver.copy_records_to_table(table.name, records=records, columns=columns))
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        if driver.is_closed():
+            connection.invalidate(error)
+        kind = _ERRORS.get(_sqlstate_class(error), DBAPIError)
+        raise kind(f"COPY {table.name}", None, error) from error
+
+
+_ERRORS = {"22": DataError, "23": IntegrityError}
+"""SQLAlchemy's errors by the first two characters of the SQLSTATE."""
+
+
+def _sqlstate_class(error: BaseException) -> str:
+    """Return the first two characters of the SQLSTATE.
+
+    Of values that the driver refuses, a data error's.
+    """
+    if isinstance(error, ValueError):
+        return "22"
+    return str(getattr(error, "sqlstate", None) or "")[:2]
+
+
+SERVER_SUFFIX = ".server.lock"
+"""After the name of the runs' file: the lock of the server that uses it."""
+
+
+@final
+class ProcessLock:
+    """Held until `release`, or until the process dies, however it dies.
+
+    It is a transaction on an SQLite file of its own, which every system that runs Python locks
+    and unlocks correctly.
+    """
+
+    def __init__(self, path: Path, busy: str = "") -> None:
+        """Takes the lock.
+
+        Args:
+            path: the file that is locked.
+            busy: what to say where another process has it; empty: a server's sentence.
+
+        Raises:
+            StoreError: another process has it, or the file cannot be made.
+        """
+        try:
+            make_private_file(path)
+            self._file = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._file.execute("BEGIN EXCLUSIVE")
+            except sqlite3.Error:
+                self._file.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            if "locked" in str(error):
+                raise StoreError(
+                    busy
+                    or f"another server uses {path.parent}: stop it, give this one a folder of its "
+                    "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
+                ) from None
+            raise StoreError(f"{path} cannot be locked: {error}") from None
+
+    def release(self) -> None:
+        """Lets others in."""
+        self._file.close()
+
+
+@contextmanager
+def lock_server_store(target: str) -> Generator[None]:
+    """One server at a time on an SQLite file; a server database serves many.
+
+    Args:
+        target: a path of an SQLite file, or a database URL.
+
+    Raises:
+        StoreError: another server uses the file, or the target names no database.
+    """
+    url = parse_url(target)
+    if not is_sqlite(url):
+        yield
+        return
+    path = Path(str(url.database))
+    lock = ProcessLock(path.with_name(path.name + SERVER_SUFFIX))
+    try:
+        yield
+    finally:
+        lock.release()

@@ -7,8 +7,8 @@ from time import time
 
 from sqlalchemy import Connection, delete, select
 
+from batuta.store.database import insert_statement
 from batuta.store.models import FORGOTTEN
-from batuta.store.upsert import insert_statement
 
 REMEMBERED = 7 * 86_400.0
 """Seconds for which a deletion is remembered: longer than anything goes on."""

@@ -1,4 +1,4 @@
-"""What was learned from judged runs of a system that explores, and the money of exploring.
+"""The lessons of judged runs of a system that explores, and the money of exploring.
 
 The cap on dollars a day is kept by the statement that takes: the most that a run can cost is taken
 before it begins, and what it did not cost is given back when it has ended. What a process that died
@@ -12,13 +12,11 @@ from typing import final
 from sqlalchemy import Connection, case, select
 
 from batuta.core import Run
-from batuta.core.exploration import Exploration
+from batuta.core.run import Exploration
 from batuta.store.codec import sql_text
-from batuta.store.database import Database
-from batuta.store.ledger import Bucket, budgeted_nano, ledger_lines
+from batuta.store.database import Database, insert_statement
+from batuta.store.ledger import Bucket, add_totals, budgeted_nano, ledger_lines
 from batuta.store.models import EXPLORED_ARMS, SPENDING
-from batuta.store.totals import add_totals
-from batuta.store.upsert import insert_statement
 
 MEMORY = 500.0
 """Judgements of an arm that are remembered: with more, older ones fade."""
@@ -46,7 +44,7 @@ def count_arm(connection: Connection, choice: Exploration, score: float) -> None
 
 @final
 class ExplorationTable:
-    """What is known of each arm, and the purse."""
+    """The evidence on each arm, and the money that is left."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -82,7 +80,7 @@ class ExplorationTable:
 
 
 def run_nano(run: Run) -> int:
-    """What the run cost, as budgets count it."""
+    """Return the cost of the run, as budgets count it."""
     return budgeted_nano(ledger_lines(run))
 
 

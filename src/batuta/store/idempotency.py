@@ -11,9 +11,8 @@ import orjson
 from sqlalchemy import Connection, delete, select, update
 
 from batuta.store.codec import sql_text
-from batuta.store.database import Database
+from batuta.store.database import Database, insert_statement
 from batuta.store.models import FORGOTTEN, IDEMPOTENT
-from batuta.store.upsert import insert_statement
 
 RUN_HEADER = "x-batuta-run-id"
 """The header of an answer that names its run."""

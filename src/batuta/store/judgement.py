@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, Connection, select, update
 
 from batuta.errors import StoreError
 from batuta.store.codec import decode_run
+from batuta.store.database import insert_statement
 from batuta.store.drift import count_values, run_score
 from batuta.store.exploration import count_arm
 from batuta.store.models import CONTENTS, COUNTED_JUDGEMENTS, RUNS, SAME_RUN
-from batuta.store.upsert import insert_statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class KeyPermissions:
 
     @property
     def allows_all_workers(self) -> bool:
-        """Whether every worker may be used."""
+        """Return True if every worker may be used."""
         return not (self.workers_allow or self.workers_deny)
 
 

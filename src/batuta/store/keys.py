@@ -1,7 +1,8 @@
-"""The keys of tenants, in the database."""
+"""The tenants, whose the keys, runs and budgets are, and their keys, in the database."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from time import time
@@ -12,14 +13,53 @@ from sqlalchemy import Connection, func, insert, select, tuple_, update
 
 from batuta.errors import StoreError
 from batuta.store.audit import AuditEntry, append_entry
-from batuta.store.codec import sql_text
-from batuta.store.cursors import format_cursor, parse_cursor
-from batuta.store.database import Database
+from batuta.store.codec import format_cursor, parse_cursor, sql_text
+from batuta.store.database import Database, insert_statement
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.models import KEYS, TENANTS
-from batuta.store.tenants import Tenant, check_name, ensure_tenant
-from batuta.store.upsert import insert_statement
+
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """The owner of runs, responses and money."""
+
+    name: str
+    created: float
+    per_day: Decimal | None = None
+    """Dollars a day of all its keys together, in UTC."""
+    per_month: Decimal | None = None
+
+
+def check_name(tenant: str) -> None:
+    """Return for a name that a tenant may have, else raise.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _NAME_PATTERN.fullmatch(tenant):
+        raise ValueError(
+            f"{tenant!r} cannot name a tenant: use at most 64 letters, digits and . _ @ -"
+        )
+
+
+def ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
+    """Makes the tenant if there is none."""
+    new = insert_statement(connection.dialect.name, TENANTS).values(name=tenant, created=now)
+    connection.execute(new.on_conflict_do_nothing())
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    """A tenant for programs; money as text."""
+    day, month = tenant.per_day, tenant.per_month
+    return {
+        "name": tenant.name,
+        "per_day": None if day is None else f"{day:f}",
+        "per_month": None if month is None else f"{month:f}",
+    }
+
 
 _MAX_NAME_CHARACTERS = 200
 SYSTEM = "system"

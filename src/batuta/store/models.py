@@ -88,7 +88,7 @@ RUNS = Table(
     Column("score_comment", Text),
     # The session that it was part of; null: none, or from before there were sessions.
     Column("session", Text),
-    # Words to be found by; see run_labels.py. Null: none, or from before there were any.
+    # Words to be found by; see rows.py. Null: none, or from before there were any.
     Column("labels", Text),
     # Lists and totals read nothing but these two, whatever they filter and sort by.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
@@ -304,7 +304,7 @@ FILES = Table(
 WORKER_DRIFT = Table(
     "worker_drift",
     METADATA,
-    # How a worker does beside what was measured of it; see core/drift.py. Numbers alone.
+    # How a worker does beside what was measured of it; see store/drift.py. Numbers alone.
     Column("worker", Text, primary_key=True),
     Column("model", Text, primary_key=True),
     Column("kind", Text, primary_key=True),

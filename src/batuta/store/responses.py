@@ -27,12 +27,11 @@ from sqlalchemy import (
 
 from batuta.core import RunId
 from batuta.errors import StoreError
-from batuta.store.batching import Batcher
+from batuta.store.budgets import Batcher
 from batuta.store.codec import sql_text
-from batuta.store.database import Database
+from batuta.store.database import Database, insert_statement
 from batuta.store.deleted import forgotten_among
 from batuta.store.models import METADATA
-from batuta.store.upsert import insert_statement
 
 RESPONSE_PREFIX = "resp_"
 _RUN_PREFIX = "run_"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from batuta.core import Outcome
-from batuta.store.run_labels import ERROR, TAG, USER, WORKER, format_label
+from batuta.store.rows import ERROR, TAG, USER, WORKER, format_label
 
 LONGEST_VALUE = 500
 """Characters of a parameter at most."""
@@ -33,7 +33,7 @@ _EPOCH = re.compile(r"\d{9,12}(\.\d{1,9})?")
 
 
 class RunSort(StrEnum):
-    """What a list is ordered by."""
+    """The figures by which a list is ordered."""
 
     CREATED = "created"
     COST = "cost"
@@ -63,7 +63,7 @@ class RunFilter:
     """How they ended: one of these."""
     session: str | None = None
     labels: tuple[str, ...] = ()
-    """Labels that they have, all of these; see `run_labels`."""
+    """Labels that they have, all of these; see `RequestLabels`."""
     since: float | None = None
     """Seconds since the epoch from which they began."""
     until: float | None = None

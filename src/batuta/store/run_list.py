@@ -35,8 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from batuta.core import Cost, Outcome
-from batuta.store.codec import sql_text
-from batuta.store.cursors import format_cursor, parse_cursor
+from batuta.store.codec import format_cursor, parse_cursor, sql_text
 from batuta.store.database import Database
 from batuta.store.models import FIGURES, RUNS
 from batuta.store.rows import RunSummary, summary_from_row

@@ -33,9 +33,8 @@ from batuta.store.leases import Leases
 from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
-from batuta.store.rows import RunEntry, RunSummary, summary_from_row
+from batuta.store.rows import NO_LABELS, RequestLabels, RunEntry, RunSummary, summary_from_row
 from batuta.store.run_filter import RunFilter
-from batuta.store.run_labels import NO_LABELS, RequestLabels
 from batuta.store.run_list import RunPage, RunTotals, find_runs, list_models, sum_runs
 from batuta.store.run_search import find_ids_by_prefix, run_filter
 from batuta.store.schema import (

@@ -18,12 +18,18 @@ from anyio.to_thread import run_sync
 from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
 
 from batuta.errors import StoreError
-from batuta.store.database import Database, database_name, is_partitioned, open_database, parse_url
+from batuta.store.database import (
+    Database,
+    database_name,
+    insert_statement,
+    is_partitioned,
+    open_database,
+    parse_url,
+)
 from batuta.store.models import CONTENTS, LEDGER, METADATA, RUNS
 from batuta.store.partitions import create_partitions, unique_columns
 from batuta.store.responses import RESPONSES
 from batuta.store.schema import upgrade_database
-from batuta.store.upsert import insert_statement
 
 BATCH = 1_000
 """Rows of one transaction."""
@@ -54,7 +60,7 @@ class TableTransfer:
 
     @property
     def equal(self) -> bool:
-        """Whether both have as many rows and as much money."""
+        """Return True if both have as many rows and as much money."""
         return (self.source, self.source_usd) == (self.target, self.target_usd)
 
 

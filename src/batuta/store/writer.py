@@ -25,20 +25,19 @@ from batuta.store.database import (
     DATABASE_ERRORS,
     Database,
     explain_error,
+    insert_rows,
+    insert_statement,
     is_partitioned,
     is_row_error,
     is_transient,
 )
 from batuta.store.deleted import forgotten_among
 from batuta.store.drift import count_values
-from batuta.store.lease_rows import LeaseChanges, LeasedRun
-from batuta.store.leases import Leases
-from batuta.store.ledger import charged_accounts, utc_month
+from batuta.store.leases import LeaseChanges, LeasedRun, Leases
+from batuta.store.ledger import charged_accounts, settle_reservations, utc_month
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
 from batuta.store.rows import PackedRun, RunEntry, pack_run
-from batuta.store.totals import settle_reservations
-from batuta.store.upsert import insert_rows, insert_statement
 
 BATCH_RUNS = 200
 """Runs of one transaction at most."""
@@ -299,7 +298,7 @@ def _write_runs(
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
-    """Those that nobody deleted meanwhile, with what they continued from."""
+    """Return the runs that nobody deleted meanwhile, with what they continued from."""
     rows = [one.row for one in packed if one.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
@@ -315,7 +314,7 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Those that are not stored yet, whatever time they tell.
+    """Return the runs that are not stored yet, whatever time they tell.
 
     Args:
         connection: within whose transaction they will be written.

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import anyio
 
 from batuta.core import Citation, Text
-from batuta.core.control_characters import INVISIBLE
+from batuta.core.formatting import INVISIBLE
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import ClientError
 from batuta.language.material import wrap_fetched

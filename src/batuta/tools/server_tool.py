@@ -106,7 +106,7 @@ class _TurnListener:
 
     @property
     def streaming(self) -> bool:
-        """Whether fragments are wanted."""
+        """Return True if fragments are wanted."""
         return self._listener.streaming
 
     async def before_call(self, request: Request, worker: Worker) -> Request:

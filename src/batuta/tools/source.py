@@ -100,7 +100,7 @@ class ToolSource(Protocol):
 
     @property
     def kind(self) -> ToolClass:
-        """Whether it changes something."""
+        """Tell whether it changes something."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from batuta.gateway.ui.result_files import ResultFolder
+from batuta.gateway.ui.learning import ResultFolder
 from gateway.ui.learned import measure_report, write_learning
 from gateway.ui.page_server import PageServer
 

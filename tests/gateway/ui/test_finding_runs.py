@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.strategies import make_run
 
-from batuta.gateway.ui.run_filters import ShownFilter
+from batuta.gateway.ui.runs import ShownFilter
+from batuta.store.rows import RequestLabels
 from batuta.store.run_filter import RUN_PARAMETERS, RunSort
-from batuta.store.run_labels import RequestLabels
 from gateway.ui.conftest import sound
 
 COUNT = 60

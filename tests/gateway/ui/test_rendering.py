@@ -28,10 +28,10 @@ from batuta.core import (
 from batuta.core.run import GuardrailTriggered
 from batuta.engine import conduct
 from batuta.gateway.ui import run_view
-from batuta.gateway.ui.charts import HEIGHT, WIDTH, draw_charts
-from batuta.gateway.ui.pool import count_worker_stats
-from batuta.gateway.ui.rendering import _template_environment, compile_templates, render_fragment
-from batuta.gateway.ui.result_files import (
+from batuta.gateway.ui.learning import (
+    HEIGHT,
+    WIDTH,
+    draw_charts,
     drop_copies,
     find_reports,
     find_trainings,
@@ -39,6 +39,8 @@ from batuta.gateway.ui.result_files import (
     read_samples,
     read_training,
 )
+from batuta.gateway.ui.pool import count_worker_stats
+from batuta.gateway.ui.rendering import _template_environment, compile_templates, render_fragment
 from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
 from batuta.gateway.ui.workflow_layout import WIDTH as ACROSS
 from batuta.lab.worlds.simulated import rehearsal_config

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from batuta.clients import CallCache, CallCacheClient
-from batuta.clients.identity import client_identity
+from batuta.clients.providers import client_identity
 from batuta.core import Price, Request, Sampling, Worker, WorkerId, user_message
 from batuta.lab.train.rollout_setup import RolloutSetup
 from batuta.lab.tune.spending import BudgetedClient, DollarLimit

@@ -27,7 +27,7 @@ from batuta.core import (
 )
 from batuta.engine import conduct
 from batuta.errors import FormRefusedError, WorkflowError
-from batuta.gateway.serving.trace import response_headers
+from batuta.gateway.serving.deliver import response_headers
 from batuta.language import parse_workflow
 from batuta.language.draft_schema import draft_format
 from batuta.language.prompt import PREFILL

@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from batuta.errors import ConfigError
-from batuta.gateway.ui.result_files import read_lines
+from batuta.gateway.ui.learning import read_lines
 from batuta.lab.commands.train_report import format_metrics
 from batuta.lab.train.conductor_training import find_checkpoint, last_checkpoint, train_conductor
 from batuta.lab.train.live_view import watch_training

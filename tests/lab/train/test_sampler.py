@@ -14,8 +14,7 @@ from batuta.lab import worlds
 from batuta.lab.train.model import read_tokenizer
 from batuta.lab.train.sampler import ListEndDetector, Sampler, narrow_weights
 from batuta.language import render_workflow
-from batuta.language.parser import is_complete_draft, read_lists
-from batuta.language.renderer import ACCEPTED
+from batuta.language.parser import ACCEPTED, is_complete_draft, read_lists
 
 PAD, END, WORDS = 0, 1, 50
 

@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from batuta.gateway.ui.result_files import ResultFolder
+from batuta.gateway.ui.learning import ResultFolder
 from batuta.lab.tune.recommend import write_settings
 from batuta.lab.tune.report import describe_tuning, write_results
 from batuta.lab.tune.stages import TuneStage

@@ -8,23 +8,27 @@ model marks as commentary counts as reasoning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, final
 
 from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator, min_cap
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
-from batuta.clients.openai.client import ChatDialect, key_headers
+from batuta.clients.openai.client import ChatDialect, OpenAIChatClient, key_headers
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
 from batuta.clients.tool_turns import OPENAI_IDS, fit_tool_turns
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
+    CallListener,
     File,
     Image,
     Message,
     Part,
+    Reply,
     Request,
     Role,
     Text,
@@ -33,7 +37,8 @@ from batuta.core import (
     ToolResult,
     Worker,
 )
-from batuta.errors import BadRequestError, UnsupportedFieldError
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 
 _CACHE_FIELDS = (("prompt_cache_key", "key"), ("prompt_cache_retention", "retention"))
 
@@ -209,3 +214,51 @@ def _text_format(request: Request) -> dict[str, Any]:
         "schema": dict(wanted.schema),
     }
     return form if wanted.strict is None else {**form, "strict": wanted.strict}
+
+
+_NO_SUCH_API = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+_OF_THE_API = re.compile(
+    r"/responses|responses? (?:api|endpoint)|invalid url|unknown (?:request )?url|not implemented"
+)
+"""Matches a refusal of the address rather than of the request."""
+_OF_THE_MODEL = re.compile(r"\bmodel\b|deployment")
+
+
+@final
+class ResponsesOrChatClient:
+    """Uses responses, or chat completions once the server has said that it has nothing else."""
+
+    def __init__(self, responses: OpenAIResponsesClient, chat: OpenAIChatClient) -> None:
+        self.worker = responses.worker
+        self._responses = responses
+        self._chat = chat
+        self._has_responses = True
+
+    def __repr__(self) -> str:
+        return repr(self._responses if self._has_responses else self._chat)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return the model's reply.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+        """
+        if self._has_responses:
+            try:
+                return await self._responses.complete(request, listener)
+            except ClientError as error:
+                if not _has_no_responses(error):
+                    raise
+        reply = await self._chat.complete(request, listener)
+        self._has_responses = False
+        return reply
+
+
+def _has_no_responses(error: ClientError) -> bool:
+    """Tell whether the refusal is of the Responses API itself."""
+    words = error.words.lower()
+    if error.usage is not None or error.status is None:
+        return False
+    if _OF_THE_API.search(words):
+        return error.status >= HTTPStatus.BAD_REQUEST
+    return error.status in _NO_SUCH_API and not _OF_THE_MODEL.search(words)

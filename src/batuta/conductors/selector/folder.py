@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from batuta.conductors.feature_kinds import load_features
-from batuta.conductors.selector.guard import SelectorGuard
 from batuta.conductors.selector.model import (
     SELECTOR_KIND,
     VALUE_ARRAYS,
     Selector,
+    SelectorGuard,
     state_digest,
 )
 from batuta.conductors.selector.value_model import Smoothing, ValueModel

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batuta.conductors.sessions.rules import SessionRules
-from batuta.conductors.sessions.state import SessionThread
-from batuta.conductors.sessions.turn import MOST_ACTIONS, Action, Turn
+from batuta.conductors.sessions.state import MOST_ACTIONS, Action, SessionRules, SessionThread, Turn
 from batuta.core import Pool, Question, ToolCall
 from batuta.core.formatting import format_count
 from batuta.core.tool_classes import ToolClass

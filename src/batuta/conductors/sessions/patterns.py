@@ -3,20 +3,23 @@
 `escalate`, `advise` and `gate` are conductors like any other: without a session they plan for a
 conversation of which nothing is known. In a session every other conductor plans at boundaries only,
 and its choice of the acting worker stands if it pays.
+
+The acting worker has read the conversation, and its provider's cache holds it; another one reads
+it anew and pays the difference between the two prices of input. A cache that is still warm, and a
+provider that bills no caches, cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from statistics import fmean
 from typing import Protocol, runtime_checkable
 
 from batuta.conductors.sessions.boundaries import Boundary, Moment
 from batuta.conductors.sessions.review import find_reviewer, review_answer
-from batuta.conductors.sessions.rules import DEFAULT_RULES, SessionRules
-from batuta.conductors.sessions.state import SessionThread
-from batuta.conductors.sessions.switching import cold_cost, price_switch
-from batuta.conductors.sessions.turn import Turn
+from batuta.conductors.sessions.state import DEFAULT_RULES, SessionRules, SessionThread, Turn
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -38,6 +41,89 @@ from batuta.core.formatting import format_usd
 from batuta.core.worker import PROGRAM, token_price
 from batuta.engine.step_prompt import able_workers
 from batuta.language.conversation import clip_text
+from batuta.usage import MILLION
+
+_UNKNOWN_CHANCE = 0.5
+"""The chance of a worker of which nothing is measured or believed."""
+_LEFT_AFTER_FAILURE = 0.5
+"""The part of a worker's chance that is left after each failure in the present task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A change of the acting worker that may be made."""
+
+    leaves: Worker
+    takes: Worker
+    cost_usd: Decimal
+    """Dollars of cache that it costs."""
+    gain_usd: Decimal
+    """Dollars that it is expected to gain."""
+    pays: bool
+    """Whether the gain is above cost and margin."""
+
+    @property
+    def reason(self) -> str:
+        """The decision as a clause with figures."""
+        cost, gain = (format_usd(round(usd, 4)) for usd in (self.cost_usd, self.gain_usd))
+        if self.pays:
+            said = "no cache is lost" if not self.cost_usd else f"it costs {cost} of cache"
+            return (
+                f"{self.takes.id} takes over from {self.leaves.id}: {said} and is expected to "
+                f"gain {gain}"
+            )
+        return (
+            f"stayed with {self.leaves.id}: a switch to {self.takes.id} would cost {cost} of cache "
+            f"and is expected to gain {gain}"
+        )
+
+
+def price_switch(
+    thread: SessionThread,
+    leaves: Worker,
+    takes: Worker,
+    *,
+    tokens: int,
+    failures: int,
+    now: float,
+    rules: SessionRules,
+) -> Switch:
+    """Price the change of the acting worker.
+
+    Args:
+        thread: what each worker has read of the conversation.
+        leaves: the acting worker.
+        takes: the other one.
+        tokens: about how many tokens the conversation has.
+        failures: failures of tools in the present task.
+        now: seconds since the epoch.
+        rules: the constants.
+    """
+    cost = cold_cost(thread, takes, tokens=tokens, now=now, rules=rules)
+    gain = max(0.0, solving_chance(takes) - solving_chance(leaves) * _LEFT_AFTER_FAILURE**failures)
+    gain_usd = Decimal(str(round(gain, 6))) * rules.worth_usd
+    pays = takes.id != leaves.id and gain_usd > rules.margin_usd + cost
+    return Switch(leaves=leaves, takes=takes, cost_usd=cost, gain_usd=gain_usd, pays=pays)
+
+
+def cold_cost(
+    thread: SessionThread, worker: Worker, *, tokens: int, now: float, rules: SessionRules
+) -> Decimal:
+    """Return the dollars that the worker pays for what its provider's cache does not hold."""
+    warm = thread.warm.get(worker.id)
+    held = warm.tokens if warm is not None and now - warm.at <= rules.warm_seconds else 0
+    price = worker.price or rules.unknown
+    cached = price.input if price.cached is None else price.cached
+    return max(0, tokens - held) * max(Decimal(0), price.input - cached) / MILLION
+
+
+def solving_chance(worker: Worker) -> float:
+    """Return how likely the worker is believed to solve a task."""
+    if worker.strength is not None:
+        return worker.strength
+    shares = [skill.share for skill in worker.skills]
+    return fmean(shares) if shares else _UNKNOWN_CHANCE
+
 
 REVIEWS = 2
 """Reviews of one run, after each of which its work can go on."""
@@ -89,7 +175,7 @@ class SessionView:
 
     @property
     def may_consult(self) -> bool:
-        """Whether a second model may be asked once more."""
+        """Return True if a second model may be asked once more."""
         return self.consultations < self.rules.consultations
 
     def price_of(self, worker: Worker) -> str:

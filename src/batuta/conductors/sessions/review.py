@@ -18,10 +18,10 @@ from batuta.core import (
     WorkerId,
     user_message,
 )
-from batuta.core.decision import Draft
 from batuta.core.redaction import clean_message
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM
+from batuta.core.workflow import Draft
 from batuta.errors import ClientError, LimitReachedError
 from batuta.language.conversation import question_text
 from batuta.language.material import wrap_in_tag

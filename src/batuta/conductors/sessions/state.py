@@ -1,18 +1,214 @@
-"""The state of a session between its requests. Pure.
+"""The state of a session between its requests, and the present turn of its conversation. Pure.
 
 A session has threads: an agent and the agents that it starts share its name, and each of them has a
 conversation of its own. A thread is known by the user's first words. The state has no words of
 anybody, and its size does not grow with the session.
+
+Nothing of a turn is read for what it tells to do. Of tools' results it is looked at whether they
+say that they failed and whether they are the same; of the worker's text nothing; and words count
+only where the user speaks. The work is bounded: the newest actions are looked at, and the
+ends of results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from batuta.core import WorkerId
-from batuta.usage import ZERO_COST, Cost
+from batuta.core import Message, Question, Role, ToolCall, ToolResult, WorkerId
+from batuta.core.tool_classes import ToolClasses
+from batuta.usage import ASSUMED_PRICE, ZERO_COST, Cost, Price
+
+MOST_ACTIONS = 100
+"""Actions of a turn that are looked at, the newest."""
+_END = 300
+"""Characters at the beginning and at the end of a result that are looked at."""
+_PICTURES = "What the tool call "
+"""The beginning of a message in which the pictures of a tool's result stand."""
+_OPENING, _CLOSING = "<system-reminder>", "</system-reminder>"
+_FRAME = re.compile(r"\AChunk ID: \w{1,40}\nWall time: [0-9.]{1,20} seconds\n")
+"""Codex's own lines before each result, which differ where the results do not."""
+_FAILED = re.compile(
+    r"\A\s{0,9}(?:<tool_use_error>|\w{0,40}error:|failed:|traceback \()"
+    r"|\bexit(?:ed)?(?: with)?[ _](?:code|status)\"?:?\s{0,3}=?\s{0,3}[1-9]",
+    re.IGNORECASE,
+)
+"""A tool's result that says of itself that it failed."""
+_LONGEST_GO_ON = 40
+_GO_ON = frozenset(
+    {
+        "carry on", "continue", "continue please", "do it", "go", "go ahead", "go on", "keep going",
+        "next", "ok", "okay", "please continue", "please go on", "proceed", "resume", "sure", "y",
+        "yes", "yes please", "ja", "weiter", "mach weiter", "oui", "continuez", "si", "s\u00ed",
+        "sigue", "contin\u00faa", "continua", "\u7ee7\u7eed", "\u7d9a\u3051\u3066",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """It holds the calls of tools that a worker made at once, and what came back."""
+
+    calls: tuple[ToolCall, ...]
+    results: tuple[ToolResult, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A key of each result that failed; the same failure of the same tool has the same key."""
+        names = {call.id: call.name for call in self.calls}
+        told = [(names.get(one.call_id, ""), _crop_ends(one.content)) for one in self.results]
+        return tuple(
+            f"{name} {_digest_texts(_without_numbers(text))}"
+            for name, text in told
+            if _FAILED.search(text)
+        )
+
+    @property
+    def key(self) -> str:
+        """A key that two actions have in common if they did the same and the same came back."""
+        said = [f"{call.name} {call.arguments}" for call in self.calls]
+        return _digest_texts(*said, *(_crop_ends(result.content) for result in self.results))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The user's words, and the newest actions that followed them."""
+
+    words: str
+    actions: tuple[Action, ...]
+    """The newest ones, the last one last."""
+    is_fresh: bool
+    """True if the user has just spoken, and nothing was said after it."""
+    key: str
+    """A digest that tells the turn from those before it, also where the words are alike.
+
+    It is the same for every request of the turn, and if a request is sent again."""
+    thread_key: str
+    """A digest of the user's first words, which stay as the conversation grows."""
+
+    @property
+    def says_to_go_on(self) -> bool:
+        """Return True if the user's words set no new task."""
+        words = self.words
+        return len(words) <= _LONGEST_GO_ON and _plain_words(words) in _GO_ON
+
+    @property
+    def new_results(self) -> int:
+        """The number of results that this request brings."""
+        return len(self.actions[-1].results) if self.actions and not self.is_fresh else 0
+
+    @property
+    def failures(self) -> Counter[str]:
+        """How often each failure has happened."""
+        return Counter(key for action in self.actions for key in action.failures)
+
+
+def read_turn(question: Question) -> Turn:
+    """Read the newest turn of the conversation."""
+    first, words, begins, times = "", "", -1, 0
+    for index, message in enumerate(question.messages):
+        if said := user_words(message):
+            first, words, begins, times = first or said, said, index, times + 1
+    after = question.messages[begins + 1 :]
+    return Turn(
+        words=words,
+        actions=tuple(_read_actions(after)),
+        is_fresh=all(message.role is not Role.ASSISTANT for message in after),
+        key=_digest_texts(words, str(times)),
+        thread_key=_digest_texts(first),
+    )
+
+
+def user_words(message: Message) -> str:
+    """Return what the user says in the message: nothing of what an agent or a tool adds to it."""
+    if message.role is not Role.USER or not message.text:
+        return ""
+    if message.attachments and message.text.startswith(_PICTURES):
+        return ""
+    return "".join(_outside_reminders(message.text)).strip()
+
+
+def _outside_reminders(text: str) -> Iterator[str]:
+    at = 0
+    while (begin := text.find(_OPENING, at)) >= 0:
+        end = text.find(_CLOSING, begin)
+        if end < 0:
+            break
+        yield text[at:begin]
+        at = end + len(_CLOSING)
+    yield text[at:]
+
+
+def _read_actions(messages: Sequence[Message]) -> list[Action]:
+    """The newest actions in these messages, the last one last."""
+    actions: list[Action] = []
+    results: list[ToolResult] = []
+    for message in reversed(messages):
+        if message.role is not Role.ASSISTANT:
+            results += [part for part in message.parts if isinstance(part, ToolResult)]
+            continue
+        calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
+        if calls:
+            actions.append(Action(calls, tuple(reversed(results))))
+        results = []
+        if len(actions) == MOST_ACTIONS:
+            break
+    return actions[::-1]
+
+
+def _crop_ends(text: str) -> str:
+    text = _FRAME.sub("", text, count=1)
+    return text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
+
+
+def _without_numbers(text: str) -> str:
+    """The text with each number as one sign: lines, times and addresses differ between failures."""
+    return re.sub(r"[0-9]+", "#", text)
+
+
+def _plain_words(text: str) -> str:
+    return " ".join("".join(c if c.isalpha() else " " for c in text).casefold().split())
+
+
+def _digest_texts(*texts: str) -> str:
+    whole = hashlib.sha256()
+    for text in texts:
+        whole.update(f"{len(text)} {text}".encode("utf-8", "replace"))
+    return whole.hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRules:
+    """The constants by which sessions are conducted."""
+
+    tool_classes: ToolClasses = ToolClasses()
+    """They say what the clients' tools do."""
+    worth_usd: Decimal = Decimal(1)
+    """Dollars that a solved task is worth."""
+    margin_usd: Decimal = Decimal("0.01")
+    """Dollars that a switch of workers must gain beyond what it costs."""
+    warm_seconds: float = 300.0
+    """Seconds for which a provider keeps the prompt that a worker has read."""
+    failures: int = 2
+    """Failures of tools within a task after which `escalate` hands over."""
+    stall_actions: int = 25
+    """Actions in a row without a change after which a task has stalled."""
+    consultations: int = 5
+    """How often a session's second model is asked, to advise or to judge, at most."""
+    max_cost_usd: Decimal | None = None
+    """Dollars that a session may cost; None: any."""
+    max_turns: int | None = None
+    """Turns that a session may have; None: any number."""
+    unknown: Price = ASSUMED_PRICE
+    """The price of a worker that has none."""
+
+
+DEFAULT_RULES = SessionRules()
+
 
 MOST_THREADS = 8
 """Threads of a session that are remembered; the one that was quiet the longest goes first."""

@@ -5,8 +5,13 @@ from batuta.conductors.workflow_selector.folder import (
     open_workflow_selector,
     save_workflow_selector,
 )
-from batuta.conductors.workflow_selector.model import WorkflowSelector, describe_steps
-from batuta.conductors.workflow_selector.reader import QuestionReader, fit_ease, fit_reader
+from batuta.conductors.workflow_selector.model import (
+    QuestionReader,
+    WorkflowSelector,
+    describe_steps,
+    fit_ease,
+    fit_reader,
+)
 
 __all__ = [
     "QuestionReader",

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from batuta.conductors.tensor_folder import Card, Tensors, is_of_kind, open_folder, write_folder
-from batuta.conductors.workflow_selector.model import KIND, WorkflowSelector
-from batuta.conductors.workflow_selector.reader import QuestionReader
+from batuta.conductors.workflow_selector.model import KIND, QuestionReader, WorkflowSelector
 from batuta.core import Step, WorkerId, Workflow
 
 _OWN = frozenset(

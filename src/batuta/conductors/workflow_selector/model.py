@@ -1,18 +1,25 @@
-"""The workflow selector, which picks the workflow that did best on similar questions."""
+"""The workflow selector, which picks the workflow that did best on similar questions.
+
+Its inputs are words and pairs of words, with digits masked, as hashed TF-IDF in few dimensions, and
+a handful of counts; group and ease are linear in them. It needs numpy alone and well below a
+millisecond.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.conductors.features import Floats
+from batuta.conductors.feature_kinds import load_features
+from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.fixed_workflows import ROUNDS, ContinuedWorkflow, continue_round
+from batuta.conductors.hashed_ngrams import HashedNgrams
 from batuta.conductors.selector.model import state_digest
-from batuta.conductors.workflow_selector.reader import QuestionReader
 from batuta.core import (
     MAX_ROUNDS,
     CallListener,
@@ -25,6 +32,186 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.embedded.blas import single_blas_thread
+
+Places = NDArray[np.intp]
+
+DIMENSIONS = 48
+BUCKETS = 2**12
+STRANGE = 0.01
+"""The share of training questions that count as of a new kind, which sets the threshold."""
+_DIGITS = re.compile(r"\d+")
+_COUNTED = (re.compile(r"\S+"), re.compile(r"\S"), _DIGITS, re.compile(r"[,;:.!?]"),
+            re.compile(r"[;.]\s"), re.compile(r"\n"), re.compile(r"\b[A-Z]"))  # fmt: skip
+"""Words, characters, numbers, punctuation marks, clauses, lines, capitals."""
+_PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class QuestionReader:
+    """Predicts a question's group, ease and familiarity."""
+
+    features: Features
+    centres_gd: Floats
+    """The mean text of each group, scaled to length 1."""
+    group_fg: Floats
+    """The weights of each group's score; the greatest score is the question's group."""
+    ease_f: Floats
+    scale_2c: Floats
+    """The mean and standard deviation of each count."""
+    closeness: float
+    """The cosine with the nearest centre below which a question is of a new kind."""
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return len(self.centres_gd)
+
+    def __call__(self, texts: Sequence[str]) -> tuple[Places, Floats, NDArray[np.bool_]]:
+        """Return each text's group, its ease (higher is easier), and whether it is familiar."""
+        text_nd, inputs_nf = self.inputs(texts)
+        group_n = (inputs_nf @ self.group_fg).argmax(axis=1)
+        ease_n = ease_inputs(inputs_nf, group_n, self.groups) @ self.ease_f
+        close_n = (text_nd @ self.centres_gd.T).max(axis=1)
+        return group_n, ease_n.astype(np.float32), close_n >= self.closeness
+
+    def inputs(self, texts: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return the texts' directions, and all inputs of the group."""
+        text_nd = self.features([mask_digits(text) for text in texts])
+        count_nc = (count_marks(texts) - self.scale_2c[0]) / self.scale_2c[1]
+        return text_nd, stack_inputs(text_nd, count_nc)
+
+    def save(self) -> SavedFeatures:
+        """Return what `load` needs."""
+        card, tensors = self.features.save()
+        own = {"centres_gd": self.centres_gd, "group_fg": self.group_fg, "ease_f": self.ease_f,
+               "scale_2c": self.scale_2c}  # fmt: skip
+        return {"features": card, "closeness": self.closeness}, {**tensors, **own}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
+        """Load what `save` returned.
+
+        Raises:
+            ConfigError: the features are of an unknown kind or damaged.
+            KeyError: a tensor is missing.
+            ValueError: a tensor has another shape.
+        """
+        reader = cls(
+            features=load_features(card["features"], tensors),
+            centres_gd=tensors["centres_gd"],
+            group_fg=tensors["group_fg"],
+            ease_f=tensors["ease_f"],
+            scale_2c=tensors["scale_2c"],
+            closeness=float(card["closeness"]),
+        )
+        reader(["a question"])  # wrong shapes raise an error here
+        return reader
+
+
+def mask_digits(text: str) -> str:
+    """Replace every number by one sign, as numbers say little about the kind of a question."""
+    return _DIGITS.sub("#", text)
+
+
+def count_marks(texts: Sequence[str]) -> Floats:
+    """Return the logarithms of each text's counts: (n, c)."""
+    counts = [[sum(1 for _ in mark.finditer(text)) for mark in _COUNTED] for text in texts]
+    return np.log1p(np.asarray(counts, np.float32).reshape(len(texts), len(_COUNTED)))
+
+
+def stack_inputs(text_nd: Floats, count_nc: Floats) -> Floats:
+    """Return the inputs of the group: the text's directions, the counts, a constant."""
+    return np.concatenate([text_nd, count_nc, np.ones((len(text_nd), 1), np.float32)], axis=1)
+
+
+def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
+    """Return the inputs of the ease: the same, and the counts and the constant for each group."""
+    member_ng = np.eye(groups, dtype=np.float32)[group_n]
+    own_nk = inputs_nf[:, -len(_COUNTED) - 1 :]
+    apart = (member_ng[:, :, None] * own_nk[:, None, :]).reshape(len(group_n), -1)
+    return np.concatenate([inputs_nf, apart], axis=1)
+
+
+def fit_reader(
+    texts: Sequence[str], group_n: Places, dimensions: int = DIMENSIONS
+) -> QuestionReader:
+    """Fit a reader to the groups; it rates all questions as equally easy.
+
+    Args:
+        texts: the questions, at least one.
+        group_n: the group of each, numbered from 0.
+        dimensions: the dimensions of the text's vector.
+
+    Raises:
+        ConfigError: there are no texts.
+    """
+    fitted = fit_text(texts, dimensions)
+    text_nd = fitted([mask_digits(text) for text in texts])
+    count_nc = count_marks(texts)
+    scale_2c = np.stack([count_nc.mean(axis=0), np.maximum(count_nc.std(axis=0), 1e-3)])
+    inputs_nf = stack_inputs(text_nd, (count_nc - scale_2c[0]) / scale_2c[1])
+    groups = int(group_n.max()) + 1
+    member_ng = np.eye(groups, dtype=np.float32)[group_n]
+    centres_gd = unit_rows(member_ng.T @ text_nd)
+    close_n = (text_nd @ centres_gd.T).max(axis=1)
+    width: int = ease_inputs(inputs_nf[:1], group_n[:1], groups).shape[1]
+    unlearned_f: Floats = np.zeros(width, np.float32)
+    return QuestionReader(
+        features=fitted,
+        centres_gd=centres_gd,
+        group_fg=solve_ridge(inputs_nf, member_ng, 1.0),
+        ease_f=unlearned_f,
+        scale_2c=scale_2c.astype(np.float32),
+        closeness=float(np.quantile(close_n, STRANGE)) - 1e-4,
+    )
+
+
+def fit_text(texts: Sequence[str], dimensions: int = DIMENSIONS) -> Features:
+    """Fit the features to these texts, with digits masked.
+
+    Raises:
+        ConfigError: there are no texts.
+    """
+    plain = HashedNgrams(buckets=BUCKETS, words=(1, 2), characters=(), dimensions=dimensions)
+    return plain.fit([mask_digits(text) for text in texts])
+
+
+def fit_ease(reader: QuestionReader, texts: Sequence[str], right_n: Floats) -> Floats:
+    """Fit the weights with which the reader predicts how easy a question is.
+
+    It is a ridge regression of the workers' mean score; the penalty is chosen by cross-validation.
+    """
+    group_n, _, _ = reader(texts)
+    inputs_nf = ease_inputs(reader.inputs(texts)[1], group_n, reader.groups)
+    fold_n = np.arange(len(texts)) % _FOLDS
+    errors = [_error_of(inputs_nf, right_n, fold_n, penalty) for penalty in _PENALTIES]
+    best = _PENALTIES[int(np.argmin(errors))]
+    return solve_ridge(inputs_nf, right_n[:, None].astype(np.float32), best)[:, 0]
+
+
+def _error_of(inputs_nf: Floats, right_n: Floats, fold_n: Places, penalty: float) -> float:
+    error = 0.0
+    for fold in range(_FOLDS):
+        kept, out = fold_n != fold, fold_n == fold
+        if kept.any() and out.any():
+            weights = solve_ridge(inputs_nf[kept], right_n[kept, None], penalty)[:, 0]
+            error += float(((inputs_nf[out] @ weights - right_n[out]) ** 2).sum())
+    return error
+
+
+def solve_ridge(inputs_nf: Floats, wanted_nk: Floats, penalty: float) -> Floats:
+    """Return the weights of a ridge regression: (f, k)."""
+    inputs = inputs_nf.astype(np.float64)
+    gram = inputs.T @ inputs + penalty * np.eye(inputs.shape[1])
+    return np.linalg.solve(gram, inputs.T @ wanted_nk).astype(np.float32)
+
+
+def unit_rows(rows: Floats) -> Floats:
+    """Scale each row to length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+
 
 KIND = "workflow-selector"
 _ALLOWED = f"there are 1 to {MAX_ROUNDS}"

@@ -1,4 +1,7 @@
-"""Finds the caller of a request from a key, a token or a session, with its permissions."""
+"""Finds the caller of a request from a key, a token or a session, with its permissions.
+
+That an administrator reads what others asked is told to the audit trail.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from batuta.errors import ConfigError
 from batuta.gateway.access.failed_sign_ins import FailedSignIns
 from batuta.gateway.errors import APIError
 from batuta.store import Store
+from batuta.store.audit import AuditEntry
 from batuta.store.deleted import forgotten_among, remember_deleted
 from batuta.store.key_hasher import KeyHasher, digests_equal, parse_key_id
 from batuta.store.key_permissions import KeyPermissions
@@ -398,3 +402,26 @@ def _matches_digest(key: ApiKey, digest: bytes) -> bool:
 
 def _is_key(known: _CachedKey, key: str) -> bool:
     return known.key is not None and key in {known.key.id, known.key.user}
+
+
+async def record_reading(store: Store, caller: Caller, run_id: str, tenant: str) -> None:
+    """Record it if the caller is an administrator, before the run is shown.
+
+    Raises:
+        StoreError: it cannot be recorded; then the run must not be shown.
+    """
+    if caller.role is CallerRole.ADMIN:
+        await store.audit.append(_entry_of_run("run.read", caller, run_id, tenant))
+
+
+async def record_export(store: Store, caller: Caller, run_id: str, tenant: str) -> None:
+    """Record that a run is exported, whoever does it, before it is handed out.
+
+    Raises:
+        StoreError: it cannot be recorded; then the run must not be handed out.
+    """
+    await store.audit.append(_entry_of_run("run.exported", caller, run_id, tenant))
+
+
+def _entry_of_run(action: str, caller: Caller, run_id: str, tenant: str) -> AuditEntry:
+    return AuditEntry(actor=caller.actor, action=action, subject=run_id, tenant=tenant)

@@ -1,4 +1,4 @@
-"""How many requests of a key go on at the same time: in one process, or in all replicas."""
+"""Counts the requests of a key that go on at the same time, in one process or all replicas."""
 
 from __future__ import annotations
 

@@ -21,9 +21,8 @@ from batuta.store import Store
 from batuta.store.audit import AuditRecord
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
-from batuta.store.keys import ApiKey, key_json
+from batuta.store.keys import ApiKey, Tenant, key_json, tenant_json
 from batuta.store.spend_report import report_spending, spend_group_json
-from batuta.store.tenants import Tenant, tenant_json
 
 _SEQUENCE_PATTERN = re.compile(r"[0-9]{1,18}")
 _DAY_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}")

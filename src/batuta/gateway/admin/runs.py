@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.gateway.access.caller import actor_of, caller_of
-from batuta.gateway.access.reading import record_reading
+from batuta.gateway.access.caller import actor_of, caller_of, record_reading
 from batuta.gateway.admin.paging import check_query, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import json_response, read_fields

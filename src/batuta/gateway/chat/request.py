@@ -21,11 +21,11 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     check_metadata,
     check_unsupported,
+    client_session,
     parse_cache,
     parse_run_options,
+    request_labels,
 )
-from batuta.gateway.serving.request_labels import request_labels
-from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
 
 _ROLES = tuple(role.value for role in Role)

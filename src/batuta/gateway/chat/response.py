@@ -20,9 +20,9 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.deliver import orchestration_of, usage_of
 from batuta.gateway.serving.progress import ProgressPiece, RunProgress
 from batuta.gateway.serving.server_tools import find_citations, found_pages
-from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:

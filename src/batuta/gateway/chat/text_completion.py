@@ -16,9 +16,9 @@ from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsuppo
 from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.deliver import orchestration_of, usage_of
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
 from batuta.gateway.serving.progress import RunProgress
-from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 COMPLETIONS_PATH = "/v1/completions"
 _MAX_NAMED = 20

@@ -3,19 +3,112 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, cast, final
 
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import Reply, Run
+from batuta.core import Message, Question, Reply, Role, Run, Sampling, Text
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.embeddings.request import EmbeddingCall, parse_embedding
-from batuta.gateway.errors import unsupported_parameter
-from batuta.gateway.http.body import read_fields
+from batuta.gateway.errors import (
+    invalid_type,
+    invalid_value,
+    missing_parameter,
+    unsupported_parameter,
+)
+from batuta.gateway.http.body import Fields, read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.guardrails import GuardrailStage
+
+MAX_INPUTS = 2048
+_MAX_TOKENS = 300_000
+_MAX_DIMENSIONS = 65_536
+_MAX_TOKEN_ID = 2**31 - 1
+_USED_FIELDS = {"model", "input", "dimensions", "encoding_format"}
+_ACCEPTED_FIELDS = {"user"}
+REFUSED_FIELDS: dict[str, str] = {}
+_MAX_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+    """A call in the dialect of responses."""
+
+    call: ParsedCall
+    as_base64: bool = False
+    """Whether each vector is wanted as base64 of 32-bit floats, the lowest byte first."""
+
+
+def parse_embedding(body: Fields) -> EmbeddingCall:
+    """The whole body.
+
+    Raises:
+        APIError: the first thing that is wrong with it, by the field's path.
+    """
+    model = body.need_text("model")
+    parts = _parse_input(body.get("input"))
+    body.text("user")
+    question = Question(
+        messages=tuple(Message(role=Role.USER, parts=(part,)) for part in parts),
+        # A vector is no output that is paid for.
+        sampling=Sampling(max_tokens=1, dimensions=body.whole("dimensions", 1, _MAX_DIMENSIONS)),
+    )
+    call = ParsedCall(
+        model=model,
+        question=question,
+        store=False,
+        embeds=True,
+        ignored=tuple(body.unused(_USED_FIELDS | _ACCEPTED_FIELDS, _ACCEPTED_FIELDS))[:_MAX_NAMED],
+    )
+    form = body.choice("encoding_format", ("float", "base64"))
+    return EmbeddingCall(call, as_base64=form == "base64")
+
+
+def _parse_input(given: Any) -> list[Text]:
+    """A string, token ids, or an array of either."""
+    if given is None:
+        raise missing_parameter("input")
+    if isinstance(given, str):
+        return [_parse_text(given, "input")]
+    if not isinstance(given, list):
+        raise invalid_type("input", "a string or an array", given)
+    entries = cast("list[Any]", given)
+    if not entries:
+        raise invalid_value("input", "it must not be empty.")
+    if isinstance(entries[0], int):
+        return [_parse_tokens(entries, "input")]
+    if len(entries) > MAX_INPUTS:
+        reason = f"it has {len(entries)} entries and at most {MAX_INPUTS} are allowed."
+        raise invalid_value("input", reason)
+    return [_parse_entry(entry, f"input[{index}]") for index, entry in enumerate(entries)]
+
+
+def _parse_entry(entry: Any, path: str) -> Text:
+    if isinstance(entry, list):
+        return _parse_tokens(cast("list[Any]", entry), path)
+    if not isinstance(entry, str):
+        raise invalid_type(path, "a string or an array of integers", entry)
+    return _parse_text(entry, path)
+
+
+def _parse_text(text: str, path: str) -> Text:
+    if not text:
+        raise invalid_value(path, "it must not be empty.")
+    return Text(text)
+
+
+def _parse_tokens(entries: list[Any], path: str) -> Text:
+    if not entries or len(entries) > _MAX_TOKENS:
+        raise invalid_value(path, f"it must have 1 to {_MAX_TOKENS} tokens.")
+    for index, entry in enumerate(entries):
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise invalid_type(f"{path}[{index}]", "an integer", entry)
+        if not 0 <= entry <= _MAX_TOKEN_ID:
+            raise invalid_value(f"{path}[{index}]", "it is not a token id.")
+    return Text("", tokens=tuple(entries))
 
 
 @final

@@ -307,7 +307,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was written has left."""
+        """Return True if everything that was written has left."""
         return self.transport.get_write_buffer_size() == 0
 
     def abort(self) -> None:

@@ -69,7 +69,7 @@ class BodyMemory:
 
 @final
 class HeldMemory:
-    """What one request holds of the memory: its body, if it is large, and what it has loaded."""
+    """The memory that one request holds: its body, if it is large, and what it has loaded."""
 
     def __init__(self, scope: Scope, memory: BodyMemory) -> None:
         self._scope = scope

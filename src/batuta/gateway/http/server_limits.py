@@ -1,4 +1,4 @@
-"""How many connections and requests one server takes on, of whom, and how long they may take."""
+"""Limits on the connections and requests of one server, on each caller's, and on their time."""
 
 from __future__ import annotations
 

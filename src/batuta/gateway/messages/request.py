@@ -15,11 +15,11 @@ from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,
     check_unsupported,
+    client_session,
     parse_run_options,
+    request_labels,
 )
-from batuta.gateway.serving.request_labels import request_labels
 from batuta.gateway.serving.server_tools import parse_tool_wishes
-from batuta.gateway.serving.session_key import client_session
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
 _MAX_TOKENS = 100_000_000

@@ -16,10 +16,10 @@ from batuta.gateway.messages.server_calls import (
     result_block,
     usage_of_calls,
 )
+from batuta.gateway.serving.deliver import orchestration_of
 from batuta.gateway.serving.progress import ProgressPiece
 from batuta.gateway.serving.server_tools import find_citations, found_pages
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
-from batuta.gateway.serving.trace import orchestration_of
 
 Json = dict[str, Any]
 Events = list[Json]

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from batuta.distribution import package_version
 from batuta.gateway.chat import request as chat
 from batuta.gateway.chat import text_completion
-from batuta.gateway.embeddings import request as embeddings
+from batuta.gateway.embeddings import endpoint as embeddings
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.messages import request as messages
 from batuta.gateway.openapi.field_recorder import body_schema

@@ -14,6 +14,7 @@ import anyio
 from batuta.engine import new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Authenticator, Caller
+from batuta.gateway.access.concurrency import ConcurrencyCounter
 from batuta.gateway.errors import APIError, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
@@ -24,7 +25,7 @@ from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, 
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import RunService
-from batuta.jobs import OPEN_GATE, Checkpoint, Job, JobEnding, JobGate, Jobs, JobState
+from batuta.jobs import OPEN_GATE, Checkpoint, Job, JobEnding, JobGate, JobOwner, Jobs, JobState
 from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of
 
@@ -271,3 +272,37 @@ def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> Prepared
     return replace(
         prepared, served_model=served, clients=clients, will_resume=lambda: checkpoint.will_resume
     )
+
+
+@final
+class KeyLimitGate:
+    """Counts a key's jobs with its requests, by the limit that the key has at that moment."""
+
+    def __init__(self, authenticator: Authenticator, counter: ConcurrencyCounter) -> None:
+        """Look nothing up yet.
+
+        Args:
+            authenticator: knows what a key may do.
+            counter: counts what each key runs, requests and jobs together.
+        """
+        self._authenticator = authenticator
+        self._counter = counter
+
+    async def enter(self, owner: JobOwner, token: str) -> bool:
+        """Count one more job of the key, unless it runs as much as it may."""
+        if owner.key is None:
+            return True
+        try:
+            caller = await self._authenticator.restore_caller(owner.tenant, owner.key)
+            most = caller.permissions.concurrency
+        except APIError:
+            most = None  # the key has ended, which the job's own answer says
+        except StoreError as error:
+            _LOG.warning("a job waits, for its key's limit cannot be read: %s", error)
+            return False
+        return await self._counter.enter(owner.key, token, most)
+
+    async def leave(self, owner: JobOwner, token: str) -> None:
+        """Count the job no more."""
+        if owner.key is not None:
+            await self._counter.leave(owner.key, token)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from batuta.core import Message, Role, Text
 from batuta.gateway.http.body import Fields
-from batuta.gateway.serving.auxiliary_requests import COMPACTION_BEGINNING
+from batuta.gateway.serving.prepare import COMPACTION_BEGINNING
 
 COMPACTION_ITEM = "compaction"
 COMPACTION_TRIGGER = "compaction_trigger"

@@ -1,18 +1,24 @@
-"""POST /v1/responses."""
+"""Responses: asked for, and those that were given read, told again, cancelled, deleted."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Collection, Iterable
 from functools import partial
 from time import time
 from typing import Any, final
 
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Reply, Run
-from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.http.body import Fields, send_json
+from batuta.gateway.access.caller import Caller, actor_of, caller_of
+from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.http.body import Fields, json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
-from batuta.gateway.responses.events import ResponseEventWriter
+from batuta.gateway.responses.events import ResponseEventWriter, replay_events
 from batuta.gateway.responses.request import (
     ResponseCall,
     ResponseHistory,
@@ -20,11 +26,13 @@ from batuta.gateway.responses.request import (
     parse_with_history,
 )
 from batuta.gateway.responses.response import finished_response, new_response
-from batuta.gateway.responses.store import ResponseStore
+from batuta.gateway.responses.store import ResponseStore, body_of, events_of, inputs_of
 from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink, send_events
+from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.uploaded_files import UploadedFiles
-from batuta.store.responses import response_id
+from batuta.store import Store
+from batuta.store.responses import ALL_PARTS, StoredResponse, response_id
 
 
 @final
@@ -96,3 +104,168 @@ class ResponsesEndpoint:
             return
         events = self._background.events(queued["id"], caller, -1)
         await send_events(self._delivery, events, response=queued, receive=receive, send=send)
+
+
+Json = dict[str, Any]
+MAX_PAGE = 100
+_DEFAULT_PAGE = 20
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@final
+class StoredResponseEndpoint:
+    """/v1/responses/{id}: the response as it stands, or its events; or it is deleted."""
+
+    def __init__(
+        self,
+        delivery: AnswerDelivery,
+        responses: ResponseStore,
+        background: BackgroundResponses,
+        *,
+        store: Store | None,
+        deletions: Deletions,
+    ) -> None:
+        self._delivery = delivery
+        self._responses = responses
+        self._background = background
+        self._store = store
+        self._deletions = deletions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: there is no such response, or it cannot be told so.
+        """
+        request = Request(scope)
+        if request.method == "DELETE":
+            row = await find_response(self._responses, request, ())
+            await send_json(send, await self._forgotten(row, request))
+            return
+        streamed, after = _parse_flag(request, "stream"), _parse_starting_after(request)
+        parts = ("body", "events") if streamed else ("body",)
+        row = await find_response(self._responses, request, parts)
+        body = await self._background.current_response(row)
+        if not streamed:
+            await send_json(send, body)
+            return
+        if row.events is None and await self._background.has_job(row):
+            events = self._background.events(row.id, caller_of(scope), after)
+        else:
+            events = _events_after(await _stored_events(row, body), after)
+        await send_events(
+            self._delivery, events, response=body, receive=receive, send=send, after=after
+        )
+
+    async def _forgotten(self, row: StoredResponse, request: Request) -> Json:
+        """The response is deleted; with `conversation=true` all that it belongs to."""
+        conversation = _parse_flag(request, "conversation")
+        store = require_part(self._store, "This server keeps no responses.")
+        gone = await self._deletions.delete_response(
+            store, row, by=actor_of(request), conversation=conversation
+        )
+        told: Json = {"id": row.id, "object": "response", "deleted": True}
+        return {**told, "responses": gone} if conversation else told
+
+
+@final
+class StoredResponseRoutes:
+    """A response is cancelled; what was put into it is listed."""
+
+    def __init__(self, responses: ResponseStore, background: BackgroundResponses) -> None:
+        self._responses = responses
+        self._background = background
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/v1/responses/{id}/input_items", self.input_items),
+        ]
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancels a response of the background; one that has ended is left as it is."""
+        row = await find_response(self._responses, request, ALL_PARTS)
+        if not (await body_of(row))["background"]:
+            message = "Only a response that was made with 'background' can be cancelled."
+            raise APIError(400, "invalid_request", message, param="response_id")
+        return json_response(await self._background.cancel(row))
+
+    async def input_items(self, request: Request) -> Response:
+        """List the input, a page at a time, the last item first."""
+        query = request.query_params
+        order = query.get("order", "desc")
+        if order not in {"asc", "desc"}:
+            raise invalid_value("order", "it must be 'asc' or 'desc'.")
+        limit = _parse_number(
+            query.get("limit"), "limit", low=1, high=MAX_PAGE, default=_DEFAULT_PAGE
+        )
+        items = await inputs_of(await find_response(self._responses, request, ("input",)))
+        if order == "desc":
+            items.reverse()
+        start = _start_index(items, query.get("after"))
+        page = items[start : start + limit]
+        body = {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": start + limit < len(items),
+        }
+        return json_response(body)
+
+
+async def find_response(
+    responses: ResponseStore, request: Request, parts: Collection[str]
+) -> StoredResponse:
+    """Return the caller's response that the path names, with those parts of it.
+
+    Raises:
+        APIError: there is none.
+    """
+    response_id: str = request.path_params["id"]
+    row = await responses.find(response_id, request.scope, parts)
+    if row is None:
+        raise not_found(f"The response '{response_id}'")
+    return row
+
+
+async def _stored_events(row: StoredResponse, body: Json) -> Iterable[Json]:
+    """The events that were streamed, or those that could have been."""
+    kept = await events_of(row)
+    return replay_events(body) if kept is None else (orjson.loads(event) for event in kept)
+
+
+async def _events_after(events: Iterable[Json], after: int) -> AsyncIterator[Json]:
+    for event in events:
+        if event["sequence_number"] > after:
+            yield event
+
+
+def _parse_flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false").lower()
+    if given not in _FLAGS:
+        raise invalid_value(name, "it must be 'true' or 'false'.")
+    return _FLAGS[given]
+
+
+def _parse_starting_after(request: Request) -> int:
+    given = request.query_params.get("starting_after")
+    return _parse_number(given, "starting_after", low=0, high=10**9, default=-1)
+
+
+def _parse_number(given: str | None, name: str, low: int, high: int, *, default: int) -> int:
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or not low <= int(given[:10]) <= high:
+        raise invalid_value(name, f"it must be a whole number from {low} to {high}.")
+    return int(given)
+
+
+def _start_index(items: list[Json], after: str | None) -> int:
+    if after is None:
+        return 0
+    for index, item in enumerate(items):
+        if item["id"] == after:
+            return index + 1
+    raise invalid_value("after", "it is not an item of this response.")

@@ -34,12 +34,12 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     check_metadata,
     check_unsupported,
+    client_session,
     parse_cache,
     parse_run_options,
+    request_labels,
 )
-from batuta.gateway.serving.request_labels import request_labels
 from batuta.gateway.serving.server_tools import server_tool_name
-from batuta.gateway.serving.session_key import client_session
 
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from batuta.core import Finish, Reply, Run
 from batuta.gateway.errors import APIError
-from batuta.gateway.serving.trace import orchestration_of, usage_of
+from batuta.gateway.serving.deliver import orchestration_of, usage_of
 from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]

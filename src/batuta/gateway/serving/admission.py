@@ -1,4 +1,4 @@
-"""Whether a call may be run: scope, rate, concurrency, money. One way for every dialect.
+"""Decides whether a call may be run: scope, rate, concurrency, money. The same for all dialects.
 
 What a key may not do is refused before anything is run; what a run takes from a budget is set
 apart before it and settled with the run; whatever happens in between is given back.
@@ -48,16 +48,16 @@ from batuta.gateway.serving.cost_bound import FirstCallsCost, estimate_prompt_to
 from batuta.gateway.serving.error_mapping import error_of_run
 from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
-from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
+from batuta.gateway.serving.parsed_call import NO_OPTIONS, SESSION_HEADER, ParsedCall
 from batuta.gateway.serving.reserved_budget import ReservedBudget, budget_error
 from batuta.gateway.serving.session_call import SessionCall
-from batuta.gateway.serving.session_key import SESSION_HEADER
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
+    BudgetStatus,
     PeriodCaps,
     RunCharge,
     charged_accounts,
@@ -66,7 +66,6 @@ from batuta.store.ledger import (
     utc_day,
     utc_month,
 )
-from batuta.store.totals import BudgetStatus
 
 _LOG = logging.getLogger(__name__)
 
@@ -386,7 +385,7 @@ class PreparedCall:
 
     @property
     def can_stream(self) -> bool:
-        """Whether words can be shown as they come: nothing will replace them or forbid them."""
+        """True if words can be shown as they come: nothing will replace or forbid them."""
         settled = self.served_model.solver is None and self.min_confidence is None
         return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
 

@@ -142,7 +142,7 @@ def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
 
 
 def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
-    """What was decided of that plan and no other."""
+    """Return the verdict on that plan and no other."""
     if found is None or found.digest != digest:
         return ApprovalVerdict(state="refused", reason="the request for approval is gone")
     state = found.state if found.state in {"approved", "expired"} else "refused"

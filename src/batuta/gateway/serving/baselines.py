@@ -1,4 +1,4 @@
-"""Published methods as served models, `baseline/NAME`, to compare with on one's own traffic.
+"""Published methods as served models, `baseline/NAME`, and the models of the settings' own.
 
 Plugins bring them: those of the kind `baseline` always, those of the kind `learned-baseline` where
 outcomes teach them. Each is loaded when it is first asked.
@@ -6,17 +6,19 @@ outcomes teach them. Each is loaded when it is first asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from batuta.config.presets import Preset
+from batuta.config.served_systems import preset_system
 from batuta.core import Limits, Pool
 from batuta.core.suggestions import suggest_names
 from batuta.engine.solver import Solver
 from batuta.errors import ConfigError
-from batuta.gateway.serving.models import Outcomes, ServedModel
+from batuta.gateway.serving.models import Outcomes, ServedModel, model_of_system
 from batuta.plugins import open_plugin, plugin_names
 
 BASELINE_PREFIX = "baseline/"
@@ -136,3 +138,44 @@ def method_model(
         description=f"The baseline {name}, a published method to compare with.",
         load=method,
     )
+
+
+def preset_models(
+    presets: Iterable[Preset],
+    limits: Limits,
+    max_rounds: int | None,
+    learned: LearnedMethods | None,
+) -> tuple[ServedModel, ...]:
+    """Every preset as a served model.
+
+    Args:
+        presets: as the settings have them.
+        limits: the most that a run of any model may spend.
+        max_rounds: as the settings say for all models; None: as each conductor needs.
+        learned: the methods that outcomes teach.
+
+    Raises:
+        ConfigError: one names a baseline that is not there; the sentence says which.
+    """
+    return tuple(_preset_model(each, limits, max_rounds, learned) for each in presets)
+
+
+def _preset_model(
+    preset: Preset, limits: Limits, max_rounds: int | None, learned: LearnedMethods | None
+) -> ServedModel:
+    if preset.conductor is None:
+        served = _baseline_model(preset, limits, learned)
+    else:
+        served = model_of_system(preset_system(preset, preset.conductor, limits, max_rounds))
+    return replace(served, name=preset.name, description=preset.description or served.description)
+
+
+def _baseline_model(preset: Preset, limits: Limits, learned: LearnedMethods | None) -> ServedModel:
+    name = preset.baseline or ""
+    if learned is not None and name in learned.names and preset.is_part:
+        reason = f"the baseline {name} has learned of all workers; leave out `workers`"
+        raise ConfigError(f"models.{preset.name}: {reason}")
+    try:
+        return find_method(name, preset.pool, preset.narrow(limits), learned)
+    except ConfigError as error:
+        raise ConfigError(f"models.{preset.name}: {error}") from None

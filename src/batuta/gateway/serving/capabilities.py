@@ -1,4 +1,4 @@
-"""Whether a question can be answered here at all: who can see its pictures, what form it wants.
+"""Checks that a question can be answered here: who sees its pictures, what form it wants.
 
 And whether the reply that a method chose has that form.
 """

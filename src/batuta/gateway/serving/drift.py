@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, final
 
-from batuta.core.drift import DriftKind, DriftState
 from batuta.errors import StoreError
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.store import Store
+from batuta.store.drift import DriftKind, DriftState
 
 CACHE_SECONDS = 5.0
 """Seconds for which what was read is told again."""

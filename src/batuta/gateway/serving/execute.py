@@ -48,7 +48,6 @@ from batuta.gateway.serving.answer_cache import (
     reply_deltas,
 )
 from batuta.gateway.serving.approvals import open_approver
-from batuta.gateway.serving.auxiliary_requests import auxiliary_kind
 from batuta.gateway.serving.capabilities import (
     check_chosen_answer,
     check_response_format,
@@ -60,11 +59,20 @@ from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,
+    session_id,
 )
-from batuta.gateway.serving.prepare import CallPreparer, find_served_model, load_served_model
-from batuta.gateway.serving.session_call import SessionKeeper, SessionPlan
-from batuta.gateway.serving.session_key import session_id
-from batuta.gateway.serving.session_memory import LocalSessions, SessionMemory
+from batuta.gateway.serving.prepare import (
+    CallPreparer,
+    auxiliary_kind,
+    find_served_model,
+    load_served_model,
+)
+from batuta.gateway.serving.session_call import (
+    LocalSessions,
+    SessionKeeper,
+    SessionMemory,
+    SessionPlan,
+)
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     PendingToolRuns,
@@ -172,9 +180,11 @@ class RunService:
         await load_served_model(self._catalogue, call.model)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
-        prepared_call = await self._begin_in_session(prepared_call, call, caller.tenant)
-        goes_on = call.question.has_tool_results and auxiliary_kind(call) is None
-        if goes_on and not call.options.dry_run:
+        is_kept = not call.options.dry_run and auxiliary_kind(call) is None
+        prepared_call = await self._begin_in_session(
+            prepared_call, call, caller.tenant, is_kept=is_kept
+        )
+        if is_kept and call.question.has_tool_results:
             resumed = await self._pending_tool_runs.find_resumed(
                 call.question, prepared_call.pool, caller.tenant
             )
@@ -212,9 +222,9 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _begin_in_session(
-        self, prepared: PreparedCall, call: ParsedCall, tenant: str
+        self, prepared: PreparedCall, call: ParsedCall, tenant: str, *, is_kept: bool
     ) -> PreparedCall:
-        """The call in its session.
+        """The call in its session; `is_kept` if it belongs to the conversation.
 
         Raises:
             APIError: the session has reached a limit.
@@ -222,7 +232,9 @@ class RunService:
         session = await self._find_session(call, tenant)
         if session is None:
             return prepared
-        begun = await self._sessions.begin(call, tenant, session, self._catalogue.session_rules)
+        begun = await self._sessions.begin(
+            call, tenant, session, self._catalogue.session_rules, is_kept=is_kept
+        )
         return replace(prepared, session=session, in_session=begun)
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:

@@ -21,7 +21,7 @@ from batuta.conductors import single_worker
 from batuta.conductors.bandit import ArmStats, choose_arm
 from batuta.conductors.workflow_selector import WorkflowSelector
 from batuta.core import Conductor, Limits, Pool, Question, Run, RunId
-from batuta.core.exploration import Exploration
+from batuta.core.run import Exploration
 from batuta.errors import StoreError
 from batuta.gateway.serving.cost_bound import bound_first_calls, bound_workflow
 from batuta.gateway.serving.models import ServedModel

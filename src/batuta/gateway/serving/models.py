@@ -16,7 +16,7 @@ from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.webhook import Webhook
 from batuta.conductors import single_worker
-from batuta.conductors.sessions.rules import DEFAULT_RULES, SessionRules
+from batuta.conductors.sessions.state import DEFAULT_RULES, SessionRules
 from batuta.config.aliases import Aliases
 from batuta.config.served_systems import (
     ServedSystem,
@@ -44,7 +44,7 @@ ULTRA_LIMITS = Limits(seconds=15 * 60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExploreOptions:
-    """How much a system may try to learn what is better."""
+    """The share of requests and the money by which a system may learn what is better."""
 
     share: float
     """Share of its requests, in (0, 1]."""

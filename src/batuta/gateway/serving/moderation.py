@@ -25,9 +25,8 @@ from batuta.gateway.errors import (
 )
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.attachments import picture_url
-from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.serving.plan_rules import rule_error
+from batuta.gateway.serving.prepare import check_pictures, rule_error
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.plan_rules import PlanRules
 

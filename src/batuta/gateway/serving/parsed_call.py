@@ -1,11 +1,17 @@
-"""A call in any dialect, and how its run is to be conducted."""
+"""A call in any dialect, how its run is to be conducted, and the session and user that it names.
+
+A session is one conversation of a tenant with a client.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import orjson
 
 from batuta.core import (
     MAX_ROUNDS,
@@ -14,6 +20,7 @@ from batuta.core import (
     Pool,
     PromptCache,
     Question,
+    Role,
     Step,
     WorkerId,
     Workflow,
@@ -22,7 +29,7 @@ from batuta.core.server_tools import ToolWish
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
-from batuta.store.run_labels import NO_LABELS, RequestLabels
+from batuta.store.rows import NO_LABELS, RequestLabels
 
 ORCHESTRATION_FIELD = "orchestration"
 _STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
@@ -332,3 +339,89 @@ def check_unsupported(body: Fields, reasons: Mapping[str, str]) -> None:
     for name, reason in reasons.items():
         if body.get(name) not in _EMPTY_VALUES:
             raise unsupported_parameter(name, reason)
+
+
+SESSION_HEADER = "x-batuta-session"
+LONGEST_NAME = 400
+"""Characters of a client's own name of a session, at most; a longer one is none."""
+MOST_PAIRS = 16
+"""Pairs of a request's metadata that are kept."""
+_LONGEST_USER_ID = 4000
+_IN_USER_ID = "_session_"
+"""Before the session in the user ids of older versions of Claude Code."""
+_ACCOUNTS = ("account_uuid", "user_id", "device_id")
+
+
+def client_session(body: Fields) -> str:
+    """The client's own name of the session; empty: it says none.
+
+    It is the first there is of a header (`http.body`), `prompt_cache_key`, and the session in
+    `metadata.user_id`. What cannot be a name is none and no error.
+    """
+    said = body.raw
+    named = body.session or _short_text(said.get("prompt_cache_key"))
+    return named or _short_text(_read_user_id(_metadata_of(said).get("user_id"))[1])
+
+
+def request_labels(body: Fields) -> RequestLabels:
+    """The end user and the metadata of a request in any dialect; what is no text is left out."""
+    raw = body.raw
+    metadata = _metadata_of(raw)
+    user = raw.get("safety_identifier") or raw.get("user") or metadata.get("user_id")
+    pairs = [(name, value) for name, value in metadata.items() if isinstance(value, str)]
+    tags = tuple(f"{name}={value}" for name, value in pairs[:MOST_PAIRS] if name != "user_id")
+    if not tags and not user:
+        return NO_LABELS
+    return RequestLabels(user=_read_user_id(user)[0], tags=tags)
+
+
+def session_id(tenant: str, named: str, question: Question) -> str:
+    """The session's id: `ses_` and a digest that no two tenants share and nothing can be read from.
+
+    Args:
+        tenant: whose session it is.
+        named: the client's own name of it; empty: what the conversation begins with is its name.
+        question: the conversation.
+    """
+    digest = hashlib.sha256(f"{len(tenant)} {tenant} ".encode("utf-8", "replace"))
+    if named:
+        digest.update(b"named " + named.encode("utf-8", "replace"))
+    else:
+        for text in _first_texts(question):
+            digest.update(f"said {len(text)} {text}".encode("utf-8", "replace"))
+    return f"ses_{digest.hexdigest()[:32]}"
+
+
+def _first_texts(question: Question) -> list[str]:
+    """Return what stays the same in a conversation: all up to the user's first words."""
+    said: list[str] = []
+    for message in question.messages:
+        said.append(message.text)
+        if message.role is Role.USER:
+            break
+    return said
+
+
+def _metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    said = raw.get("metadata")
+    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def _read_user_id(user: object) -> tuple[str, Any]:
+    """Return the account and the session in the id of a user: Claude Code writes both into it."""
+    if not isinstance(user, str) or len(user) > _LONGEST_USER_ID:
+        return "", ""
+    if not user.startswith("{"):
+        account, found, _ = user.partition(_IN_USER_ID)
+        return account, user.rpartition(_IN_USER_ID)[2] if found else ""
+    try:
+        known = cast("dict[str, Any]", orjson.loads(user))
+    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        return user, ""
+    named = (known.get(name) for name in _ACCOUNTS)
+    account = next((name for name in named if isinstance(name, str) and name), "")
+    return account, known.get("session_id")
+
+
+def _short_text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= LONGEST_NAME else ""

@@ -1,6 +1,11 @@
 """Decides with which model, pool and limits a call is run.
 
 The decisions are pure functions of values; `execute.py` reserves, asks and runs.
+
+Titles, topic checks, probes, searches and compactions, which coding agents ask for themselves, are
+known by their form alone, as the agents send it, and by so much of it that what a person asks is
+not taken for one. Words that a person writes are looked at only where the agent itself
+writes them: in system messages and at the beginning of a message.
 """
 
 from __future__ import annotations
@@ -9,17 +14,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import final
 
+from batuta.clients.public_addresses import is_public_url
 from batuta.conductors import FixedConductor, single_worker
 from batuta.config.effort import conductor_for_effort, limits_for_effort, pool_for_effort
 from batuta.core import (
     Client,
+    GuardrailTriggered,
     Limits,
+    Message,
     Pool,
+    Price,
     Question,
+    Request,
+    Role,
     RunId,
+    Step,
+    Worker,
     WorkerId,
+    Workflow,
 )
-from batuta.core.worker import VISION
+from batuta.core.conductor import conductor_worker
+from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.core.worker import VISION, token_price
+from batuta.engine.confidence import ConfidenceModel
+from batuta.engine.planning import restrict_workers
+from batuta.engine.step_prompt import able_workers
 from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.errors import (
@@ -34,14 +54,11 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     permitted_workers,
 )
-from batuta.gateway.serving.auxiliary_requests import answer_alone, auxiliary_kind
 from batuta.gateway.serving.capabilities import (
     capable_workers,
     check_choices,
     check_grounded,
 )
-from batuta.gateway.serving.confidence import check_confidence
-from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
     NO_OPTIONS,
@@ -49,7 +66,6 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     RunOptions,
 )
-from batuta.gateway.serving.plan_rules import permit_workers, tagged_call
 from batuta.gateway.serving.server_tools import grant_tools
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
@@ -57,6 +73,7 @@ from batuta.gateway.serving.tenant_memory import (
 )
 from batuta.guardrails import GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
+from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 
 
 def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) -> ServedModel:
@@ -156,10 +173,10 @@ class CallPreparer:
         served = _with_workflow(served, options, limits)
         check_confidence(options, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
-        rules = self._catalogue.plan_rules.of_tenant(caller.tenant).of_tags(question.tags)
-        clients = self._catalogue.clients
-        permitted = permit_workers(rules, served, options, pool=pool, clients=clients)
-        pool = permitted.pool
+        rules = self._rules_for(caller, question)
+        pool, clients, acts = permit_workers(
+            rules, served, options, pool=pool, clients=self._catalogue.clients
+        )
         options.check_workflow(pool, limits)
         if effort is not None:
             pool = pool_for_effort(effort, served, pool)
@@ -170,7 +187,7 @@ class CallPreparer:
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
-        call, clients = self._with_tools(call, permitted.clients, pool)
+        call, clients = self._with_tools(call, clients, pool)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
@@ -185,10 +202,17 @@ class CallPreparer:
             run_id=run_id,
             admission=Admission(run_id=run_id, model=served.name),
             guardrails=self._catalogue.guardrails,
-            guarded=permitted.acts,
+            guarded=acts,
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
         )
+
+    def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
+        """Return the rules for plans of a question."""
+        rules = self._catalogue.plan_rules
+        if rules is NO_RULES:
+            return rules
+        return rules.of_tenant(caller.tenant).of_tags(question.tags)
 
     def _find_approvals(
         self, caller: Caller, served: ServedModel, question: Question
@@ -255,3 +279,200 @@ class CallPreparer:
         if worker is None or worker not in pool:
             return served
         return replace(served, conductor=single_worker(worker))
+
+
+def tagged_call(call: ParsedCall, caller: Caller) -> ParsedCall:
+    """The call with the tags of its request and those that its caller's key always has."""
+    if not (call.options.tags or caller.permissions.tags):
+        return call
+    tags = tuple(sorted({*call.options.tags, *caller.permissions.tags}))
+    return replace(call, question=replace(call.question, tags=tags))
+
+
+def permit_workers(
+    rules: PlanRules,
+    served: ServedModel,
+    options: RunOptions,
+    *,
+    pool: Pool,
+    clients: Mapping[WorkerId, Client],
+) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
+    """Return the workers that may see a question, their clients, and which rules left others out.
+
+    Args:
+        rules: those of the question's tenant and tags.
+        served: the model that is asked for.
+        options: the request's; a workflow by hand must keep the rules.
+        pool: who would be asked without rules.
+        clients: how they are called.
+
+    Raises:
+        APIError: nobody is left, the conductor may not see it, or the workflow by hand breaks a
+            rule.
+    """
+    if rules is NO_RULES:
+        return pool, clients, ()
+    workflow = options.workflow
+    broken = None if workflow is None else rules.find_broken(workflow)
+    if broken is not None:
+        raise rule_error(broken, 422, f"{ORCHESTRATION_FIELD}.workflow")
+    conductor = conductor_worker(served.conductor)
+    if conductor is not None and (rule := rules.forbidding_rule(conductor.id)) is not None:
+        raise rule_error(rule, 403, "model")
+    first = rules.forbidding_rule(pool.workers[0].id)
+    if first is not None and not rules.allowed_workers(pool):
+        raise rule_error(first, 403, "model")
+    if served.solver is not None and (rule := rules.checking_rule) is not None:
+        raise rule_error(rule, 422, "model")
+    return restrict_workers(rules, pool, clients)
+
+
+def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
+    """The error of a request that a rule forbids, with the rule's sentence."""
+    message = f"The rule {rule.name} for plans: {rule.sentence}"
+    return APIError(status, "plan_rule", message, param=param)
+
+
+def check_confidence(
+    options: RunOptions, served: ServedModel, model: ConfidenceModel | None
+) -> None:
+    """Return if the request asks for no probability, or for one that was fitted.
+
+    Raises:
+        APIError: nothing was fitted to the runs of that model.
+    """
+    if options.min_confidence is None:
+        return
+    conductor = served.conductor.name if served.conductor is not None else ""
+    if model is None or conductor not in model.conductors:
+        reason = (
+            f"nothing says how sure answers of {served.name} are; fit it with "
+            "batuta eval --calibrate and name the file in [confidence]."
+        )
+        raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.min_confidence", reason)
+
+
+def check_pictures(question: Question, *, private: bool = False) -> None:
+    """Return if every picture is given with the request or has a public address, else raise.
+
+    Names are not looked up: who answers for a name may change from one moment to the next.
+
+    Args:
+        question: what is asked.
+        private: whether addresses of private networks are allowed.
+
+    Raises:
+        APIError: an address is of this machine or of a private network, or is none.
+    """
+    for index, message in enumerate(question.messages):
+        for image in message.images:
+            if image.url.startswith("data:") or private:
+                continue
+            if not is_public_url(image.url):
+                reason = "a picture's address must be public; send the picture as a data URL."
+                raise invalid_value(f"messages[{index}]", reason)
+
+
+TITLE = "a title"
+TOPIC_CHECK = "a topic check"
+QUOTA_PROBE = "a quota probe"
+COMPACTION = "a compaction"
+WEB_SEARCH = "a web search"
+
+_TITLE_REQUEST = "Generate a title for this conversation:"
+"""The first message of opencode's request for a title, whole."""
+_TOPIC_CHECK = "Analyze if this message indicates a new conversation topic."
+COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
+"""The beginning of the last message of Codex's request for a summary of the conversation."""
+_TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
+"""The beginning of Claude Code's request for a summary, which still offers its tools."""
+_SUMMARY = "Your task is to create a detailed summary of the conversation so far"
+_SEARCH = "Perform a web search for the query: "
+"""The beginning of the only message of Claude Code's request for a search."""
+_LONGEST_PROBE = 16
+"""Characters of a probe's only message at most."""
+_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+
+
+def auxiliary_kind(call: ParsedCall) -> str | None:
+    """Return what an agent wants for itself by this call; None: it is somebody's question.
+
+    A call that says how it is to be conducted is no auxiliary request. A search that the server
+    runs is looked for before it is granted: it is a tool afterwards.
+    """
+    question, options = call.question, call.options
+    if call.embeds or options.workflow is not None or options.dry_run:
+        return None
+    if question.tools:
+        return COMPACTION if _wants_summary(question.messages[-1]) else None
+    said = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
+    return _kind_without_tools(call, said) if said else None
+
+
+def _kind_without_tools(call: ParsedCall, said: list[Message]) -> str | None:
+    question = call.question
+    if _wants_title(question, said):
+        return TITLE
+    if _is_probe(question, said):
+        return QUOTA_PROBE
+    if said[-1].role is Role.USER and said[-1].text.startswith(COMPACTION_BEGINNING):
+        return COMPACTION
+    searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
+    if searches and len(said) == 1 and said[0].text.startswith(_SEARCH):
+        return WEB_SEARCH
+    if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
+        return TOPIC_CHECK
+    return None
+
+
+def _wants_summary(last: Message) -> bool:
+    """Tell whether a summary is wanted, as Claude Code asks for it with its tools on offer."""
+    told = last.text if last.role is Role.USER else ""
+    return told.startswith(_TEXT_ONLY) and _SUMMARY in told
+
+
+def _wants_title(question: Question, said: list[Message]) -> bool:
+    """Tell whether a title is wanted, as opencode and Claude Code ask for it."""
+    first = said[0]
+    if first.role is not Role.USER:
+        return False
+    if len(said) > 1 and len(first.text) <= len(_TITLE_REQUEST) + 2:
+        return first.text.strip() == _TITLE_REQUEST
+    form = question.response_format
+    fields = form.schema.get("properties") if form else None
+    if not isinstance(fields, dict) or fields.keys() != {"title"}:
+        return False
+    return len(said) == 1 and first.text.lstrip().startswith("<session>")
+
+
+def _is_probe(question: Question, said: list[Message]) -> bool:
+    """Tell whether one token is wanted of next to nothing, to see whether the key works."""
+    sampling = question.sampling
+    if sampling.max_tokens != 1 or sampling.logprobs is not None or len(question.messages) > 1:
+        return False
+    return not said[0].attachments and len(said[0].text) <= _LONGEST_PROBE
+
+
+def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool) -> ServedModel:
+    """The model with the cheapest worker in its conductor's place, called once.
+
+    Args:
+        served: a model that conducts.
+        kind: what the request is, as `auxiliary_kind` says.
+        question: what is asked.
+        pool: the workers that may answer.
+    """
+    worker = _cheapest_worker(question, pool, served.limits.unknown)
+    flow = Workflow((Step(subtask="", worker=worker.id),))
+    name = f"{kind}: answered by {worker.id}, not conducted"
+    return replace(
+        served, conductor=FixedConductor(name, lambda _: flow), direct=True, explore=None
+    )
+
+
+def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
+    """The cheapest model whose window holds the question; of equals the best."""
+    models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
+    size = estimate_request_tokens(Request(messages=question.messages))
+    fitting = [one for one in models if one.context_window is None or one.context_window > size]
+    return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))

@@ -66,7 +66,7 @@ class RunProgress:
 
     @property
     def shows_steps(self) -> bool:
-        """Whether the words of the steps before the answer are shown."""
+        """Return True if the words of the steps before the answer are shown."""
         return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:

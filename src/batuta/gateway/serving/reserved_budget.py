@@ -12,8 +12,7 @@ from batuta.core.formatting import format_usd
 from batuta.errors import LimitReachedError, StoreError
 from batuta.gateway.errors import APIError
 from batuta.store.budgets import Budgets
-from batuta.store.ledger import Reservation, nano_to_usd, usd_to_nano
-from batuta.store.totals import BudgetStatus
+from batuta.store.ledger import BudgetStatus, Reservation, nano_to_usd, usd_to_nano
 
 _RETRY = {"retry-after": "2", "retry-after-ms": "2000", "x-should-retry": "true"}
 """The run that has reserved the money may end at any time, so a client should retry soon."""

@@ -1,16 +1,23 @@
 """A request in its session: where it stands, what is run for it, and what it adds to the session.
 
-Pure but for the memory of sessions, which is asked before a run and told after it.
+The memory of sessions, in this process or in the Redis that replicas share, is asked before a run
+and told after it.
+
+The key of a session is its id, which is a digest of the tenant and the client's name of it: whoever
+sends another tenant's name of a session gets another id. No words of a conversation are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from time import time
-from typing import TypeVar, final
+from time import monotonic, time
+from typing import Any, Protocol, TypeVar, cast, final
 
+import orjson
+
+from batuta.clients.redis_connections import RedisConnections
 from batuta.conductors.sessions.boundaries import find_moment
 from batuta.conductors.sessions.patterns import (
     Conducting,
@@ -19,19 +26,37 @@ from batuta.conductors.sessions.patterns import (
     conduct_in_session,
     revise_actor,
 )
-from batuta.conductors.sessions.rules import SessionRules
-from batuta.conductors.sessions.state import SessionEntry, SessionState, SessionThread
-from batuta.conductors.sessions.turn import read_turn
-from batuta.core import Limits, Plan, Question, Reply, Request, ResumeState, Round, Run, WorkerId
+from batuta.conductors.sessions.state import (
+    MOST_THREADS,
+    NEW_SESSION,
+    SessionEntry,
+    SessionRules,
+    SessionState,
+    SessionThread,
+    WarmPrefix,
+    read_turn,
+)
+from batuta.core import (
+    Cost,
+    Limits,
+    Plan,
+    Question,
+    Reply,
+    Request,
+    ResumeState,
+    Round,
+    Run,
+    WorkerId,
+)
 from batuta.core.formatting import format_usd
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
-from batuta.gateway.serving.auxiliary_requests import auxiliary_kind
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
-from batuta.gateway.serving.session_memory import SessionMemory
+from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
+from batuta.store.ledger import nano_to_usd, usd_to_nano
 
 COST_HEADER = "x-batuta-session-cost"
 UNPRICED_HEADER = "x-batuta-session-unpriced-calls"
@@ -115,16 +140,28 @@ class SessionKeeper:
         self._clock = clock
 
     async def begin(
-        self, call: ParsedCall, tenant: str, session: str, rules: SessionRules
+        self,
+        call: ParsedCall,
+        tenant: str,
+        session: str,
+        rules: SessionRules,
+        *,
+        is_kept: bool,
     ) -> SessionCall:
         """Find the request's place in its session.
+
+        Args:
+            call: the request.
+            tenant: whose session it is.
+            session: the session's id.
+            rules: the constants.
+            is_kept: whether the request belongs to the conversation; else nothing is kept of it.
 
         Raises:
             APIError: the session has reached a limit.
         """
         question, state = call.question, await self._memory.load(tenant, session)
         turn = read_turn(question)
-        is_kept = not call.options.dry_run and auxiliary_kind(call) is None
         limits = call.options.session or NO_SESSION_LIMITS
         begun = SessionCall(
             tenant=tenant,
@@ -296,3 +333,156 @@ def _consultations_of(round_: Round) -> int:
     last = len(round_.workflow) - 1 if round_.workflow is not None else 0
     advised = sum(1 for step in round_.steps if step.index != last)
     return advised + bool(round_.decision.draft.usage.calls)
+
+
+MAX_SESSIONS = 10_000
+"""Sessions in memory; the oldest of the tenant with the most goes first."""
+KEPT_SECONDS = 24 * 3600.0
+"""Seconds after its last request for which a session is remembered."""
+
+# The ledger is added to by Redis itself, so no request of another replica is lost.
+_NOTE = """
+local key, thread, turn, state = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+redis.call('HINCRBY', key, 'nano', ARGV[4])
+redis.call('HINCRBY', key, 'unpriced', ARGV[5])
+redis.call('HINCRBY', key, 'consultations', ARGV[6])
+if thread ~= '' then
+  local before = redis.call('HGET', key, 'turn:' .. thread)
+  if before ~= turn then redis.call('HINCRBY', key, 'turns', 1) end
+  redis.call('HSET', key, 'turn:' .. thread, turn, 'thread:' .. thread, state)
+  local order, kept = thread, 1
+  for one in string.gmatch(redis.call('HGET', key, 'order') or '', '[^ ]+') do
+    if one ~= thread then
+      if kept < tonumber(ARGV[7]) then
+        order, kept = order .. ' ' .. one, kept + 1
+      else
+        redis.call('HDEL', key, 'turn:' .. one, 'thread:' .. one)
+      end
+    end
+  end
+  redis.call('HSET', key, 'order', order)
+end
+redis.call('EXPIRE', key, ARGV[8])
+return redis.call('HGETALL', key)
+"""
+
+
+class SessionMemory(Protocol):
+    """The states of sessions.
+
+    Laws: a session of which nothing is known is new; entries of one session are added one after
+    another, whoever notes them; of n threads the newest `MOST_THREADS` are kept.
+    """
+
+    async def load(self, tenant: str, session: str) -> SessionState:
+        """Return the session's state."""
+        ...
+
+    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
+        """Add what a request did, and return the state after it."""
+        ...
+
+
+@final
+class LocalSessions:
+    """The sessions of this process."""
+
+    def __init__(self, *, most: int = MAX_SESSIONS, clock: Clock = monotonic) -> None:
+        """Know no session yet.
+
+        Args:
+            most: sessions at most.
+            clock: tells the seconds.
+        """
+        self._states = TenantMemory[str, SessionState](most, KEPT_SECONDS, clock)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    async def load(self, tenant: str, session: str) -> SessionState:
+        """Return the session's state."""
+        return self._states.get(tenant, session) or NEW_SESSION
+
+    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
+        """Add what a request did, and return the state after it."""
+        state = (self._states.get(tenant, session) or NEW_SESSION).with_entry(entry)
+        self._states.put(tenant, session, state)
+        return state
+
+
+@final
+class RedisSessions:
+    """The sessions of all replicas, in Redis; of this one alone while Redis is away."""
+
+    def __init__(self, redis: RedisConnections) -> None:
+        self._redis = redis
+        self._local = LocalSessions(clock=redis.clock)
+
+    async def load(self, tenant: str, session: str) -> SessionState:
+        """Return the session's state."""
+        found: Any = await self._redis.ask(lambda redis: redis.hgetall(_redis_key(session)))
+        if found is None:
+            return await self._local.load(tenant, session)
+        return read_state(found)
+
+    async def note(self, tenant: str, session: str, entry: SessionEntry) -> SessionState:
+        """Add what a request did, and return the state after it."""
+        after = entry.after
+        args = (
+            entry.thread,
+            after.turn,
+            orjson.dumps(asdict(after)),
+            usd_to_nano(entry.cost.usd),
+            entry.cost.unpriced_calls,
+            entry.consultations,
+            MOST_THREADS,
+            int(KEPT_SECONDS),
+        )
+        told: Any = await self._redis.ask(
+            lambda redis: redis.eval(_NOTE, 1, _redis_key(session), *args)
+        )
+        if told is None:
+            return await self._local.note(tenant, session, entry)
+        flat = cast("list[Any]", told)
+        return read_state(dict(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def _redis_key(session: str) -> str:
+    return f"batuta:session:{{{session}}}"
+
+
+def read_state(fields: Mapping[Any, Any]) -> SessionState:
+    """Read the state from the fields of its hash in Redis; what cannot be read is not there."""
+    texts = {_as_text(name): value for name, value in fields.items()}
+    order = _as_text(texts.get("order", "")).split()
+    threads = {key: _read_thread(texts.get(f"thread:{key}")) for key in reversed(order)}
+    return SessionState(
+        cost=Cost(
+            nano_to_usd(int(texts.get("nano", 0))), unpriced_calls=int(texts.get("unpriced", 0))
+        ),
+        turns=int(texts.get("turns", 0)),
+        consultations=int(texts.get("consultations", 0)),
+        threads={key: thread for key, thread in threads.items() if thread is not None},
+    )
+
+
+def _as_text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _read_thread(written: Any) -> SessionThread | None:
+    try:
+        known = cast("dict[str, Any]", orjson.loads(written or b""))
+        warm = {
+            WorkerId(worker): WarmPrefix(int(each["tokens"]), float(each["at"]))
+            for worker, each in known["warm"].items()
+        }
+        acting = known["acting"]
+        return SessionThread(
+            acting=None if acting is None else WorkerId(acting),
+            turn=known["turn"],
+            tokens=int(known["tokens"]),
+            warm=warm,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # another version wrote it

@@ -1,4 +1,4 @@
-"""Whether two questions are the same one in other words; when in doubt they are two.
+"""Tells whether two questions are the same in other words; when in doubt they are two.
 
 An encoder alone cannot tell: it puts "Is 7 bigger than 3?" and "Is 3 bigger than 7?", or a sentence
 and its negation, nearer to each other than most rephrasings are. So the words that say what is

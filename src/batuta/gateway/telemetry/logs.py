@@ -10,7 +10,7 @@ import orjson
 
 from batuta.clients import redact_secrets
 from batuta.config.settings import LogFormat
-from batuta.core.control_characters import escape_json_controls
+from batuta.core.formatting import escape_json_controls
 
 
 @final

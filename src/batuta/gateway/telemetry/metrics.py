@@ -34,8 +34,8 @@ from batuta.core import (
     Usage,
     WorkerId,
 )
-from batuta.core.drift import DriftKind, DriftSide, DriftState
-from batuta.engine.plan_check import PLAN
+from batuta.engine.planning import PLAN
+from batuta.store.drift import DriftKind, DriftSide, DriftState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
@@ -205,7 +205,7 @@ class _Counter:
 
 @final
 class _Histogram:
-    """How many values are in each of `_BUCKETS`, told apart by labels; see `_Counter`."""
+    """Counts the values in each of `_BUCKETS`, told apart by labels; see `_Counter`."""
 
     def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
         self._name, self._what, self._labels = name, what, labels

@@ -8,7 +8,7 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from batuta.config.served_names import MINI_MODEL
+from batuta.config.aliases import MINI_MODEL
 from batuta.core import Run
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.gateway.serving.models import Catalogue

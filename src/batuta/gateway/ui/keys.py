@@ -15,16 +15,15 @@ from starlette.responses import RedirectResponse, Response
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.ui.issued_keys import find_issued_key, forget_issued_key, redirect_with_key
+from batuta.gateway.ui.own_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.gateway.ui.usage import DailyCost, daily_costs, latest_days
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.keys import ApiKey, ApiKeyStore
+from batuta.store.keys import ApiKey, ApiKeyStore, Tenant
 from batuta.store.spend_report import SpendGroup, report_spending
-from batuta.store.tenants import Tenant
 
 SPEND_DAYS = 14
 """Days whose spending is shown."""

@@ -1,28 +1,374 @@
-"""Screens of training runs as they go, and of reports of what was measured."""
+"""Screens of training runs as they go, and of reports of what was measured.
+
+The folders are the operator's; a visitor names one only by a mark that is computed from its path,
+so that no path comes from outside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
-from typing import Any, final
+from statistics import fmean
+from typing import Any, cast, final
 
+import orjson
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Pool, Round, Worker, WorkerId, Workflow
-from batuta.core.decision import Plan
 from batuta.core.formatting import format_percent
+from batuta.core.workflow import Plan
 from batuta.errors import WorkflowError
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.ui import result_files
-from batuta.gateway.ui.charts import draw_charts
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
-from batuta.gateway.ui.result_files import JsonRecord, ResultFolder
 from batuta.gateway.ui.session import WebSession
 from batuta.language import parse_workflow
+
+WIDTH, HEIGHT = 300, 100
+_POINTS = 240
+"""Points of a curve at most; means where there are more values."""
+CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("Reward", (("reward", ""),)),
+    ("Right answers", (("right", ""),)),
+    ("Valid workflows", (("valid", ""),)),
+    ("Steps a workflow", (("steps", "all"), ("steps_easy", "easy"), ("steps_hard", "hard"))),
+    ("Worker tokens", (("worker_tokens", ""),)),
+    ("Conductor tokens", (("completions/mean_length", ""),)),
+    ("Entropy, nats a token", (("entropy", ""),)),
+    ("Groups without spread", (("no_spread", ""),)),
+    ("Left out for outages", (("outages", ""),)),
+    ("Ended by a limit", (("limited", ""),)),
+    ("Second rounds: right", (("second/right", ""),)),
+    ("Dollars a workflow", (("usd", ""),)),
+    ("Seconds a step", (("step_time", ""),)),
+)
+"""The curves of a training, with the figures of each."""
+_DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
+"""Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
+workers without a price."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line."""
+
+    name: str
+    path: str
+    last: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over one pair of axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    low: float
+    high: float
+    first: int
+    end: int
+
+
+def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """A chart for everything that the lines tell."""
+    found = (_draw_chart(title, series, lines) for title, series in CURVES)
+    return [chart for chart in found if chart]
+
+
+def _draw_chart(
+    title: str, series: Sequence[tuple[str, str]], lines: Sequence[Mapping[str, Any]]
+) -> Chart | None:
+    columns = {name or title: _curve_values(key, lines) for key, name in series}
+    known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
+    every = [value for values in known.values() for value in values if value is not None]
+    if not every or (title in _DRAWN_IF_ANY and not any(every)):
+        return None
+    low, high = min(every), max(every)
+    curves = tuple(
+        Curve(
+            name, _curve_path(values, low, high), next(v for v in reversed(values) if v is not None)
+        )
+        for name, values in known.items()
+    )
+    return Chart(
+        title=title,
+        curves=curves,
+        low=low,
+        high=high,
+        first=_step_of(lines[0]),
+        end=_step_of(lines[-1]),
+    )
+
+
+def _step_of(line: Mapping[str, Any]) -> int:
+    value = line.get("step")
+    return value if isinstance(value, int) else 0
+
+
+def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    found = [line.get(key) for line in lines]
+    values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
+    if len(values) <= _POINTS:
+        return values
+    edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
+    return [_known_mean(values[start:end]) for start, end in pairwise(edges)]
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _curve_path(values: Sequence[float | None], low: float, high: float) -> str:
+    """The line, with a gap where nothing is known."""
+    spread, across = high - low or 1.0, max(len(values) - 1, 1)
+    parts: list[str] = []
+    broken = True
+    for at, value in enumerate(values):
+        if value is not None:
+            x, y = WIDTH * at / across, HEIGHT * (1 - (value - low) / spread)
+            parts.append(f"{'M' if broken else 'L'}{x:.1f} {y:.1f}")
+        broken = value is None
+    return "".join(parts) if len(parts) > 1 else f"{parts[0]}h{WIDTH}" if parts else ""
+
+
+METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
+REPORT, REPORT_PAGE = "report.json", "report.html"
+_MAX_DEPTH = 4
+"""Folders below one that is searched."""
+_MAX_FOLDERS = 300
+"""Folders that are shown."""
+_MAX_BYTES = 64 * 1024 * 1024
+_STALE_SECONDS = 120.0
+"""Seconds without a new line, beyond a few steps' time, after which a training has stopped."""
+_RECENT_STEPS = 10
+
+JsonRecord = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """A folder with something to show."""
+
+    path: Path
+    name: str
+    """The path within the searched folder."""
+    modified_at: float
+    """Seconds since the epoch."""
+
+    @property
+    def mark(self) -> str:
+        """The folder's name on the page."""
+        return hashlib.blake2b(str(self.path).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFolder:
+    """A training run as its folder tells it."""
+
+    folder: ResultFolder
+    state: str
+    """`running`, `stopped`, `finished` or `begun`."""
+    lines: tuple[JsonRecord, ...]
+    """The figures of each step."""
+    steps: int | None
+    """Steps of the whole training; None if not written down."""
+
+    @property
+    def current_step(self) -> int:
+        """The step it has come to."""
+        return int(self.lines[-1].get("step", 0)) if self.lines else 0
+
+
+def find_trainings(folders: Sequence[Path]) -> list[ResultFolder]:
+    """The folders of training runs, the one that changed last first."""
+    return _find_folders(folders, (METRICS, SETTINGS))
+
+
+def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
+    """The folders of reports, the newest first."""
+    return _find_folders(folders, (REPORT,))
+
+
+def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
+    """Keep one of the folders that have the same report, as `--out` and `--report` make them.
+
+    It is the one with the report's own page, if one has it.
+    """
+    chosen: dict[bytes, ResultFolder] = {}
+    for each in found:
+        content = _read_bytes(each.path / REPORT)
+        digest = hashlib.sha256(content or str(each.path).encode()).digest()
+        before = chosen.get(digest)
+        if before is None or not (before.path / REPORT_PAGE).is_file():
+            has_page = (each.path / REPORT_PAGE).is_file()
+            chosen[digest] = each if before is None or has_page else before
+    kept = set(chosen.values())
+    return [each for each in found if each in kept]
+
+
+def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | None:
+    """The one of that mark."""
+    return next((each for each in found if each.mark == mark), None)
+
+
+def read_training(found: ResultFolder, now: float | None = None) -> TrainingFolder:
+    """Read the folder's contents."""
+    lines = tuple(read_lines(found.path / METRICS))
+    steps = _planned_steps(found.path)
+    return TrainingFolder(
+        folder=found,
+        state=_training_state(found, lines, steps, now or time.time()),
+        lines=lines,
+        steps=steps,
+    )
+
+
+def read_samples(found: ResultFolder) -> list[JsonRecord]:
+    """The workflows that were sampled."""
+    return read_lines(found.path / SAMPLES)
+
+
+def read_report(found: ResultFolder) -> list[JsonRecord]:
+    """The report, or the several of an index; none if the file is something else."""
+    data = _read_json(found.path / REPORT)
+    several = cast("list[Any]", data) if isinstance(data, list) else [data]
+    several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
+    return [
+        cast("JsonRecord", each)
+        for each in several
+        if isinstance(each, dict) and isinstance(cast("JsonRecord", each).get("systems"), dict)
+    ]
+
+
+def _is_tuning(data: Any) -> bool:
+    return isinstance(data, dict) and cast("JsonRecord", data).get("kind") == "tuning"
+
+
+def _tuning_report(data: JsonRecord) -> JsonRecord:
+    """Turn a report of `batuta tune` into the form of an evaluation: the systems judged last."""
+    figures: list[Any] = []
+    for name in ("selection", "finalists", "judged"):
+        stage = data.get(name)
+        figures = cast("list[Any]", stage) if isinstance(stage, list) and stage else figures
+    known = [cast("JsonRecord", one) for one in figures if isinstance(one, dict)]
+    advice = data.get("recommendation")
+    return {
+        "tasks": "A tuned pool",
+        "questions": max((int(one.get("questions") or 0) for one in known), default=0),
+        "systems": {
+            str(one.get("name")): {
+                "accuracy": one.get("share"),
+                "ci95": (one["low"], one["high"]) if one.get("high") is not None else None,
+                "n": one.get("questions"),
+                "calls": one.get("calls"),
+                "usd": one.get("usd"),
+            }
+            for one in known
+        },
+        "why": cast("JsonRecord", advice).get("why", []) if isinstance(advice, dict) else [],
+        "workflows": data.get("workflows") or [],
+        "spent": data.get("spent"),
+    }
+
+
+def _read_line(text: bytes) -> Any:
+    """Read the value of a line; NaN and Infinity, which earlier versions wrote, are None.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text, parse_constant=lambda _: None)
+
+
+def read_lines(path: Path) -> list[JsonRecord]:
+    """The whole lines of a JSONL file; none if it is not there; a line cut short is left out."""
+    lines: list[JsonRecord] = []
+    for text in _read_bytes(path).split(b"\n"):
+        try:
+            value = _read_line(text)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            lines.append(cast("JsonRecord", value))
+    return lines
+
+
+def _find_folders(folders: Sequence[Path], files: Sequence[str]) -> list[ResultFolder]:
+    seen: dict[Path, ResultFolder] = {}
+    for root in folders:
+        for folder in _walk_folders(root, _MAX_DEPTH):
+            changed = [m for name in files if (m := _modified_at(folder / name)) is not None]
+            if changed:
+                name = folder.name if folder == root else str(folder.relative_to(root))
+                seen.setdefault(folder.resolve(), ResultFolder(folder, name, max(changed)))
+    return sorted(seen.values(), key=lambda each: -each.modified_at)[:_MAX_FOLDERS]
+
+
+def _walk_folders(folder: Path, depth: int) -> Iterator[Path]:
+    """The folder and those in it; links are not followed."""
+    yield folder
+    if not depth:
+        return
+    try:
+        inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+    except OSError:
+        return
+    for path in inside:
+        if not path.name.startswith((".", "checkpoint")):
+            yield from _walk_folders(path, depth - 1)
+
+
+def _modified_at(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _planned_steps(folder: Path) -> int | None:
+    data = _read_json(folder / SETTINGS)
+    try:
+        return int(cast("Any", data)["optimiser"]["steps"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _training_state(
+    found: ResultFolder, lines: Sequence[JsonRecord], steps: int | None, now: float
+) -> str:
+    if not lines:
+        return "begun"
+    if steps is not None and lines[-1].get("step", 0) >= steps:
+        return "finished"
+    usual = max(float(line.get("step_time") or 0.0) for line in lines[-_RECENT_STEPS:])
+    return "running" if now - found.modified_at < _STALE_SECONDS + 3 * usual else "stopped"
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return orjson.loads(_read_bytes(path))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.stat().st_size <= _MAX_BYTES else b""
+    except OSError:
+        return b""
+
 
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
@@ -53,10 +399,10 @@ class LearningPages:
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every training and every report."""
-        runs = await run_sync(result_files.find_trainings, self._folders)
-        seen = [await run_sync(result_files.read_training, each) for each in runs[:_MAX_LISTED]]
-        found = await run_sync(result_files.find_reports, self._folders)
-        found = await run_sync(result_files.drop_copies, found[: 2 * _MAX_LISTED])
+        runs = await run_sync(find_trainings, self._folders)
+        seen = [await run_sync(read_training, each) for each in runs[:_MAX_LISTED]]
+        found = await run_sync(find_reports, self._folders)
+        found = await run_sync(drop_copies, found[: 2 * _MAX_LISTED])
         told = [(each, await run_sync(_report_headlines, each)) for each in found[:_MAX_LISTED]]
         return render_page(
             request,
@@ -69,13 +415,13 @@ class LearningPages:
 
     async def training(self, request: Request, session: WebSession) -> Response:
         """One training: curves and sampled workflows; `part` answers the moving part alone."""
-        found = await self._find_folder(request, result_files.find_trainings)
-        run = await run_sync(result_files.read_training, found)
+        found = await self._find_folder(request, find_trainings)
+        run = await run_sync(read_training, found)
         drawn = draw_charts(run.lines)
         if request.query_params.get("part"):
             body = render_fragment("curves.html.jinja", run=run, charts=drawn)
             return HTMLResponse(body, headers=PAGE_HEADERS)
-        samples = await run_sync(result_files.read_samples, found)
+        samples = await run_sync(read_samples, found)
         steps = sorted({step for line in samples if isinstance(step := line.get("step"), int)})
         wanted = _selected_step(request.query_params.get("step"), steps)
         shown = [_parse_sample(line) for line in samples if line.get("step") == wanted]
@@ -93,21 +439,21 @@ class LearningPages:
 
     async def report(self, request: Request, session: WebSession) -> Response:
         """One report's figures."""
-        found = await self._find_folder(request, result_files.find_reports)
-        told = await run_sync(result_files.read_report, found)
+        found = await self._find_folder(request, find_reports)
+        told = await run_sync(read_report, found)
         return render_page(
             request,
             "report.html.jinja",
             session=session,
             found=found,
             reports=[(each, rank_systems(each)) for each in told],
-            whole=(found.path / result_files.REPORT_PAGE).is_file(),
+            whole=(found.path / REPORT_PAGE).is_file(),
         )
 
     async def report_page(self, request: Request, _: WebSession) -> Response:
         """The report's own page, with its figures, as it was written."""
-        found = await self._find_folder(request, result_files.find_reports)
-        path = found.path / result_files.REPORT_PAGE
+        found = await self._find_folder(request, find_reports)
+        path = found.path / REPORT_PAGE
         if not await run_sync(path.is_file):
             raise not_found("The report's page")
         headers = {**PAGE_HEADERS, "content-security-policy": REPORT_POLICY}
@@ -119,9 +465,7 @@ class LearningPages:
         return self._catalogue.page_context.folders
 
     async def _find_folder(self, request: Request, search: Any) -> ResultFolder:
-        found = result_files.folder_by_mark(
-            await run_sync(search, self._folders), request.path_params["mark"]
-        )
+        found = folder_by_mark(await run_sync(search, self._folders), request.path_params["mark"])
         if found is None:
             raise not_found("What you look for")
         return found
@@ -135,7 +479,7 @@ def rank_systems(report: JsonRecord) -> list[tuple[str, JsonRecord]]:
 
 def _report_headlines(found: ResultFolder) -> list[str]:
     """A sentence for each report of a file."""
-    return [_report_headline(each) for each in result_files.read_report(found)][:5]
+    return [_report_headline(each) for each in read_report(found)][:5]
 
 
 def _report_headline(report: JsonRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import final
 
@@ -11,10 +11,23 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.conductors.replay_conductor import ReplayConductor
+from batuta.config.aliases import ULTRA_MODEL
 from batuta.config.effort import EFFORTS
-from batuta.config.served_names import ULTRA_MODEL
-from batuta.core import Run
-from batuta.gateway.access.reading import record_reading
+from batuta.core import (
+    CallListener,
+    Conductor,
+    Decision,
+    Delta,
+    Failure,
+    PlanningContext,
+    Run,
+    Worker,
+)
+from batuta.core import (
+    Request as CallRequest,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.gateway.access.caller import record_reading
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
 from batuta.gateway.http.body import Fields, read_fields
@@ -23,12 +36,68 @@ from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.ui.draft_stream import StreamedConductor
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.run_view import panel_scope
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
 from batuta.store import Store, read_run
+
+ShowDraft = Callable[[str], Awaitable[None]]
+
+
+@final
+class StreamedConductor:
+    """The conductor `inner`, with somebody who listens."""
+
+    def __init__(self, inner: Conductor, show_draft: ShowDraft) -> None:
+        self._inner = inner
+        self._show_draft = show_draft
+
+    @property
+    def name(self) -> str:
+        """The conductor's own."""
+        return self._inner.name
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The conductor's decision."""
+        return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
+
+
+@final
+class _DraftListener:
+    """Passes on what the engine must know, and tells the rest."""
+
+    streaming = True
+
+    def __init__(self, listener: CallListener, show_draft: ShowDraft) -> None:
+        self._listener = listener
+        self._show_draft = show_draft
+
+    async def before_call(self, request: CallRequest, worker: Worker) -> CallRequest:
+        """The request as it may be made.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        return await self._listener.before_call(request, worker)
+
+    async def on_delta(self, delta: Delta) -> None:
+        """A fragment of the draft."""
+        await self._listener.on_delta(delta)
+        if text := delta.text or delta.reasoning:
+            await self._show_draft(text)
+
+    async def on_failure(self, failure: Failure) -> None:
+        """An attempt failed; the next one begins a new draft.
+
+        Raises:
+            LimitReachedError: no further attempt may be paid for.
+        """
+        await self._listener.on_failure(failure)
+        await self._show_draft("\n")
+
 
 _SEE_OTHER = 303
 MOST_PARTS = 5000

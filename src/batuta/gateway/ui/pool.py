@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from batuta.conductors.bandit import ArmStats
+from batuta.config.aliases import ULTRA_MODEL
 from batuta.config.conductors import CONDUCTOR
-from batuta.config.served_names import ULTRA_MODEL
 from batuta.core import (
     Cost,
     Failure,

@@ -24,7 +24,7 @@ from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
-from batuta.gateway.ui.run_events import RunEventsEndpoint
+from batuta.gateway.ui.run_stream import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages

@@ -1,4 +1,4 @@
-"""A run streamed to the page: the workflow, each step as it lights up, the answer.
+"""The events of a run, streamed to a page that may come late and may come again.
 
 The page gets its HTML ready-made, by the same templates that show a stored run; only what workers
 say while they speak comes as bare text.
@@ -6,8 +6,12 @@ say while they speak comes as bare text.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from time import monotonic
 from typing import Any, final
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from batuta.core import (
     Delta,
@@ -22,13 +26,27 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
-from batuta.gateway.errors import APIError
+from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.http.reader import SSEWriter, encoded_event_frame
+from batuta.gateway.http.reader import DisconnectReason, SSEWriter, encoded_event_frame
+from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.ui import run_view
-from batuta.gateway.ui.page_runs import Drafted, Ended, Failed, PageEvent, Stopped
+from batuta.gateway.ui.page_runs import (
+    Drafted,
+    Ended,
+    Failed,
+    PageEvent,
+    PageRun,
+    PageRuns,
+    Stopped,
+    retell_run,
+)
+from batuta.gateway.ui.playground import load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
+from batuta.gateway.ui.run_view import panel_scope
+from batuta.gateway.ui.session import SessionManager, WebSession
 from batuta.rendering.answer import render_answer
+from batuta.store import Store
 
 _ANSWER_SECONDS = 0.25
 """Seconds between two updates of a growing answer, at least."""
@@ -204,3 +222,61 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
 def _visible_text(delta: Delta) -> str:
     """Return the part of a fragment that a reader sees."""
     return delta.text or delta.reasoning or delta.tool_arguments
+
+
+@final
+class RunEventsEndpoint:
+    """GET /ui/runs/{id}/events: the events of a run, from its beginning to its end."""
+
+    def __init__(
+        self,
+        delivery: AnswerDelivery,
+        store: Store | None,
+        sessions: SessionManager,
+        page_runs: PageRuns,
+    ) -> None:
+        self._delivery = delivery
+        self._page_runs = page_runs
+        self._store = store
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one reader, for as long as the run goes on.
+
+        Raises:
+            APIError: there is no such run for this visitor.
+        """
+        request = Request(scope, receive)
+        visitor = self._sessions.identify_signed_in(request)
+        run_id: str = request.path_params["id"]
+        page_run = self._page_runs.find(run_id, visitor)
+        events = await self._events(run_id, page_run, visitor)
+        writer = SSEWriter(send, self._delivery.timeouts)
+        side = panel_scope(request.query_params.get("scope"))
+        renderer = PageStreamRenderer(writer, f"{side}-" if side else "")
+
+        async def work() -> None:
+            await renderer.open(run_id, 0.0 if page_run is None else page_run.elapsed())
+            async for event in events:
+                await renderer.show(event)
+
+        try:
+            ended = await self._delivery.scopes.run(receive, work, writer)
+        except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
+            log_exception(error)
+            await renderer.show(Failed(internal_error()))
+            return
+        if ended is DisconnectReason.SERVER_CLOSING:
+            await renderer.show(Failed(server_closing()))
+
+    async def _events(
+        self, run_id: str, page_run: PageRun | None, visitor: WebSession
+    ) -> AsyncIterator[PageEvent]:
+        """Return what the run tells, or what it told if it has ended.
+
+        Raises:
+            APIError: there is no such run for this visitor.
+        """
+        if page_run is not None:
+            return page_run.follow()
+        return retell_run(await load_run(self._store, self._page_runs, run_id, visitor))

@@ -57,7 +57,7 @@ class WebSession:
 
     @property
     def is_admin(self) -> bool:
-        """Whether keys and everybody's runs are shown."""
+        """Return True if keys and everybody's runs are shown."""
         return self.caller.role is CallerRole.ADMIN
 
     @property

@@ -43,8 +43,8 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.decision import Draft
 from batuta.core.message import system_message
+from batuta.core.workflow import Draft
 from batuta.engine.solver import SolverContext, run_conductor
 from batuta.lab.baselines.roles import COMBINING, best_worker_for_role
 

@@ -17,8 +17,7 @@ import anyio
 import typer
 
 from batuta.cli.json_output import print_json
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import format_example
+from batuta.cli.options import format_example, with_option_groups
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.commands.eval_forecast import compare_budget, foretell_calls
 from batuta.lab.commands.eval_options import EvalCommandOptions

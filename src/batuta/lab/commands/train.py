@@ -12,8 +12,7 @@ import typer
 from rich.markup import escape
 from rich.progress import TaskID
 
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import SimulatedQuestions, format_example
+from batuta.cli.options import SimulatedQuestions, format_example, with_option_groups
 from batuta.cli.progress import open_progress_bars
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError

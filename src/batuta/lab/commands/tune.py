@@ -10,8 +10,7 @@ import anyio
 import typer
 
 from batuta.cli.json_output import print_json
-from batuta.cli.option_groups import with_option_groups
-from batuta.cli.options import format_example
+from batuta.cli.options import format_example, with_option_groups
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.config.loaded import LoadedConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from batuta.clients.identity import Identity, identity_digest
+from batuta.clients.providers import Identity, identity_digest
 from batuta.errors import StoreError
 
 WORKERS_FILE = "workers.json"

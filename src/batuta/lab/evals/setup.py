@@ -9,7 +9,7 @@ from pathlib import Path
 
 from batuta.clients import HttpTransport
 from batuta.clients.cache_shared import open_call_journal
-from batuta.clients.identity import Identity, client_identity, identity_digest
+from batuta.clients.providers import Identity, client_identity, identity_digest
 from batuta.conductors import LLMConductor
 from batuta.config.load import load_config
 from batuta.config.loaded import LoadedConfig

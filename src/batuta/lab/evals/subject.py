@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batuta.clients.cache import CallCacheClient, CallJournal
-from batuta.clients.identity import Identity, client_identity
+from batuta.clients.providers import Identity, client_identity
 from batuta.conductors import LLMConductor
 from batuta.config.effort import narrow_system
 from batuta.config.presets import Preset

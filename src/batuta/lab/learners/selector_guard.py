@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.conductors.selector.guard import SelectorGuard, Workers
+from batuta.conductors.selector.model import SelectorGuard, Workers
 
 Floats = NDArray[np.float32]
 ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)

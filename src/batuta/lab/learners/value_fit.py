@@ -17,11 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.conductors.selector.newcomers import (
-    PRIOR_OUTCOMES,
-    JoiningPosterior,
-    main_directions,
-)
+from batuta.conductors.selector.newcomers import PRIOR_OUTCOMES, JoiningPosterior, main_directions
 from batuta.conductors.selector.value_model import Smoothing, ValueModel
 from batuta.core import WorkerId
 from batuta.errors import SourceError

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Protocol, final
 
-from batuta.clients.identity import Identity, client_identity
+from batuta.clients.providers import Identity, client_identity
 from batuta.core import CallListener, Client, Failure, Grade, Reply, Request, Run, Worker
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.formatting import format_usd

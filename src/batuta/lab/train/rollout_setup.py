@@ -13,7 +13,7 @@ import anyio
 
 from batuta.clients import CallCacheClient, HttpTransport
 from batuta.clients.cache_shared import is_shared, open_call_journal
-from batuta.clients.identity import client_identity
+from batuta.clients.providers import client_identity
 from batuta.config.load import load_config
 from batuta.core import CallListener, Client, Grade, Reply, Request, Task, WorkerId
 from batuta.core.conductor import NULL_LISTENER

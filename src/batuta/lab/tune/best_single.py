@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from batuta.conductors.workflow_selector.reader import Places
+from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Task, WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 from batuta.lab.tune.context import TuneContext

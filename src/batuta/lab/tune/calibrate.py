@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batuta.conductors.features import Floats
-from batuta.conductors.workflow_selector.reader import Places
+from batuta.conductors.workflow_selector.model import Places
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError

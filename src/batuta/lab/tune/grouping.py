@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batuta.conductors.features import Floats
-from batuta.conductors.workflow_selector.reader import (
+from batuta.conductors.workflow_selector.model import (
     Places,
     QuestionReader,
     fit_reader,

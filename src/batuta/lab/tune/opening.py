@@ -16,7 +16,7 @@ import orjson
 
 from batuta.clients.cache import CallCacheClient
 from batuta.clients.cache_shared import open_call_journal
-from batuta.conductors.workflow_selector.reader import fit_reader
+from batuta.conductors.workflow_selector.model import fit_reader
 from batuta.core import Client, Pool, Task, TaskId, WorkerId
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, SourceError, StoreError

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final
 
 from batuta.clients.cache import open_journal_file
-from batuta.clients.identity import Identity, client_identity
+from batuta.clients.providers import Identity, client_identity
 from batuta.clients.replay import request_fingerprint
 from batuta.core import (
     CallListener,

@@ -4,8 +4,7 @@ import pytest
 
 from batuta.core import Task, TaskId
 from batuta.lab.tasks.graders import ChoiceGrader, GraderRegistry
-from batuta.language.answer_extraction import visible_text
-from batuta.language.decorations import without_decorations
+from batuta.language.answer_extraction import visible_text, without_decorations
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from batuta.lab.tasks.graders.letters import as_latin
 from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
 from batuta.language import answer_extraction
-from batuta.language.decorations import TICKS, without_decorations, without_emoji
+from batuta.language.answer_extraction import TICKS, without_decorations, without_emoji
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

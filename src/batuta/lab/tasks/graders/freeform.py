@@ -30,7 +30,7 @@ from batuta.lab.tasks.graders.structured_data import (
 )
 from batuta.lab.tasks.graders.times import parse_measure, several_units
 from batuta.language import answer_extraction
-from batuta.language.decorations import without_decorations
+from batuta.language.answer_extraction import without_decorations
 
 TOLERANCE = 0.01
 """The relative tolerance for a target with decimals, as it was measured or rounded."""

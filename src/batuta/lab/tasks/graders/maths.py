@@ -18,7 +18,7 @@ from batuta.lab.tasks.graders.stated_values import concluded_value, stated_value
 from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
 from batuta.lab.tasks.graders.times import is_same_time
 from batuta.language import answer_extraction
-from batuta.language.decorations import without_decorations
+from batuta.language.answer_extraction import without_decorations
 
 ANY_ORDER = re.compile(
     r"\b(?:in (?:any|whatever|no particular) order|order does(?: not|n['’]t) matter"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from batuta.language.decorations import DOUBTFUL
+from batuta.language.answer_extraction import DOUBTFUL
 
 LETTER = r"(?<![A-Za-zÀ-ɏ0-9'’°])[A-Z](?![A-Za-zÀ-ɏ0-9'’+#°]|-[A-Za-z])"
 """A capital that stands alone, also between characters of scripts without spaces."""

@@ -1,4 +1,7 @@
-"""Holds the workflows of a run to its rules: sent back once, then repaired or refused."""
+"""Pays for drafts, and holds plans to the law of conductors and to the rules.
+
+A plan that breaks a rule is sent back once, then repaired or refused.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,129 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from batuta.core import (
+    AcceptedAnswer,
     Client,
+    Decision,
+    Failure,
     GuardrailTriggered,
     MalformedPlan,
     Objection,
     Outcome,
     Plan,
+    PlanningContext,
     Pool,
+    Request,
     ResumeState,
     Round,
     RunFinished,
+    Usage,
+    Worker,
     WorkerId,
     Workflow,
 )
-from batuta.engine.context import RunContext
+from batuta.core.conductor import NullListener
+from batuta.engine.budget import Hold
+from batuta.engine.context import (
+    RunContext,
+)
 from batuta.engine.step_prompt import able_workers, workers_before
-from batuta.language.plan_rules import PlanRule, PlanRules
+from batuta.errors import LimitReachedError
+from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
+from batuta.usage import Cost
+
+
+def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[MalformedPlan]:
+    """The drafts, and one that was broken off if it cost anything."""
+    if isinstance(decision, MalformedPlan) and decision.draft.usage.calls > 0:
+        return [*drafts, decision]
+    return drafts
+
+
+class PlanningListener(NullListener):
+    """Listens to the conductor's model: reserves its attempts and charges them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.failures: list[Failure] = []
+        self.limit_reached = False
+        """Whether a limit forbade an attempt."""
+        self._hold: Hold | None = None
+        self._worker: Worker | None = None
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """The request as it may be made; a workflow is not shortened, for half of one is none.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        self._worker = worker
+        try:
+            self._hold = await self.context.reserve(request, worker, whole=True)
+        except LimitReachedError:
+            self.limit_reached = True
+            raise
+        return self._hold.request
+
+    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
+        """Counts what an attempt consumed, in the place of what was reserved for it."""
+        self.context.budget.charge(usage, cost, self._hold, cut=cut)
+        self._hold = None
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Count the failed attempt.
+
+        Raises:
+            LimitReachedError: the budget forbids another attempt.
+        """
+        self.failures.append(failure)
+        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+            self.charge(failure.usage, failure.cost, cut=True)
+            return
+        request = self._hold.request if self._hold else None
+        self.charge(failure.usage, failure.cost)
+        if request is not None and self._worker is not None:
+            await self.before_call(request, self._worker)
+        else:
+            self.context.check_budget()
+
+    def with_failed_attempts(self, decision: Decision) -> Decision:
+        """The decision, its draft carrying the failed attempts' tokens and dollars."""
+        if not self.failures:
+            return decision
+        usage = sum((f.usage for f in self.failures), decision.draft.usage)
+        cost = sum((f.cost for f in self.failures), decision.draft.cost)
+        draft = replace(decision.draft, usage=usage, cost=cost)
+        match decision:
+            case Plan():
+                return replace(decision, draft=draft)
+            case AcceptedAnswer():
+                return replace(decision, draft=draft)
+            case _:
+                return MalformedPlan(
+                    draft=draft,
+                    reason=decision.reason,
+                    outage=decision.outage,
+                    again=decision.again,
+                )
+
+
+def check_decision(decision: Decision, context: PlanningContext) -> Decision:
+    """The decision, or Malformed where it breaks the Conductor's law."""
+    if isinstance(decision, AcceptedAnswer) and not context.previous:
+        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
+    if not isinstance(decision, Plan):
+        return decision
+    steps = decision.workflow.steps
+    if len(steps) > context.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
+        return MalformedPlan(draft=decision.draft, reason=reason)
+    for index, step in enumerate(steps):
+        if step.worker not in context.pool and step.worker not in context.forbidden:
+            return MalformedPlan(
+                draft=decision.draft, reason=f"step {index} names an unknown worker"
+            )
+    return decision
+
 
 RULE_BROKEN = "plan_rule"
 """The error code of a run that was refused because no plan of it keeps the rules."""
@@ -93,7 +203,7 @@ class PlanCheck:
 
         None: it may be run, or it was sent back before, or nobody could write another one.
         """
-        if not self.rules or self.objection is not None or not plan.draft.text:
+        if self.rules is NO_RULES or self.objection is not None or not plan.draft.text:
             return None
         if any(step.worker not in self.context.pool for step in plan.workflow.steps):
             return None  # another worker is put in the place of one that nobody was told of
