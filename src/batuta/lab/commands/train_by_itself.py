@@ -163,8 +163,6 @@ def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
         right = "unknown" if one["right"] is None else f"{one['right']:.1%}"
         table.add_row(one["stage"], right, f"{one['steps']:.2f}", kept)
     console.print(table)
-    for trouble in report.troubles:
-        console.print(str(trouble), markup=False, style="yellow")
     console.print(
         f"{report.seconds / 60:.1f} minutes, {report.workflows:,} workflows, "
         f"{report.calls:,} calls of workers, ${report.usd:,.2f}",

@@ -15,7 +15,7 @@ from batuta.core.formatting import format_count, format_seconds, format_usd
 from batuta.rendering.console import open_console
 
 if TYPE_CHECKING:
-    from batuta.lab.train.forecast import ExpectedFigure, Preflight
+    from batuta.lab.train.bill import ExpectedFigure, Preflight
     from batuta.lab.train.settings import TrainSettings
 
 EXIT_MISSING = 2

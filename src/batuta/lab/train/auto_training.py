@@ -158,7 +158,7 @@ def _explain_choice(settings: TrainSettings, cores: int) -> list[Choice]:
         (
             "entropy bonus",
             f"{o.entropy:g}",
-            "without it one workflow wins everywhere; raised when it does",
+            "without it one workflow wins everywhere",
         ),
         (
             "cost of a call",

@@ -8,7 +8,7 @@ figure names its assumptions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import islice
 from random import Random
@@ -33,7 +33,6 @@ from batuta.engine.workflow_estimate import EXPECTED_OUTPUT_TOKENS, estimate_wor
 from batuta.lab.learners.random_workflows import random_workflow
 from batuta.lab.train.budget import paid_so_far
 from batuta.lab.train.episodes import Episode
-from batuta.lab.train.forecast import Preflight
 from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import GradedRollout, PolicyDraft
 from batuta.lab.train.run_folder import METRICS_FILE, SETTINGS_FILE, RunFolder, read_jsonl
@@ -65,6 +64,39 @@ _WORST_CASE = (
     "the worst case: every draft asks the dearest worker five times, each call reads all before "
     "it and says as much as it may; a call without a price counts at the assumed one"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedFigure:
+    """One expected number."""
+
+    name: str
+    value: float | None
+    """None if it is unknown, which is not 0."""
+    unit: str
+    """`count`, `bytes`, `tokens`, `usd` or `seconds`."""
+    source: str
+    """How it was measured, or what was assumed."""
+
+
+@dataclass(slots=True)
+class Preflight:
+    """The forecast of a training, and what prevents it from starting."""
+
+    figures: list[ExpectedFigure] = field(default_factory=list[ExpectedFigure])
+    missing: list[str] = field(default_factory=list[str])
+    """Each sentence names something that prevents a start; empty if nothing does."""
+    notes: list[str] = field(default_factory=list[str])
+    """Remarks that do not prevent a start."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the training can start."""
+        return not self.missing
+
+    def add(self, name: str, value: float | None, unit: str, source: str) -> None:
+        """Append an expected figure."""
+        self.figures.append(ExpectedFigure(name=name, value=value, unit=unit, source=source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from batuta.lab.task_sources import REHEARSAL, WORLD2
 from batuta.lab.train.adapters import check_continuation, find_adapters
 from batuta.lab.train.bill import (
     CostEstimate,
+    Preflight,
     add_spending,
     correct_by_calls,
     estimate_cost,
@@ -41,7 +42,6 @@ from batuta.lab.train.bill import (
 )
 from batuta.lab.train.budget import budget_problem
 from batuta.lab.train.episodes import Episode, make_episodes
-from batuta.lab.train.forecast import Preflight
 from batuta.lab.train.hub import hub_problem
 from batuta.lab.train.machine import (
     BF16,

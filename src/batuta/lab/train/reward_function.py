@@ -7,7 +7,6 @@ import time
 from asyncio import Lock
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from batuta.core import MalformedPlan, Outcome
@@ -20,8 +19,6 @@ from batuta.lab.train.settings import TrainSettings
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Called with the step and its executed completions."""
 
-_LEAST_COST = 0.003
-"""The lowest cost of a call from which `raise_cost` starts."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """The greatest difficulty that counts as easy, and the least that counts as hard."""
 
@@ -191,16 +188,6 @@ class RewardFunction:
             return await runner.run_drafts(drafts, seeds, counted)
 
         return asyncio.run_coroutine_threadsafe(run_all(), trainer.async_loop).result()
-
-    def raise_cost(self, times: float) -> float:
-        """Multiply the cost of a call from now on, up to the ceiling; return its coefficient."""
-        if self._runner is None:
-            return self._settings.reward.coefficient
-        before = self._runner.rewards
-        cost = max(before.coefficient, _LEAST_COST) * times
-        changed = {"coefficient": min(cost, before.ceiling), "from_step": 0, "ramp": 1}
-        self._runner = replace(self._runner, rewards=before.model_copy(update=changed))
-        return self._runner.rewards.coefficient
 
     async def _open_runner_once(self) -> RolloutRunner:
         async with self._opening:  # batches of several steps begin at the same time
