@@ -66,12 +66,11 @@ def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
 
 
 def _compare_values(target: str, answer: str, near: float) -> bool:
-    from batuta.lab.tasks.graders import forms, numeric, symbolic, values  # noqa: PLC0415 - sympy is slow
+    from batuta.lab.tasks.graders import forms, symbolic, values  # noqa: PLC0415 - sympy is slow
     from batuta.lab.tasks.graders.form_comparison import is_same_form  # noqa: PLC0415 - same
 
-    def algebra(wanted: str, given: str) -> bool:
-        alike = numeric.compare_values(wanted, given, near)
-        return symbolic.is_same_expression(wanted, given, near) if alike is None else alike
+    def algebra(wanted: str, given: str, close: float) -> bool:
+        return symbolic.is_same_expression(wanted, given, max(near, close))
 
     def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
         return values.is_same_value(wanted, given, algebra)

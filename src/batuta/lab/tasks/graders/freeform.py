@@ -15,7 +15,6 @@ from typing import final
 from batuta.core import Grade
 from batuta.lab.tasks.graders import forms, statements, units
 from batuta.lab.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
-from batuta.lab.tasks.graders.expression import parse_expression
 from batuta.lab.tasks.graders.latex import normalize_latex
 from batuta.lab.tasks.graders.letters import without_invisible
 from batuta.lab.tasks.graders.limits import MAX_SHOWN, limit_violation
@@ -56,6 +55,12 @@ _CURRENCIES = tuple(
 )
 _UNKNOWNS = frozenset("nxyz")
 """Names that are not units."""
+_KNOWN = re.compile(
+    r"(?:\\|(?<![a-zA-Z\\]))(?:d?frac|sqrt|binom|pi|circ|cdot|times|div|exp|ln|log|[lr](?:floor|ceil)"
+    r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
+)
+"""Names in a formula that are no unknowns."""
+_OTHER_SIGNS = re.compile(r"[^\da-zA-Z.\s+*/^_!|(){}\[\]-]|[a-zA-Z]{2}|\d\s+\d")
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
 )
@@ -139,7 +144,9 @@ class FreeFormGrader:
         near = TOLERANCE if parse_number(wanted) is not None and "." in wanted else 0.0
         if parse_number(wanted) is None and _DIGITS.fullmatch(given):
             near = ROUNDING_TOLERANCE
-        quick = compare_without_algebra(wanted, given, near)
+        quick = compare_without_algebra(wanted, given)
+        if quick is None and _differs_in_case(given, wanted):
+            return Grade(None, found, OTHER_WORDS)
         if quick is None:
             verdict = await self._pool.compare(wanted, given, near)
         else:
@@ -316,13 +323,20 @@ def _is_numeric(form: forms.Form) -> bool:
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.EquationForm):
         return form.is_named and _is_numeric(form.right)
-    read = parse_expression(form.text)
-    return parse_number(form.text) is not None or (read is not None and not read.names)
+    return parse_number(form.text) is not None or _find_unknowns(form.text) == frozenset()
 
 
 def _is_other_expression(found: str, target: str) -> bool:
     """Tell whether two expressions have one common unknown, so that algebra can tell them apart."""
-    wanted, given = parse_expression(target), parse_expression(found)
-    if wanted is None or given is None or _PROSE.search(found + target):
+    wanted, given = _find_unknowns(target), _find_unknowns(found)
+    if wanted is None or _PROSE.search(found + target):
         return False
-    return len(wanted.names) == 1 and wanted.names <= _UNKNOWNS and wanted.names == given.names
+    return len(wanted) == 1 and wanted <= _UNKNOWNS and wanted == given
+
+
+def _find_unknowns(text: str) -> frozenset[str] | None:
+    """Return the letters that stand for numbers in an expression; None if it is none."""
+    bare = _KNOWN.sub("*", text)
+    if not bare or _OTHER_SIGNS.search(bare):
+        return None
+    return frozenset(filter(str.isalpha, bare)) - {"e", "i"}

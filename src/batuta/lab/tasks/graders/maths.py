@@ -3,8 +3,7 @@ r"""Grades mathematical answers: compares them as text, as numbers, in form, and
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import final
+from typing import NoReturn, final
 
 from batuta.core import Grade
 from batuta.lab.tasks.graders import forms, values
@@ -12,7 +11,6 @@ from batuta.lab.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult
 from batuta.lab.tasks.graders.form_comparison import is_same_form, without_order
 from batuta.lab.tasks.graders.latex import normalize_latex
 from batuta.lab.tasks.graders.limits import MAX_SHOWN, limit_violation
-from batuta.lab.tasks.graders.numeric import compare_values
 from batuta.lab.tasks.graders.parentheticals import split_parenthetical
 from batuta.lab.tasks.graders.stated_values import concluded_value, stated_value
 from batuta.lab.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
@@ -100,39 +98,26 @@ def find_maths_answer(text: str) -> str | None:
     )
 
 
-def compare_without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
-    """Tell whether the answer is the target by text, numbers and form; None if that needs algebra.
-
-    Args:
-        target: the right answer.
-        answer: the answer to compare.
-        near: the relative distance up to which two numbers count as the same.
-    """
+def compare_without_algebra(target: str, answer: str) -> bool | None:
+    """Tell whether the answer is the target by text, numbers and form; None if that needs algebra."""
     if target == answer:
         return True
     if (timed := is_same_time(target, answer)) is not None:
         return timed
     if (aside := split_parenthetical(answer)) and _is_same_with_parenthetical(target, *aside):
         return True
-
-    def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
-        return values.is_same_value(wanted, given, partial(_compare_by_value, near))
-
     try:
-        return is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
+        return is_same_form(forms.parse_form(target), forms.parse_form(answer), _is_same_value)
     except _NeedsAlgebraError:
         return None
 
 
 def _is_same_value(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
-    return values.is_same_value(wanted, given, partial(_compare_by_value, 0.0))
+    return values.is_same_value(wanted, given, _ask_for_algebra)
 
 
-def _compare_by_value(near: float, wanted: str, given: str) -> bool:
-    alike = compare_values(wanted, given, near)
-    if alike is None:
-        raise _NeedsAlgebraError
-    return alike
+def _ask_for_algebra(*_: object) -> NoReturn:
+    raise _NeedsAlgebraError
 
 
 def _is_reordered(target: str, answer: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -35,12 +36,23 @@ WORKING_DIGITS = 400
 """The correct digits of a value, and the most digits used to compute them; a value that is then
 still no larger than the rounding is zero."""
 
+SUBTRACTION_ERROR = 1e-9
+"""The relative error of the difference of two nearly equal values of fifteen digits."""
+
 ROUNDING_ERROR = 1e-12
 """The relative error that computing an infinite sum or an integral may leave."""
 
 _SLOW_KINDS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)
-_DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
+_SPELLINGS = (
+    (re.compile(r"(?<=[\d)}])\^\\circ ?"), r"\\cdot\\frac{\\pi}{180}"),
+    (re.compile(r"(?<![a-zA-Z\\])(ln|log|exp|(?:arc)?(?:sin|cos|tan))(?![a-zA-Z])"), r"\\\1"),
+    (re.compile(r"\\log_e(?![a-zA-Z])"), r"\\ln"),
+    (re.compile(r"\\log_(\d) "), r"\\log_{\1}"),
+    (re.compile(r"\^-(\d+)"), r"^{-\1}"),
+)
+"""Notations that latex2sympy2 reads otherwise: degrees, functions without a backslash, bases."""
 
+_DECIMAL = re.compile(r"(?<!\d)\d*+\.(\d+)")
 _EXTRACTION_CONFIG = LatexExtractionConfig(
     normalization_config=NormalizationConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
@@ -64,6 +76,8 @@ def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
         return bool(distance <= near)
     if distance is not None and distance > CLEAR_DIFFERENCE:
         return False
+    if distance and ("." in target) != ("." in answer):
+        return _is_rounded(distance, target if "." in target else answer)
     if not verify([expected], [given], timeout_seconds=None):
         return False
     if distance is None:
@@ -73,10 +87,22 @@ def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
     return not distance
 
 
+def _is_rounded(distance: Any, text: str) -> bool:
+    """Tell whether a distance is no more than six digits and the text's last decimals leave open."""
+    whole = _parse_latex(text)
+    changed = (
+        f"{text[: found.start()]}{Decimal(found[0]) + Decimal(1).scaleb(-len(found[1])):f}{text[found.end() :]}"
+        for found in _DECIMAL.finditer(text)
+    )
+    allowed = sum(_relative_distance(whole, _parse_latex(each)) or 0.0 for each in changed)
+    return bool(distance < allowed and distance <= ROUNDING_DISTANCE * (1 + SUBTRACTION_ERROR))
+
+
 @lru_cache(maxsize=1024)
 def _parse_latex(text: str) -> Any:
     """Return the text as a sympy expression; None if it cannot be read."""
-    text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
     found = parse(
         f"${text}$",
         [_EXTRACTION_CONFIG],

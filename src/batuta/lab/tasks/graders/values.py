@@ -10,11 +10,11 @@ from batuta.lab.tasks.graders import units
 from batuta.lab.tasks.graders.form_types import ValueForm
 from batuta.lab.tasks.graders.number_words import parse_number_words
 from batuta.lab.tasks.graders.numbers import is_same_number, is_terminating, parse_number
-from batuta.lab.tasks.graders.numeric import compare_values
 from batuta.lab.tasks.graders.times import parse_measure
 
-SymbolicComparison = Callable[[str, str], bool]
-"""Tells whether two LaTeX expressions, the target's and the answer's, are the same."""
+SymbolicComparison = Callable[[str, str, float], bool]
+"""Tells whether two LaTeX expressions, the target's and the answer's, are the same, or numbers no
+farther apart than this relative distance."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
 _CONSTANT = re.compile(r"\+(?:[cKk]|[cC]_1)\Z")
@@ -27,6 +27,12 @@ MIN_ROUNDED_FROM_EXACT, MIN_ROUNDED_FROM_DECIMAL = 3, 6
 """The shortest decimal that may round an exact number, in characters, and a longer one, in
 digits."""
 _WHOLE = re.compile(r"-?\d[\d,]*")
+_OTHER_KIND = re.compile(
+    r"[<>?€£]|\\(?:le|ge|ne|infty)(?![a-zA-Z])|dots|(?<!_)\d \d"
+    r"|\\text\{[^{}]{0,200}[a-zA-Z]{2}[^{}]{0,200}[( }]"
+    r"|(?<![\\a-zA-Z])[a-zA-Z]{3,}+[^\\]*?(?<![\\a-zA-Z])[a-zA-Z]{3,}"
+)
+"""Signs that no expression has: comparisons, two numbers side by side, words."""
 _BASED_DIGITS = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 
@@ -106,7 +112,7 @@ def _is_same_angle(
     in_degrees = [
         f"({value})^\\circ" if _is_angle(one) else value for value, one in (target, answer)
     ]
-    return symbolic(*in_degrees)
+    return symbolic(*in_degrees, 0.0)
 
 
 def _letters_only(text: str) -> str:
@@ -121,7 +127,9 @@ def _is_same_based(target: str, answer: str) -> bool:
     return answer == wanted[1] if given is None else wanted.groups() == given.groups()
 
 
-def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
+def _is_rounding(
+    target: str, answer: str, given: Fraction | None, symbolic: SymbolicComparison
+) -> bool:
     """Tell whether a decimal target rounds the answer: an exact number, or a longer decimal."""
     decimal = _DECIMAL.fullmatch(target)
     if decimal is None or len(decimal[0].strip("-0.")) < MIN_ROUNDED_FROM_EXACT:
@@ -130,7 +138,9 @@ def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
     if given is None:
         size = abs(Fraction(target))
         exact = "." not in answer and size > 0
-        return exact and compare_values(target, answer, float(half / size)) is True
+        return (
+            exact and _is_same_kind(target, answer) and symbolic(target, answer, float(half / size))
+        )
     digits = len(decimal[0].replace(".", "").strip("-0"))
     close = abs(given - Fraction(target)) <= half
     if _DECIMAL.fullmatch(answer):
@@ -144,11 +154,16 @@ def _is_same_magnitude(target: str, answer: str, symbolic: SymbolicComparison) -
     wanted, given = parse_number(target), parse_number(answer)
     if wanted is not None and given is not None:
         return _is_same_written(target, answer, wanted, given) or _is_rounding(
-            target, answer, given
+            target, answer, given, symbolic
         )
-    if wanted is not None and _is_rounding(target, answer, given):
+    if wanted is not None and _is_rounding(target, answer, given, symbolic):
         return True
-    return symbolic(target, answer)
+    return _is_same_kind(target, answer) and symbolic(target, answer, 0.0)
+
+
+def _is_same_kind(target: str, answer: str) -> bool:
+    """Tell whether both may be expressions, or neither is one."""
+    return (_OTHER_KIND.search(target) is None) == (_OTHER_KIND.search(answer) is None)
 
 
 def _is_same_written(target: str, answer: str, wanted: Fraction, given: Fraction) -> bool:
