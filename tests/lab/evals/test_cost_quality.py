@@ -13,11 +13,11 @@ from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts
 from batuta.lab.evals.cost_quality import (
     average_improvement,
     average_recovered_gap,
+    build_curves,
     calls_for_gap,
     quality_hull,
     recovered_gap,
 )
-from batuta.lab.evals.cost_quality_report import build_curves
 from batuta.lab.evals.fitted_methods import FITTED_FILE, choose_pair
 from batuta.lab.evals.html_report import render_page
 from batuta.lab.evals.markdown_report import render_markdown

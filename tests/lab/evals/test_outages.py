@@ -9,7 +9,7 @@ import pytest
 from batuta.core import Grade, WorkerId
 from batuta.errors import ProviderOverloadedError
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_task_set
-from batuta.lab.evals.cost_quality_report import build_recovered
+from batuta.lab.evals.cost_quality import build_recovered
 from batuta.lab.evals.fitted_methods import FittedMethod, WorkerPair
 from batuta.lab.evals.markdown_report import render_markdown, table_rows
 from batuta.lab.evals.report import build_report

@@ -14,7 +14,7 @@ from batuta.lab.evals import (
     ResultLog,
     evaluate_task_set,
     find_system,
-    report_index,
+    report_files,
 )
 from batuta.lab.evals.html_report import render_page
 from batuta.lab.evals.markdown_report import markdown_table, render_markdown, table_rows
@@ -204,7 +204,7 @@ class TestIndex:
         self, tmp_path
     ):
         found = await self.reports(tmp_path)
-        assert report_index.index_heads(found) == [
+        assert report_files.index_heads(found) == [
             "set",
             "questions",
             "good",
@@ -212,8 +212,8 @@ class TestIndex:
             "bad",
             "(oracle)",
         ]
-        names = report_index.list_systems(found)
-        one, two = (report_index.index_row(found[folder], names) for folder in ("one", "two"))
+        names = report_files.list_systems(found)
+        one, two = (report_files.index_row(found[folder], names) for folder in ("one", "two"))
         assert one[2] == two[0] == "–"
         right = found["one"]["systems"]["good"]["accuracy"]
         assert one[0] == f"**{100 * right:.1f}**"
@@ -232,7 +232,7 @@ class TestIndex:
     async def test_simulated_replies_carry_a_star(self, tmp_path):
         found = await self.reports(tmp_path)
         found["one"]["systems"]["fair"]["simulated_runs"] = 3
-        row = report_index.index_row(found["one"], report_index.list_systems(found))
+        row = report_files.index_row(found["one"], report_files.list_systems(found))
         assert [cell.endswith(r"\*") for cell in row] == [False, True, False, False]
 
 

@@ -15,13 +15,49 @@ from batuta.cli.options import Json, format_example
 from batuta.core import Task
 from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
-from batuta.lab.commands.outcomes import import_results
 from batuta.lab.commands.router_arena import export_choices
 from batuta.lab.task_sources import REHEARSAL
 from batuta.lab.tasks import datasets
 from batuta.lab.tasks.datasets import Dataset, HubDataset, reasoning_gym
 from batuta.rendering.console import open_console
-from batuta.rendering.terminal import write_output
+from batuta.rendering.terminal import write_error, write_output
+
+
+def import_results(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="FORMAT", help="routerbench, llmrouterbench, inspect or lm-eval."),
+    ],
+    files: Annotated[list[Path], typer.Argument(help="Files, or folders that are searched.")],
+    out: Annotated[Path, typer.Option(help="The file that is written.")] = Path("outcomes.jsonl"),
+    worker: Annotated[str, typer.Option(help="Who answered, where the files do not say so.")] = "",
+) -> None:
+    """Turn recorded answers into a file for --tasks recorded:FILE and --history FILE."""
+    from batuta.lab.tasks.recorded.importers import (  # noqa: PLC0415 - loads numpy
+        FORMATS,
+        describe_left_out,
+        import_outcomes,
+    )
+    from batuta.lab.tasks.recorded.outcome_lines import (  # noqa: PLC0415 - same
+        read_outcome_lines,
+        write_outcome_rows,
+    )
+
+    collected = import_outcomes(kind, files, worker)
+    rows = collected.rows()
+    write_outcome_rows(rows, out)
+    read_outcome_lines(out)
+    workers = {name for row in rows for name in row["workers"]}
+    write_output(f"{out}: {len(rows):,} questions, {len(workers)} workers\n")
+    if collected.differing:
+        write_error(
+            f"{collected.differing:,} runs had another text under the id of an earlier question; "
+            "the first text is kept\n"
+        )
+    if collected.left_out:
+        write_error(f"{describe_left_out(collected)}\n")
+    write_error(f"Licence: {FORMATS[kind].licence}.\n")
+
 
 RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""

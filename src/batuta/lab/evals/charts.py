@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from batuta.lab.evals.cost_quality_report import cost_unit
+from batuta.lab.evals.cost_quality import cost_unit
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, PAPER
 from batuta.lab.evals.report import Json
 from batuta.lab.evals.result_log import TrialResult

@@ -1,21 +1,24 @@
-"""Curves of quality over cost, and the figures AIQ, APGR and CPT.
+"""AIQ, APGR and CPT of an evaluation's methods.
 
-AIQ, the average improvement in quality, is that of RouterBench (arXiv 2403.12031, section 3): the
-mean height of the non-decreasing convex hull of a method's points, over a range of cost. APGR and
-CPT are those of RouteLLM (arXiv 2406.18665, section 3.2): the share of the gap between a weak and a
-strong worker that is recovered, on average over the share of the strong worker's calls; and the
-least share of its calls with which a given share of the gap is recovered.
-
-Qualities are shares of right answers; costs may have any unit that all points share.
+Systems that differ only in a number (`cascade@0.001`, `self-consistency@5`, `moa-8`) are points of
+one curve, as are the single workers. The range of cost is that of all systems, and each curve
+begins with the cheapest system: a random choice interpolates between two systems, which is how
+RouterBench (arXiv 2403.12031, section 3) joins points to curves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from batuta.core import WorkerId
+from batuta.lab.evals.fitted_methods import FittedMethod
 
 Floats = NDArray[np.floating]
 CostQuality = tuple[float, float]
@@ -101,3 +104,133 @@ def _turns_up(one: CostQuality, other: CostQuality, third: CostQuality) -> bool:
 def _hull_height(corners: Sequence[CostQuality], cost: float) -> float:
     costs, qualities = zip(*corners, strict=True)
     return float(np.interp(cost, costs, qualities))
+
+
+Json = dict[str, Any]
+
+ALONE = "a worker alone"
+"""The curve of the single workers and of the best of them."""
+CURVE_POINTS = 101
+"""The most points of a curve of the recovered gap in a report."""
+_UNITS = ("usd", "tokens", "calls")
+_NUMBER_PATTERN = re.compile(r"[@-][\d.]+$")
+_BEST_SINGLE = "best-single"
+
+
+class CreditTable(Protocol):
+    """The credit of single workers on the questions of a part."""
+
+    def __call__(
+        self, part: int, worker: str, tasks: Sequence[str]
+    ) -> Sequence[float | None] | None:
+        """Return the credit by task, None where unknown; None alone if it was not asked."""
+        ...
+
+
+def cost_unit(systems: Mapping[str, Json]) -> str:
+    """Return the unit of cost: dollars if all are known, else tokens, else calls."""
+    scored = [figures for figures in systems.values() if figures["accuracy"] is not None]
+    known = (unit for unit in _UNITS if scored and all(figures[unit] for figures in scored))
+    return next(known, "calls")
+
+
+def build_curves(
+    systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
+) -> Json | None:
+    """Return the curves and their AIQ; None if all systems cost the same or none was scored.
+
+    Args:
+        systems: figures by name, as in a report.
+        references: the names of reference lines, which are not methods.
+        workers: the workers of the pool.
+    """
+    methods = {
+        name: figures
+        for name, figures in systems.items()
+        if name not in references and figures["accuracy"] is not None
+    }
+    unit = cost_unit(methods)
+    points = {n: (float(f[unit]), float(f["accuracy"])) for n, f in methods.items() if f[unit]}
+    if len({cost for cost, _ in points.values()}) < 2:  # noqa: PLR2004 - there is no range
+        return None
+    low, high = (pick(cost for cost, _ in points.values()) for pick in (min, max))
+    cheapest = max((p for p in points.values() if p[0] == low), key=lambda p: p[1])
+    grouped: dict[str, dict[str, CostQuality]] = defaultdict(dict)
+    for name, point in points.items():
+        grouped[_curve_name(name, workers)][name] = point
+    curves = {
+        name: {
+            "systems": list(own),
+            "hull": [list(corner) for corner in quality_hull([cheapest, *own.values()])],
+            "aiq": average_improvement([cheapest, *own.values()], low, high),
+        }
+        for name, own in grouped.items()
+    }
+    return {"unit": unit, "low": low, "high": high, "curves": curves}
+
+
+def _curve_name(system: str, workers: Sequence[str]) -> str:
+    if system in workers or system == _BEST_SINGLE:
+        return ALONE
+    return _NUMBER_PATTERN.sub("", system)
+
+
+def build_recovered(
+    fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
+) -> Json:
+    """Return APGR, CPT(50 %) and CPT(80 %) of each router whose two workers were fully measured.
+
+    Args:
+        fitted: what each system learned on each part.
+        credit: looks up the credit of single workers.
+    """
+    found: Json = {}
+    missing: set[WorkerId] = set()
+    for name, parts in fitted.items():
+        ratings = [one for one in parts if one is not None and one.pair is not None]
+        if not ratings or len(ratings) < len(parts):
+            continue
+        joined = _join_parts(ratings, credit, missing)
+        recovered = None if joined is None else recovered_gap(*joined)
+        if recovered is None:
+            continue
+        places = np.linspace(0, len(recovered) - 1, min(CURVE_POINTS, len(recovered)))
+        found[name] = {
+            "weak": sorted({str(one.pair.weak) for one in ratings if one.pair}),
+            "strong": sorted({str(one.pair.strong) for one in ratings if one.pair}),
+            "apgr": average_recovered_gap(recovered),
+            "cpt50": calls_for_gap(recovered, 0.5),
+            "cpt80": calls_for_gap(recovered, 0.8),
+            "curve": recovered[places.round().astype(int)].tolist(),
+        }
+    return {"systems": found, "missing": sorted(missing)}
+
+
+def _join_parts(
+    ratings: Sequence[FittedMethod], credit: CreditTable, missing: set[WorkerId]
+) -> tuple[list[int], list[float], list[float]] | None:
+    """Return the order of all questions, and the weak and the strong worker's credit on each."""
+    leads: list[float] = []
+    weak: list[float] = []
+    strong: list[float] = []
+    is_whole = True
+    for part, one in enumerate(ratings):
+        assert one.pair is not None  # noqa: S101 - the caller has left these out
+        tasks = list(one.ahead)
+        its_weak, its_strong = (
+            credit(part, worker, tasks) for worker in (one.pair.weak, one.pair.strong)
+        )
+        missing |= {one.pair.weak} if its_weak is None else set()
+        missing |= {one.pair.strong} if its_strong is None else set()
+        if its_weak is None or its_strong is None:
+            is_whole = False
+            continue
+        for more, low, high in zip(one.ahead.values(), its_weak, its_strong, strict=True):
+            if low is not None and high is not None:  # an outage of either worker tells nothing
+                leads.append(more)
+                weak.append(low)
+                strong.append(high)
+    if not is_whole or not leads:
+        return None
+    order = np.argsort(-np.asarray(leads), kind="stable")
+    return [int(place) for place in order], weak, strong

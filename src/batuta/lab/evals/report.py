@@ -13,7 +13,7 @@ from typing import Any
 
 from batuta.core import TaskId, WorkerId
 from batuta.lab.evals.best_worker import explain_best
-from batuta.lab.evals.cost_quality_report import build_curves, build_recovered
+from batuta.lab.evals.cost_quality import build_curves, build_recovered
 from batuta.lab.evals.evaluation import Evaluation
 from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.evals.runner import INVALID_PLAN

@@ -3,8 +3,7 @@
 import pytest
 
 from batuta.errors import SourceError
-from batuta.lab.tasks.graders.instructions import RULES, InstructionsGrader
-from batuta.lab.tasks.graders.scripts import find_language
+from batuta.lab.tasks.graders.instructions import RULES, InstructionsGrader, find_language
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ import pytest
 
 from batuta.errors import ConfigError
 from batuta.lab.tasks.graders import ComparisonResult, MathsGrader, MathsPool
+from batuta.lab.tasks.graders.comparison_pool import require_extra
 from batuta.lab.tasks.graders.limits import limit_violation
-from batuta.lab.tasks.graders.optional_dependencies import require_extra
 from batuta.language import answer_extraction
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,7 @@ from batuta.lab.tasks.graders.freeform import FreeFormGrader
 from batuta.lab.tasks.graders.integer import IntegerGrader
 from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrade, JudgeGrader
 from batuta.lab.tasks.graders.maths import MathsGrader
-from batuta.lab.tasks.graders.registry import GraderRegistry
-from batuta.lab.tasks.graders.safe_grading import grade_answer
+from batuta.lab.tasks.graders.registry import GraderRegistry, grade_answer
 from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 
 __all__ = [

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Self, final
 
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError
 from batuta.lab.tasks.graders import comparison_process
-from batuta.lab.tasks.graders.optional_dependencies import require_extra
 from batuta.offload import ProcessDiedError, ProcessFailedError, ProcessPool, ProcessTimeoutError
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """Check that those modules are installed.
+
+    Raises:
+        ConfigError: one is missing; the message says how to install it.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]} is not installed: run {install_hint(extra)}")
+
 
 COMPARISON_TIMEOUT = 120.0
 """Seconds after which a comparison is abandoned; its processor time is more tightly bounded."""

@@ -7,20 +7,81 @@ same. Texts are spelled as by `normalize_latex`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
-from batuta.lab.tasks.graders.brackets import OPENING, outer_tokens, split_outside
-from batuta.lab.tasks.graders.form_types import (
-    EMPTY,
-    INFINITY,
-    PAIR,
-    EquationForm,
-    Form,
-    SequenceForm,
-    ValueForm,
-)
 from batuta.lab.tasks.graders.latex import strip_outer_braces
 from batuta.lab.tasks.graders.numbers import parse_number
 from batuta.lab.tasks.graders.times import several_units
+
+_TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z]+\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
+OPENING = frozenset({"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil"})
+CLOSING = frozenset({")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil"})
+
+
+def outer_tokens(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the tokens outside brackets and the outermost brackets, each with its position."""
+    depth = 0
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        opens = token in OPENING or token.startswith(r"\begin")
+        closes = token in CLOSING or token.startswith(r"\end")
+        depth -= closes
+        if depth <= 0:
+            yield found.start(), token
+        depth += opens
+
+
+def split_outside(text: str, separators: AbstractSet[str]) -> list[str]:
+    """Return the parts of `text` between those separators that are outside brackets."""
+    cuts = [(at, at + len(token)) for at, token in outer_tokens(text) if token in separators]
+    starts = [0, *(end for _, end in cuts)]
+    ends = [*(at for at, _ in cuts), len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """A number, an expression or a word."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceForm:
+    r"""Several forms; those without brackets or in braces have no order."""
+
+    items: tuple[Form, ...]
+    opening: str = ""
+    """`(`, `[` or `{`; `:` for a ratio, `&` for the rows of a matrix, empty for a list."""
+    closing: str = ""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order counts."""
+        return self.opening not in {"", "{"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EquationForm:
+    """Two sides; a name on the left makes it a named value."""
+
+    left: str
+    right: Form
+    text: str
+    is_named: bool
+
+
+Form = ValueForm | SequenceForm | EquationForm
+ValueComparison = Callable[[ValueForm, ValueForm], bool]
+"""Tells whether a target's value and an answer's are the same."""
+
+EMPTY = SequenceForm((), "{", "}")
+INFINITY = r"\infty"
+PAIR = 2
+"""The number of items of a pair: the ends of an interval, the sides of an equation."""
+
 
 _REALS = SequenceForm((ValueForm("-" + INFINITY), ValueForm(INFINITY)), "(", ")")
 

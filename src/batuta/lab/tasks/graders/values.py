@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from batuta.lab.tasks.graders import units
-from batuta.lab.tasks.graders.form_types import ValueForm
+from batuta.lab.tasks.graders.forms import ValueForm
 from batuta.lab.tasks.graders.number_words import parse_number_words
 from batuta.lab.tasks.graders.numbers import is_same_number, is_terminating, parse_number
 from batuta.lab.tasks.graders.times import parse_measure

@@ -9,8 +9,7 @@ from pathlib import Path
 from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
-from batuta.lab.tasks.recorded import answer_readers, score_readers
-from batuta.lab.tasks.recorded import text_readers as texts
+from batuta.lab.tasks.recorded import readers
 from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
 from batuta.lab.tasks.recorded.own import complete_record, is_outcomes_file, read_own_record
 
@@ -34,53 +33,53 @@ RECORDED_SETS: Mapping[str, RecordedSet] = {
         folder="reasoning_gym",
         parts=("easy", "hard"),
         licence="Apache-2.0",
-        read=answer_readers.read_reasoning_gym,
-        texts=texts.reasoning_gym_replies,
+        read=readers.read_reasoning_gym,
+        texts=readers.reasoning_gym_replies,
     ),
     "mmlu_pro": RecordedSet(
         folder="mmlu_pro",
         parts=("seven", "all"),
         licence="Apache-2.0",
-        read=answer_readers.read_mmlu_pro,
-        texts=texts.mmlu_pro_replies,
+        read=readers.read_mmlu_pro,
+        texts=readers.mmlu_pro_replies,
     ),
     "livecodebench": RecordedSet(
         folder="livecodebench",
         parts=("v6", "v5", "2024", "repair", "testgen", "execution"),
         licence="MIT for statements and programs, none stated for scores",
-        read=score_readers.read_livecodebench,
-        texts=texts.livecodebench_replies,
+        read=readers.read_livecodebench,
+        texts=readers.livecodebench_replies,
     ),
     "medagentsbench": RecordedSet(
         folder="medagentsbench",
         parts=("test", "hard", "methods"),
         licence="Apache-2.0",
-        read=answer_readers.read_medagentsbench,
+        read=readers.read_medagentsbench,
     ),
     "routerdc": RecordedSet(
         folder="routerdc",
         parts=("test", "train"),
         licence="none stated",
-        read=score_readers.read_routerdc,
+        read=readers.read_routerdc,
     ),
     "routellm": RecordedSet(
         folder="routellm",
         parts=("mmlu", "gsm8k"),
         licence="Apache-2.0",
-        read=answer_readers.read_routellm,
-        texts=texts.routellm_replies,
+        read=readers.read_routellm,
+        texts=readers.routellm_replies,
     ),
     "llmrouter": RecordedSet(
         folder="llmrouter_ulab",
         parts=("train", "test"),
         licence="MIT",
-        read=score_readers.read_llmrouter,
+        read=readers.read_llmrouter,
     ),
     "matharena": RecordedSet(
         folder="matharena_aime25",
         parts=("aime25",),
         licence="none stated; research use",
-        read=score_readers.read_matharena,
+        read=readers.read_matharena,
     ),
 }
 

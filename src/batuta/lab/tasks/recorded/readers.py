@@ -1,0 +1,357 @@
+"""Reads recorded sets: a function for each that has scores, and for each that has texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import Task, TaskId
+from batuta.lab.tasks.datasets.dataset import LETTERS
+from batuta.lab.tasks.datasets.rows import Row, read_rows
+from batuta.lab.tasks.recorded.outcome_cube import OutcomeCube, ParquetTable, TextColumn
+from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyRow
+
+MMLU_PRO_SEVEN_MODELS = (
+    "gpt-4o-2024-05-13",
+    "gemini-1.5-pro-002",
+    "gemini-1.5-flash-002",
+    "DeepSeek-Coder-V2",
+    "Meta-Llama-3_1-70B-Instruct",
+    "deepseek-v2-chat",
+    "jamba-1.5-large",
+)
+"""A pool of seven model families without the model that is far ahead of the others."""
+
+_REASONING_GYM_THRESHOLD = 0.99
+"""The score from which the record counts an answer as right, as its scorers give partial credit."""
+
+
+def read_reasoning_gym(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `easy` (three samples of most models) or `hard`; all models answered its questions."""
+    table = ParquetTable(folder / "outcomes.parquet")
+    questions = table.names("query_id")
+    is_of_part = [name.startswith(f"{part}/") for name in questions.values]
+    rows = np.asarray([*is_of_part, False])[questions.codes]
+    samples = table.numbers("sample").astype(np.int64)[rows]
+    cube = OutcomeCube(questions.select(rows), table.names("model").select(rows), samples)
+    answers = table.names("answer")
+    facts = _read_questions(folder)
+    return RecordedOutcomes(
+        name=f"reasoning_gym/{part}",
+        tasks=tuple(
+            _make_task(
+                id_, facts[id_]["question"], facts[id_]["expected_answer"], id_.split("/")[1:3]
+            )
+            for id_ in cube.questions
+        ),
+        families=tuple(id_.split("/")[2] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+        solved_from=_REASONING_GYM_THRESHOLD,
+        answers_qms=cube.arrange(_answer_codes(answers)[rows], -1, np.int32),
+        answers=answers.values,
+    ).drop_incomplete()
+
+
+def read_mmlu_pro(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `seven` models or `all` 32, on questions that all were asked in the same words."""
+    table = ParquetTable(folder / "outcomes.parquet", [("same_question", "==", 1)])
+    cube = OutcomeCube(table.names("query_id"), table.names("model"))
+    answers = table.names("answer")
+    facts = _read_questions(folder)
+    record = RecordedOutcomes(
+        name=f"mmlu_pro/{part}",
+        tasks=tuple(
+            _make_task(
+                f"mmlu-pro/{id_}",
+                _append_lettered_options(facts[id_]["question"], facts[id_]["options"]),
+                facts[id_]["answer"],
+                (facts[id_]["category"],),
+            )
+            for id_ in cube.questions
+        ),
+        families=tuple(facts[id_]["category"] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("correct"), np.nan, np.float32),
+        solved_from=None,
+        answers_qms=cube.arrange(_answer_codes(answers), -1, np.int32),
+        answers=answers.values,
+    )
+    return record.select(
+        models=MMLU_PRO_SEVEN_MODELS if part == "seven" else None
+    ).drop_incomplete()
+
+
+def read_medagentsbench(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `test` or `hard` with ten models, or `methods`: 40 pairs of model and method on `hard`.
+
+    A question that a model was not asked earns it nothing, as in the published figures.
+    """
+    keep = [("split", "==", "test" if part == "test" else "test_hard")]
+    if part != "methods":
+        keep.append(("method", "==", "zero_shot"))
+    table = ParquetTable(folder / "outcomes.parquet", keep)
+    systems = table.names("model", "method") if part == "methods" else table.names("model")
+    cube = OutcomeCube(table.names("query_id"), systems)
+    answers = table.names("answer")
+    facts = _read_questions(folder)
+    spent = RecordedUsage(
+        input_qms=cube.arrange(table.numbers("prompt_tokens"), -1, np.int32),
+        output_qms=cube.arrange(table.numbers("completion_tokens"), -1, np.int32),
+        usd_qms=cube.arrange(table.numbers("cost_usd"), np.nan, np.float64),
+        seconds_qms=cube.arrange(table.numbers("latency_s"), np.nan, np.float32),
+    )
+    return RecordedOutcomes(
+        name=f"medagentsbench/{part}",
+        tasks=tuple(
+            _make_task(
+                id_,
+                _append_options(facts[id_]["question"], facts[id_]["options"]),
+                facts[id_]["answer"],
+                (facts[id_]["dataset"],),
+            )
+            for id_ in cube.questions
+        ),
+        families=tuple(facts[id_]["dataset"] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("correct"), np.nan, np.float32),
+        solved_from=None,
+        answers_qms=cube.arrange(_answer_codes(answers), -1, np.int32),
+        answers=answers.values,
+        texts=None,
+        usage=spent,
+    )
+
+
+def read_routellm(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `mmlu` or `gsm8k` with two models; only GSM8K has the answers' texts."""
+    table = ParquetTable(folder / "outcomes.parquet")
+    tasks = table.names("task")
+    rows = np.asarray([name.startswith(part) for name in tasks.values])[tasks.codes]
+    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
+    cube = OutcomeCube(questions, models)
+    facts = _read_questions(folder)
+    return RecordedOutcomes(
+        name=f"routellm/{part}",
+        tasks=tuple(
+            _make_task(f"routellm/{id_}", facts[id_]["prompt"], "") for id_ in cube.questions
+        ),
+        families=tuple(id_.partition("/")[0] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+    )
+
+
+def _make_task(id_: str, question: str, target: object, tags: Sequence[str] = ()) -> Task:
+    return Task(
+        id=TaskId(id_), question=question, target=str(target), grader=GRADER, tags=tuple(tags)
+    )
+
+
+def _read_questions(folder: Path) -> dict[str, Row]:
+    """Return the rows of the questions by id."""
+    return {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
+
+
+def _answer_codes(answers: TextColumn) -> NDArray[np.float64]:
+    """Return the answers' codes; empty answers and the table's "nan" count as none."""
+    blank = [value.strip().casefold() in {"", "nan"} for value in (*answers.values, "")]
+    return np.where(np.asarray(blank)[answers.codes], -1, answers.codes).astype(np.float64)
+
+
+def _append_lettered_options(question: str, options: list[str]) -> str:
+    return _append_options(question, dict(zip(LETTERS, options, strict=False)))
+
+
+def _append_options(question: str, options: dict[str, str]) -> str:
+    lines = "\n".join(f"{letter}. {option}" for letter, option in options.items())
+    return f"{question.strip()}\n\n{lines}"
+
+
+def reasoning_gym_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
+    """Yield all visible texts; hidden reasoning was not recorded."""
+    for row in read_rows(folder / "responses.jsonl.zst"):
+        if row["query_id"].startswith(f"{part}/"):
+            yield row["query_id"], row["model"], row["sample"], row["response"]
+
+
+def mmlu_pro_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
+    """Yield the replies of the twelve strongest models."""
+    for row in read_rows(folder / "responses_top12.jsonl.zst"):
+        yield f"mmlu-pro/{row['query_id']}", row["model"], 0, row["response"]
+
+
+def routellm_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
+    """Yield the replies to GSM8K."""
+    table = ParquetTable(folder / "outcomes.parquet", [("task", "==", "gsm8k_responses")])
+    columns = (table.names(name) for name in ("query_id", "model", "response"))
+    for id_, model, text in zip(*(names.texts() for names in columns), strict=True):
+        yield f"routellm/{id_}", model, 0, text
+
+
+def livecodebench_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
+    """Yield programs of o1-mini and o1-preview, which belong to the part `v5`."""
+    if part == "v5":
+        for row in read_rows(folder / "responses_o1.jsonl.zst"):
+            yield f"livecodebench/{row['query_id']}", row["model"], 0, row["outputs"][0]
+
+
+_SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen_v6"}
+"""The names in the file of parts that are named differently here."""
+
+_PERCENT = 100
+
+
+def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `v6`, `v5`, `2024`, `repair`, `testgen` or `execution`: means of one to ten samples.
+
+    The record has the statements of 880 problems, and programs of o1-mini and o1-preview in `v5`.
+    """
+    table = ParquetTable(
+        folder / "outcomes.parquet", [("scenario", "==", _SCENARIOS.get(part, part))]
+    )
+    questions, models = table.names("query_id"), table.names("model")
+    cube = OutcomeCube(questions, models)
+    facts = {row["question_id"]: row for row in read_rows(folder / "queries.jsonl.zst")}
+    levels = _first_of(questions, table.names("difficulty"))
+    families = _first_of(questions, table.names("platform"))
+    return RecordedOutcomes(
+        name=f"livecodebench/{part}",
+        tasks=tuple(_contest_task(id_, facts, levels[id_]) for id_ in cube.questions),
+        families=tuple(
+            families[id_] or levels[id_] or id_.partition("/")[0] for id_ in cube.questions
+        ),
+        models=cube.models,
+        scores_qms=cube.mean(table.numbers("pass_at_1") / _PERCENT),
+    )
+
+
+def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `train` or `test`: all files of that part, each as a family.
+
+    A score is the mean of ten samples or, in the files of multiple choice and MATH, the probability
+    of the right answer if it was right; RouterDC's own evaluation counts any score above 0.
+    """
+    table = ParquetTable(folder / "outcomes.parquet")
+    return _read_split(
+        f"routerdc/{part}",
+        table,
+        [name.endswith("train") == (part == "train") for name in table.names("split").values],
+        folder,
+    )
+
+
+def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `train` or `test`; a family is a cluster of questions if the record has one."""
+    table = ParquetTable(folder / "outcomes.parquet")
+    names = table.names("split").values
+    return _read_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
+
+
+def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
+    """Read `aime25`: the models that were asked all 30 problems, with up to four samples each.
+
+    The record says how many of a model's samples solved a problem, but not which: their order is
+    drawn once with a fixed seed. Tokens and dollars of a call are the model's means.
+    """
+    table = ParquetTable(folder / "outcomes.parquet")
+    questions, models = table.names("query_id"), table.names("model")
+    cube = OutcomeCube(questions, models)
+    solved = cube.arrange(table.numbers("n_success"), -1, np.int32)[:, :, 0]
+    tried = cube.arrange(table.numbers("n_trials"), -1, np.int32)[:, :, 0]
+    facts = {row["task_id"]: row for row in read_rows(folder / "queries.jsonl.zst")}
+    record = RecordedOutcomes(
+        name=f"matharena/{part}",
+        tasks=tuple(
+            _make_task(id_, facts[id_]["problem"], str(facts[id_]["gold_answer"]))
+            for id_ in cube.questions
+        ),
+        families=tuple(id_.rpartition("_")[0] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=_draw_samples(solved, tried),
+        usage=_mean_usage(folder, cube.models, (*solved.shape, int(tried.max()))),
+    )
+    least = tried.min(axis=0)
+    return record.select(
+        models=[model for model, n in zip(cube.models, least, strict=True) if n > 0]
+    )
+
+
+def _draw_samples(solved_qm: NDArray[np.int32], tried_qm: NDArray[np.int32]) -> NDArray[np.float32]:
+    depth = int(tried_qm.max())
+    rng = np.random.default_rng(0)
+    scores = np.full((*solved_qm.shape, depth), np.nan, np.float32)
+    for place in np.ndindex(*solved_qm.shape):
+        tried, solved = max(int(tried_qm[place]), 0), int(solved_qm[place])
+        scores[place][:tried] = rng.permutation([1.0] * solved + [0.0] * (tried - solved))
+    return scores
+
+
+def _mean_usage(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -> RecordedUsage:
+    facts = {str(row["model_config"]): row for row in read_rows(folder / "models.json")}
+
+    def per_call(column: str) -> NDArray[np.float64]:
+        totals = [float(facts[model][column] or np.nan) for model in models]
+        trials = [float(facts[model]["total_trials"]) for model in models]
+        means = np.asarray(totals, np.float64) / np.asarray(trials, np.float64)
+        return np.broadcast_to(means[None, :, None], shape)
+
+    return RecordedUsage(
+        input_qms=np.nan_to_num(per_call("total_input_tokens"), nan=-1).round().astype(np.int32),
+        output_qms=np.nan_to_num(per_call("total_output_tokens"), nan=-1).round().astype(np.int32),
+        usd_qms=per_call("total_cost"),
+        seconds_qms=np.full(shape, np.nan, np.float32),
+    )
+
+
+def _read_split(
+    name: str, table: ParquetTable, parts: list[bool], folder: Path
+) -> RecordedOutcomes:
+    splits = table.names("split")
+    rows = np.asarray(parts)[splits.codes]
+    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
+    cube = OutcomeCube(questions, models)
+    facts = {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
+    return RecordedOutcomes(
+        name=name,
+        tasks=tuple(_make_task(id_, facts[id_]["question"], "") for id_ in cube.questions),
+        families=tuple(_cluster_name(facts[id_]) for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
+    )
+
+
+def _cluster_name(fact: Row) -> str:
+    if "cluster_id" not in fact:
+        return str(fact["split"])
+    number = fact["cluster_id"]
+    return "no cluster" if number is None else f"cluster {number}"
+
+
+def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
+    """Return the value in each key's first row, or an empty text."""
+    _, first = np.unique(keys.codes, return_index=True)
+    codes = values.codes[first]
+    return {
+        key: values.values[code] if code >= 0 else ""
+        for key, code in zip(keys.values, codes, strict=True)
+    }
+
+
+def _contest_task(id_: str, facts: dict[str, Row], level: str) -> Task:
+    known = facts.get(id_)
+    said = known["question_content"] if known else f"[the statement of {id_} was not recorded]"
+    starter = known["starter_code"].rstrip() if known else ""
+    question = f"{said.strip()}\n\n{starter}" if starter else said.strip()
+    levels = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+    return Task(
+        id=TaskId(f"livecodebench/{id_}"),
+        question=question,
+        target="",
+        grader=GRADER,
+        tags=(),
+        difficulty=levels.get(level),
+    )
