@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Protocol, Self
@@ -29,7 +30,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.transport import EventStream, HttpTransport, WholeBody
+from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
 from batuta.core import (
     CallListener,
     Cost,
@@ -324,15 +325,40 @@ async def _read_stream(
         if batch is None:
             await _read_rest(line, fold, events, listener, halves=halves)
             break
-        for event, data in batch:
+        for place, (event, data) in enumerate(batch):
             if fold.is_closed:
                 break  # events after the server's own end belong to no reply
-            for delta in _parse_event(line, fold, event, data):
+            try:
+                deltas = _parse_event(line, fold, event, data)
+            except InvalidReplyError:
+                await _read_counts(line, fold, events, batch[place + 1 :])
+                raise
+            for delta in deltas:
                 await listener.on_delta(halves.join(delta))
             await turn.count(1)
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
     await events.drain()
     return with_joined_halves(fold.result())
+
+
+async def _read_counts(
+    line: ProviderEndpoint,
+    fold: StreamAccumulator,
+    events: EventStream,
+    batch: Sequence[SseEvent],
+) -> None:
+    """Take in what comes at once behind an event that cannot be read.
+
+    A stream states its tokens at its end: what was already sent of it is counted.
+    """
+    more: Sequence[SseEvent] | None = batch
+    with anyio.move_on_after(DRAIN_SECONDS), suppress(ProviderTimeoutError, StreamInterruptedError):
+        while more is not None and not fold.is_closed:
+            for event, data in more:
+                with suppress(ClientError):
+                    _parse_event(line, fold, event, data)
+            await asyncio.sleep(0)
+            more = await events.batch()
 
 
 async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:

@@ -336,11 +336,11 @@ class HttpTransport:
         """
         response = await self._request("GET", target, None, accept, any_status=True)
         try:
-            body = await _read_body(response, max_bytes)
+            pieces, is_too_large = await _read_body(response, max_bytes)
         except _CONNECTION_ERRORS as error:
             failure = interrupted_body_error(target, error)
         else:
-            if len(body) <= max_bytes:
+            if not is_too_large:
                 return FetchedBody(
                     status=response.status,
                     location=response.headers.get("Location", ""),
@@ -348,7 +348,7 @@ class HttpTransport:
                     if response.headers.get("Content-Type")
                     else "",
                     charset=response.charset or "",
-                    body=body,
+                    body=b"".join(pieces),
                 )
             failure = too_large_error(target, max_bytes)
         finally:
@@ -456,14 +456,14 @@ class HttpTransport:
     ) -> Any:
         failure: ClientError
         try:
-            body = begun + await _read_body(response, self._max_reply)
+            pieces, is_too_large = await _read_body(response, self._max_reply, begun)
         except _CONNECTION_ERRORS as error:
             failure = interrupted_body_error(target, error)
         else:
-            if len(body) > self._max_reply:
+            if is_too_large:
                 raise too_large_error(target, self._max_reply)
             try:
-                return load_json(body)
+                return load_json(b"".join(pieces))
             except ValueError:
                 failure = with_host(
                     target, InvalidReplyError("the provider answered with malformed JSON")
@@ -576,26 +576,36 @@ def _release_connection(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
-async def _read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body; reading stops once it is larger than `limit`."""
-    chunks: list[bytes] = []
-    size = 0
-    while size <= limit and (chunk := await response.content.readany()):
-        chunks.append(chunk)
-        size += len(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+async def _read_body(
+    response: aiohttp.ClientResponse, limit: int, begun: bytes = b""
+) -> tuple[list[bytes], bool]:
+    """Read the body; reading stops once it is larger than the limit.
+
+    Args:
+        response: whose body it is.
+        limit: bytes that it may have.
+        begun: what was read of it before.
+
+    Returns:
+        The body in pieces, since to join what is too large would hold the loop; whether it is.
+    """
+    pieces, size = [begun], len(begun)
+    while size <= limit and (piece := await response.content.readany()):
+        pieces.append(piece)
+        size += len(piece)
+    return pieces, size > limit
 
 
 async def _status_error(target: HttpTarget, response: aiohttp.ClientResponse) -> ClientError:
     try:
-        body = await _read_body(response, MAX_ERROR_BYTES)
+        pieces, _ = await _read_body(response, MAX_ERROR_BYTES)
     except _CONNECTION_ERRORS:
-        body = b""
+        pieces = []
     finally:
         _release_connection(response)
     error = error_from_response(
         response.status,
-        decode_body(body),
+        decode_body(b"".join(pieces)),
         response.headers,
         target.key,
         address=address_parts(target.url),

@@ -37,6 +37,14 @@ _FINISH = {
 }
 
 
+_EVENTS = frozenset(
+    {
+        "content_block_delta", "content_block_start", "content_block_stop", "error",
+        "message_delta", "message_start", "message_stop", "ping",
+    }
+)  # fmt: skip
+
+
 @final
 class AnthropicStreamAccumulator:
     """A stream of events from `message_start` to `message_stop`."""
@@ -66,6 +74,11 @@ class AnthropicStreamAccumulator:
         self.is_closed = False
 
     @property
+    def _has_begun(self) -> bool:
+        """Whether anything of the reply has come."""
+        return bool(self._model or self._stop or self._usage or self._text or len(self._calls))
+
+    @property
     def is_finished(self) -> bool:
         """`message_stop` came, or the reason for the end."""
         return self.is_closed or bool(self._stop)
@@ -73,7 +86,9 @@ class AnthropicStreamAccumulator:
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event; `ping` and unknown events have none."""
         told = load_json(data)
-        kind = as_string(told.get("type")) or event
+        kind = as_string(told.get("type"))
+        if kind not in _EVENTS and (event in _EVENTS or not kind):
+            kind = event  # the event's own line has its kind, too
         index = as_count(told.get("index"))
         if kind == "content_block_delta":
             return self._add_block_delta(index, told["delta"])
@@ -96,10 +111,12 @@ class AnthropicStreamAccumulator:
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
             raise_counts(self._usage, told.get("usage"))
         elif kind == "message_stop":
-            self.is_closed = True
+            self.is_closed = self._has_begun  # else its place in the stream says nothing
             return self._tell_given()
         elif not kind and (stated := find_stated_error(told)):
             raise ErrorReply(stated)
+        else:
+            raise_counts(self._usage, told.get("usage"))  # of an event that is not known
         return ()
 
     def result(self) -> ProviderReply:

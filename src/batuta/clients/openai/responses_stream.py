@@ -131,6 +131,7 @@ class ResponsesStreamAccumulator:
         if response.get("error") or response.get("status") == "failed":
             raise ErrorReply(_error_of(response))
         self._read_head(response)
+        self.is_closed = True
         deltas: list[Delta] = []
         output = as_array(response.get("output"))
         if len(output) > _MAX_ITEMS:
@@ -139,7 +140,6 @@ class ResponsesStreamAccumulator:
             known = self._place_of(place, item)
             deltas += self._read_item(known, item, is_whole=True)
         self._ended = response
-        self.is_closed = True
         return deltas
 
     def result(self) -> ProviderReply:
