@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from functools import partial
 
+import anyio.to_thread
 import pytest
 
 from batuta.clients import ScriptedClient
@@ -29,7 +32,7 @@ def house(store=None, action=GroundedAction.MARK, **more):
 
 
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-mini"])
-async def test_a_marked_answer_and_its_check_are_in_the_run(store, model):
+async def test_a_marked_answer_and_its_check_are_in_the_run(store, model, tmp_path, command_line):
     async with Serving(house(store)) as serving:
         body = {"model": model, "messages": HI, "orchestration": {"trace": True}}
         status, headers, said = await serving.post(CHAT, json=body)
@@ -40,6 +43,13 @@ async def test_a_marked_answer_and_its_check_are_in_the_run(store, model):
         async with serving.http.get(f"/ui/runs/{run.id}") as page:
             shown = await page.text()
         assert "checks the answer against its sources" in shown and "marked" in shown
+        clean = {k: v for k, v in os.environ.items() if "BATUTA" not in k and "API_KEY" not in k}
+        env = {**clean, "BATUTA_HOME": str(tmp_path), "COLUMNS": "200"}
+        command = partial(
+            command_line.run, "runs", "show", run.id, stdin=None, cwd=tmp_path, env=env
+        )
+        told = (await anyio.to_thread.run_sync(command)).stdout
+        assert "eve" in told and "round 2" in told and f"{SAID} {MARK}" in told
 
 
 async def test_a_stream_says_nothing_before_it_is_checked():

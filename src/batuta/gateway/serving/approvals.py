@@ -48,6 +48,8 @@ def open_approver(
         return None
 
     async def ask(request: ApprovalRequest) -> ApprovalVerdict:
+        # What cannot be asked for is not approved.
+        verdict = ApprovalVerdict(state="refused", reason="nobody could be asked")
         async with anyio.create_task_group() as tasks:
 
             def tell(plan: PendingPlan) -> None:
@@ -58,10 +60,9 @@ def open_approver(
             try:
                 verdict = await _await_verdict(store, prepared, request, tell)
             except ApprovalError as error:
-                verdict = ApprovalVerdict(state="refused", reason=str(error))
-            except StoreError as error:  # what cannot be asked for is not approved
+                verdict = replace(verdict, reason=str(error))
+            except StoreError as error:
                 log_exception(error)
-                verdict = ApprovalVerdict(state="refused", reason="nobody could be asked")
             tasks.cancel_scope.cancel()
         return verdict
 
