@@ -28,8 +28,8 @@ from batuta.cli.run_display import (
     workflow_table,
 )
 from batuta.clients import HttpTransport
-from batuta.config.load import load_config, store_target
-from batuta.config.loaded import LoadedConfig, rounds_notes
+from batuta.config.load import load_config, rounds_notes, store_target
+from batuta.config.loaded import LoadedConfig
 from batuta.config.served_systems import ServedSystem, choose_system
 from batuta.core import (
     MAX_ROUNDS,

@@ -23,7 +23,7 @@ from batuta.conductors import LLMConductor
 from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
-from batuta.config.loaded import LoadedConfig, PoolPlugin, rounds_notes
+from batuta.config.loaded import LoadedConfig, PoolPlugin
 from batuta.config.presets import Preset, open_presets
 from batuta.config.settings import (
     ConductorSetting,
@@ -43,13 +43,14 @@ from batuta.config.workers import (
     worker_spec,
 )
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
-from batuta.core.conductor import conductor_worker
+from batuta.core.conductor import conductor_worker, needed_rounds
 from batuta.core.server_tools import ServerTools
 from batuta.core.worker import EMBEDDINGS
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
+from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -325,7 +326,9 @@ def _build_config(
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
-        guardrails=build_guardrails(settings.policies, pool),
+        guardrails=build_guardrails(settings.policies, pool)
+        if settings.policies
+        else NO_GUARDRAILS,
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,
@@ -343,7 +346,7 @@ def _open_server_tools(
     Raises:
         ConfigError: one cannot be reached.
     """
-    if not settings.tools.served:
+    if "tools" not in settings.model_fields_set or not settings.tools.served:
         return None
     from batuta.config.tools import open_served_tools  # noqa: PLC0415 - see above
 
@@ -510,3 +513,18 @@ def load_trained_conductor(folder: Path) -> LLMConductor:
         ConfigError: the folder cannot be used.
     """
     return open_trained(folder)
+
+
+def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:
+    """Say what happens if fewer rounds are set than the conductor's workflows need.
+
+    Args:
+        conductor: who writes the workflows.
+        rounds: as they are set; None: they are not.
+        setting: where.
+    """
+    needed = needed_rounds(conductor)
+    if rounds is None or rounds >= needed:
+        return ()
+    said = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
+    return (f"{said}: a workflow that would go on where its answers differ ends before that",)

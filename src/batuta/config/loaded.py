@@ -21,7 +21,6 @@ from batuta.config.settings import (
 )
 from batuta.config.tool_settings import FilesSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
-from batuta.core.conductor import needed_rounds
 from batuta.core.server_tools import ServerTools
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
@@ -107,18 +106,3 @@ class PoolPlugin:
     """
     find: Callable[[Pool], str | None]
     """Finds the `--pool` from which the workers of a stored run came; None if it is another one."""
-
-
-def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tuple[str, ...]:
-    """Say what happens if fewer rounds are set than the conductor's workflows need.
-
-    Args:
-        conductor: who writes the workflows.
-        rounds: as they are set; None: they are not.
-        setting: where.
-    """
-    needed = needed_rounds(conductor)
-    if rounds is None or rounds >= needed:
-        return ()
-    said = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
-    return (f"{said}: a workflow that would go on where its answers differ ends before that",)

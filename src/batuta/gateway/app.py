@@ -29,7 +29,7 @@ from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, log_exception, model_not_found
 from batuta.gateway.files.endpoint import FileRoutes
-from batuta.gateway.http.body import header_value, json_response
+from batuta.gateway.http.body import header_value, json_response, read_fields
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
@@ -150,13 +150,14 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         delivery, responses, background, store=store, deletions=deletions
     )
     files = UploadedFiles(store, state.file_limits)
+    read = read_fields if store is None or state.file_limits is None else files.read_fields
     posted: dict[str, Any] = {
-        "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM, files),
-        "/v1/responses": ResponsesEndpoint(delivery, responses, background, files),
-        COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM, files),
+        "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM, read),
+        "/v1/responses": ResponsesEndpoint(delivery, responses, background, read),
+        COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM, read),
         MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),
-        "/v1/messages": MessagesEndpoint(delivery, files),
+        "/v1/messages": MessagesEndpoint(delivery, read),
         "/v1/messages/count_tokens": TokenCounter(service).count,
     }
     routes = [

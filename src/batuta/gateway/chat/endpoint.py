@@ -17,12 +17,11 @@ from batuta.gateway.chat.text_completion import (
     parse_completion,
     render_text_completion,
 )
-from batuta.gateway.http.body import Fields
+from batuta.gateway.http.body import BodyReader, Fields
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery, StreamRenderer
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.uploaded_files import UploadedFiles
 
 
 class RenderCompletion(Protocol):
@@ -50,11 +49,9 @@ TEXT_FORM = CompletionForm(parse_completion, render_text_completion, TextComplet
 class CompletionEndpoint:
     """Answers bodies of one form, whole or streamed."""
 
-    def __init__(
-        self, delivery: AnswerDelivery, form: CompletionForm, files: UploadedFiles
-    ) -> None:
+    def __init__(self, delivery: AnswerDelivery, form: CompletionForm, read: BodyReader) -> None:
         self._delivery = delivery
-        self._files = files
+        self._read = read
         self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +60,7 @@ class CompletionEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        body = await self._files.read_fields(scope, receive)
+        body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery
         call = form.parse(body)
         async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -290,6 +290,10 @@ async def _receive_body(receive: Receive) -> bytes:
         if not message.get("more_body", False):
             return b"".join((*parts, body)) if parts else body
         parts.append(body)
+
+
+BodyReader = Callable[[Scope, Receive], Awaitable["Fields"]]
+"""Reads the body of a request."""
 
 
 async def read_fields(scope: Scope, receive: Receive) -> Fields:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
-from batuta.gateway.http.body import Fields, json_response, read_fields
+from batuta.gateway.http.body import BodyReader, Fields, json_response, read_fields
 from batuta.gateway.http.middleware import request_id
 from batuta.gateway.http.reader import SSEWriter, event_frame
 from batuta.gateway.messages.request import (
@@ -26,7 +26,6 @@ from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE
-from batuta.gateway.serving.uploaded_files import UploadedFiles
 
 PING_FRAME = event_frame({"type": "ping"})
 
@@ -35,9 +34,9 @@ PING_FRAME = event_frame({"type": "ping"})
 class MessagesEndpoint:
     """Answers a Messages body, whole or streamed."""
 
-    def __init__(self, delivery: AnswerDelivery, files: UploadedFiles) -> None:
+    def __init__(self, delivery: AnswerDelivery, read: BodyReader) -> None:
         self._delivery = delivery
-        self._files = files
+        self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
@@ -45,7 +44,7 @@ class MessagesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        body = await self._files.read_fields(scope, receive)
+        body = await self._read(scope, receive)
         asked, delivery = parse_message(body), self._delivery
         async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:

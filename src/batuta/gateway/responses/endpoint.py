@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.body import Fields, json_response, send_json
+from batuta.gateway.http.body import BodyReader, Fields, json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import ResponseEventWriter, replay_events
 from batuta.gateway.responses.request import (
@@ -30,7 +30,6 @@ from batuta.gateway.responses.store import ResponseStore, body_of, events_of, in
 from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink, send_events
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.uploaded_files import UploadedFiles
 from batuta.store import Store
 from batuta.store.responses import ALL_PARTS, StoredResponse, response_id
 
@@ -44,9 +43,9 @@ class ResponsesEndpoint:
         delivery: AnswerDelivery,
         responses: ResponseStore,
         background: BackgroundResponses,
-        files: UploadedFiles,
+        read: BodyReader,
     ) -> None:
-        self._files = files
+        self._read = read
         self._delivery = delivery
         self._responses = responses
         self._background = background
@@ -57,7 +56,7 @@ class ResponsesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        body = await self._files.read_fields(scope, receive)
+        body = await self._read(scope, receive)
         caller = caller_of(scope)
         past = await self._responses.load_history(parse_history_references(body), scope)
         asked = await parse_with_history(body, past)

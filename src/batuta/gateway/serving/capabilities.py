@@ -11,7 +11,7 @@ from batuta.core import Outcome, Pool, Question, Reply, Request, Run
 from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.finalize import reply_text
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
-from batuta.gateway.errors import APIError, invalid_value, unsupported_parameter
+from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
 from batuta.guardrails import (
     Guardrails,
@@ -58,17 +58,6 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
         raise unsupported_parameter("n", reason)
     if told and GuardrailStage.OUTPUT in guardrails.stages:
         raise unsupported_parameter("logprobs", "a policy may change the output.")
-
-
-def check_grounded(served: ServedModel, guardrails: Guardrails) -> None:
-    """Return if answers can be checked against their sources, where a policy says so, else raise.
-
-    Raises:
-        APIError: a method chooses among replies, of which the engine does not know the answer.
-    """
-    if guardrails.grounded is not None and served.solver is not None:
-        told = f"{served.name} chooses among replies: {guardrails.grounded.name} cannot check them."
-        raise APIError(403, "policy_blocked", told, param="model")
 
 
 async def check_response_format(question: Question) -> None:

@@ -54,11 +54,7 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     permitted_workers,
 )
-from batuta.gateway.serving.capabilities import (
-    capable_workers,
-    check_choices,
-    check_grounded,
-)
+from batuta.gateway.serving.capabilities import capable_workers, check_choices
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
     NO_OPTIONS,
@@ -71,7 +67,10 @@ from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     tenant_key,
 )
-from batuta.guardrails import GuardrailStage
+from batuta.guardrails import (
+    Guardrails,
+    GuardrailStage,
+)
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 
@@ -476,3 +475,14 @@ def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
     size = estimate_request_tokens(Request(messages=question.messages))
     fitting = [one for one in models if one.context_window is None or one.context_window > size]
     return min(fitting or models or pool.ranked(), key=lambda one: token_price(one, unknown))
+
+
+def check_grounded(served: ServedModel, guardrails: Guardrails) -> None:
+    """Return if answers can be checked against their sources, where a policy says so, else raise.
+
+    Raises:
+        APIError: a method chooses among replies, of which the engine does not know the answer.
+    """
+    if guardrails.grounded is not None and served.solver is not None:
+        told = f"{served.name} chooses among replies: {guardrails.grounded.name} cannot check them."
+        raise APIError(403, "policy_blocked", told, param="model")

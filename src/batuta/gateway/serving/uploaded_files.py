@@ -61,7 +61,7 @@ class _NamedFile:
 
 @final
 class UploadedFiles:
-    """The files that were uploaded here; where none are kept, bodies are left alone."""
+    """The files that were uploaded here."""
 
     def __init__(self, store: Store | None = None, limits: FileLimits | None = None) -> None:
         """Reads nothing yet."""
@@ -103,8 +103,6 @@ class UploadedFiles:
             APIError: it is malformed, or names a file that is not here.
         """
         body = await read_fields(scope, receive)
-        if self._store is None:
-            return body
         named = list(_find_named(body.raw))
         if len(named) > MAX_NAMED:
             raise invalid_value(named[MAX_NAMED].path, f"more than {MAX_NAMED} files are named.")
