@@ -28,7 +28,13 @@ from batuta.config.settings import (
     Settings,
     WebhookSetting,
 )
-from batuta.config.tool_settings import McpSetting, PythonSetting, ReaderSetting, SearchSetting
+from batuta.config.tool_settings import (
+    FileSearchSetting,
+    McpSetting,
+    PythonSetting,
+    ReaderSetting,
+    SearchSetting,
+)
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
@@ -199,6 +205,13 @@ READER = {
     "server_tool": True,
     "max_uses": 7,
 }
+FILE_SEARCH = {
+    "server_tool": True,
+    "max_uses": 7,
+    "folder": "/",
+    "results": 3,
+    "timeout_s": 3,
+}
 PROGRAMS = {
     "server_tool": True,
     "max_uses": 7,
@@ -343,13 +356,14 @@ def single_cases():
                 with_setting(workers=workers, tools={table: before}),
                 with_setting(workers=workers, tools={table: after}),
             )
-    for name, value in PROGRAMS.items():
-        served = {"server_tool": True}
-        yield (
-            f"tools.python.{name}",
-            with_setting(tools={"python": served}) if name != "server_tool" else with_setting(),
-            with_setting(tools={"python": served | {name: value}}),
-        )
+    for table, values in (("python", PROGRAMS), ("files", FILE_SEARCH)):
+        for name, value in values.items():
+            served = {"server_tool": True}
+            yield (
+                f"tools.{table}.{name}",
+                with_setting(tools={table: served}) if name != "server_tool" else with_setting(),
+                with_setting(tools={table: served | {name: value}}),
+            )
     workers = [A, B, {"id": "t", "provider": "mcp", "model": "x"}]
     for name, value in MCP.items():
         usual = {"tool": "find"} if name == "url" else MCP_TOOL
@@ -386,6 +400,7 @@ def test_every_setting_has_a_case():
         "tools.search": SearchSetting,
         "tools.reader": ReaderSetting,
         "tools.python": PythonSetting,
+        "tools.files": FileSearchSetting,
         "tools.mcp": McpSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
@@ -411,6 +426,7 @@ def test_every_setting_has_a_case():
                 "tools.search",
                 "tools.reader",
                 "tools.python",
+                "tools.files",
                 "tools.mcp",
             }
         )

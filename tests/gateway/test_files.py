@@ -11,8 +11,10 @@ import anthropic
 import openai
 import pytest
 
-from batuta.clients import ScriptedClient
-from batuta.core import Image, Reply, Text
+from batuta.clients import HttpTransport, ScriptedClient
+from batuta.config.tool_settings import FileSearchSetting, ToolsSetting
+from batuta.config.tools import open_served_tools
+from batuta.core import Finish, Image, Reply, Role, Text, ToolCall
 from batuta.gateway.files.endpoint import plain_name
 from batuta.gateway.serving.uploaded_files import FileLimits
 from fakes import documents
@@ -276,3 +278,52 @@ async def test_an_upload_that_breaks_off_leaves_nothing(store):
         async with server.http.post("/v1/files", data=whole, headers=headers) as response:
             assert response.status == 400  # the form never ends
         assert (await server.get("/v1/files"))[1]["data"] == []
+
+
+def searching():
+    def reply(request):
+        if any(message.role is Role.TOOL for message in request.messages):
+            return Reply(text="In 1822 [1].")
+        call = ToolCall(id="c", name="file_search", arguments='{"query": "observatory opened"}')
+        return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+
+    return ScriptedClient(reply)
+
+
+@pytest.mark.parametrize("named", ["all", "id", "other"])
+async def test_a_response_searches_uploaded_files_and_cites_page_and_file(store, named):
+    tools = ToolsSetting(files=FileSearchSetting(server_tool=True))
+    async with HttpTransport() as http:
+        offered = open_served_tools(tools, http, {})
+        state = orchestra(
+            {"ada": searching()}, store=store, file_limits=LIMITS, server_tools=offered
+        )
+        async with Serving(state) as server:
+            _, made = await upload(server, "paper.pdf", documents.pdf("The observatory opened"))
+            await upload(server, "notes.md", b"Nothing of it.")
+            wanted = {"all": "all", "id": made["id"], "other": "file-of-others"}[named]
+            tool = {"type": "file_search", "vector_store_ids": [wanted]}
+            body = {"model": "worker/ada", "input": "When?", "tools": [tool]}
+            api = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+            async with api:
+                got: Any = await api.responses.create(**body)
+                kinds = [
+                    event.type async for event in await api.responses.create(**body, stream=True)
+                ]
+            status, _, said = await server.post(
+                "/v1/responses", json={**body, "tools": [{"type": "file_search"}]}
+            )
+            assert status == 400 and said["error"]["param"] == "tools[0].vector_store_ids"
+    call, message = got.output
+    assert (call.type, call.queries) == ("file_search_call", ["observatory opened"])
+    if named == "other":
+        assert call.results == [] and message.content[0].annotations == []
+        return
+    (found,) = call.results
+    assert (found.file_id, found.filename) == (made["id"], "paper.pdf")
+    assert found.text == "page 1\nThe observatory opened"
+    (cited,) = message.content[0].annotations
+    assert (cited.type, cited.file_id, cited.index) == ("file_citation", made["id"], 8)
+    assert [kind for kind in kinds if "file_search" in kind] == [
+        f"response.file_search_call.{phase}" for phase in ("in_progress", "searching", "completed")
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from batuta.clients.public_addresses import PublicResolver
 from batuta.core import Text
 from batuta.core.tool_classes import ToolClass
 from batuta.schemas import validator_for
+from batuta.tools.code import CodeInterpreter
 from batuta.tools.domains import DomainRules
+from batuta.tools.file_search import FileSearch, FolderIndex, TenantIndexes
 from batuta.tools.mcp_source import McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import NOTHING_FOUND, WebSearch
@@ -82,6 +85,16 @@ async def open_source(kind, fake):
         async with HttpTransport(resolver=PublicResolver(allowed)) as http:
             yield WebFetch(http, private_hosts=allowed, limits=SOON), {"url": fake.url + fact.path}
         return
+    if kind == "file_search":
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "rivers.md").write_text("Of rivers.\nThe Imola has many locks.\n")
+            limits = ToolLimits(seconds=60.0, characters=4000)
+            found = FolderIndex(Path(folder))
+            yield FileSearch(TenantIndexes(), folder=found, limits=limits), {"query": "locks"}
+        return
+    if kind == "code_interpreter":
+        yield CodeInterpreter(characters=4000), {"code": "print('x' * 9000)"}
+        return
     if kind == "mcp":
         yield open_mcp_tool(), {"query": "locks"}
         return
@@ -94,7 +107,7 @@ async def open_source(kind, fake):
         )
 
 
-KINDS = ("echo", "web_fetch", "mcp", *ENGINES)
+KINDS = ("echo", "web_fetch", "mcp", "file_search", "code_interpreter", *ENGINES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,7 +135,10 @@ async def test_every_source_keeps_the_laws(kind):
         for output in outputs:
             assert output.text and len(output.text) <= source.limits.characters
             assert output.cost == call_cost(source)
-            assert all(cited.url.startswith("http") and cited.title for cited in output.citations)
+            assert all(
+                (cited.file or cited.url.startswith("http")) and cited.title
+                for cited in output.citations
+            )
 
 
 async def test_a_call_ends_with_its_time():

@@ -36,7 +36,9 @@ READER = "reader"
 """The provider whose workers read web pages."""
 MCP = "mcp"
 """The provider whose workers call a tool of an MCP server of the settings, named by `model`."""
-TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP})
+FILES = "files"
+"""The provider whose workers search a folder of the settings."""
+TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP, FILES})
 LOCAL = "local"
 """The provider whose models Batuta fetches and serves by itself, on this machine."""
 
@@ -176,6 +178,7 @@ _KNOWN_PROVIDERS = (
     Provider(name=SEARCH, base_url=""),
     Provider(name=READER, base_url=""),
     Provider(name=MCP, base_url=""),
+    Provider(name=FILES, base_url=""),
     Provider(name=LOCAL, base_url="", local=True),
     Provider(name="compatible", base_url=""),
 )

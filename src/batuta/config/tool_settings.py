@@ -123,6 +123,17 @@ class McpSetting(StrictModel):
         return self
 
 
+class FileSearchSetting(ServedSetting):
+    """Which files are searched besides those that callers upload."""
+
+    folder: str = ""
+    """A folder; empty: none."""
+    results: int = Field(default=8, ge=1, le=20)
+    """Passages of one search, at most."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """How long one search may take, with the indexing of files that are new."""
+
+
 class FilesSetting(StrictModel):
     """Files that callers upload, where the table is there."""
 
@@ -144,11 +155,12 @@ class ToolsSetting(StrictModel):
     search: SearchSetting | None = None
     reader: ReaderSetting = ReaderSetting()
     python: PythonSetting | None = None
+    files: FileSearchSetting | None = None
     mcp: dict[str, McpSetting] = Field(default={})
     """Tools of MCP servers, by the names that the `model` of a worker gives."""
 
     @property
     def served(self) -> tuple[str, ...]:
         """The names of the tables whose tools clients may ask for."""
-        tables = {"search": self.search, "reader": self.reader, "python": self.python}
+        tables = {name: getattr(self, name) for name in ("search", "reader", "python", "files")}
         return tuple(name for name, table in tables.items() if table and table.server_tool)

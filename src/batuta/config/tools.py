@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec
 from batuta.clients.http_target import url_host
-from batuta.clients.providers import MCP, SEARCH
+from batuta.clients.providers import FILES, MCP, SEARCH
 from batuta.clients.public_addresses import PublicResolver
 from batuta.config.tool_settings import (
+    FileSearchSetting,
     McpSetting,
     PythonSetting,
     ReaderSetting,
@@ -19,11 +21,12 @@ from batuta.config.tool_settings import (
     ToolsSetting,
 )
 from batuta.core import Client
-from batuta.core.server_tools import ServerTools
+from batuta.core.server_tools import ServerTools, ToolWish
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.tools.code import MEGABYTE, CodeInterpreter
 from batuta.tools.domains import DomainRules
+from batuta.tools.file_search import FileSearch, FolderIndex, TenantIndexes
 from batuta.tools.mcp_source import MAX_ARGUMENT, McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import WebSearch
@@ -38,6 +41,8 @@ from batuta.tools.worker import (
     open_search_worker,
 )
 
+FOLDER = "folder"
+"""Names the folder of the settings where a client names what is to be searched."""
 MAX_USES = 5
 """Calls of a tool in one call of a model, where the settings say nothing."""
 NO_SEARCH = 'it needs [tools.search] with an engine, such as engine = "searxng" and its base_url'
@@ -83,18 +88,66 @@ def open_served_tools(
     offered: list[OfferedTool] = []
     if tools.search is not None and tools.search.server_tool:
         search = open_search(tools.search, http, environ)
-        offered.append(OfferedTool(lambda: search, tools.search.max_uses or MAX_USES))
+        offered.append(OfferedTool(lambda _: search, tools.search.max_uses or MAX_USES))
     if tools.reader.server_tool:
         fetch = open_fetch(tools.reader, http)
-        offered.append(OfferedTool(lambda: fetch, tools.reader.max_uses or MAX_USES))
+        offered.append(OfferedTool(lambda _: fetch, tools.reader.max_uses or MAX_USES))
     if tools.python is not None:
         offered.append(
             OfferedTool(partial(_open_code, tools.python), tools.python.max_uses or MAX_USES)
         )
+    if tools.files is not None and tools.files.server_tool:
+        uses = tools.files.max_uses or MAX_USES
+        offered.append(OfferedTool(_file_search_opener(tools.files), uses))
     return open_server_tools(offered)
 
 
-def _open_code(setting: PythonSetting) -> CodeInterpreter:
+def _file_search_opener(setting: FileSearchSetting) -> Callable[[ToolWish | None], FileSearch]:
+    """Return what opens the search in files for a client, who may name the folder or files."""
+    indexes, folder = TenantIndexes(), _open_folder(setting)
+
+    def open_source(wish: ToolWish | None) -> FileSearch:
+        named = wish.file_ids if wish else ()
+        return FileSearch(
+            indexes,
+            files=wish.files if wish else None,
+            folder=folder if FOLDER in named else None,
+            results=setting.results,
+            limits=ToolLimits(seconds=setting.timeout_s),
+        )
+
+    return open_source
+
+
+def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
+    """Return the index of the folder; None: there is no folder.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not setting.folder:
+        return None
+    folder = Path(setting.folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"[tools.files] folder: there is no folder {folder}")
+    return FolderIndex(folder)
+
+
+def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:
+    """Open the worker that searches the folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = _open_folder(setting) if setting is not None else None
+    if setting is None or folder is None:
+        raise ConfigError("it needs [tools.files] with a folder")
+    limits = ToolLimits(seconds=setting.timeout_s)
+    source = FileSearch(TenantIndexes(), folder=folder, results=setting.results, limits=limits)
+    return open_search_worker(source)
+
+
+def _open_code(setting: PythonSetting, _: ToolWish | None) -> CodeInterpreter:
     return CodeInterpreter(
         seconds=setting.timeout_s,
         memory=setting.memory_mb * MEGABYTE,
@@ -131,8 +184,10 @@ def open_tool_client(
     Raises:
         ConfigError: see `open_search`.
     """
-    if spec.provider == SEARCH:
+    if spec.provider in {SEARCH, FILES}:
         try:
+            if spec.provider == FILES:
+                return open_files_worker(tools.files)
             return open_search_worker(open_search(tools.search, http, environ))
         except ConfigError as error:
             raise ConfigError(f"worker {spec.worker.id}: {error}") from None

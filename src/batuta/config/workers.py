@@ -23,6 +23,7 @@ from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import (
+    FILES,
     LOCAL,
     MCP,
     PYTHON,
@@ -36,7 +37,7 @@ from batuta.config.settings import ModerationSetting
 from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
-from batuta.core.worker import PROGRAM
+from batuta.core.worker import FILE_SEARCH, PROGRAM
 from batuta.errors import ConfigError
 from batuta.local.pool import local_spec
 from batuta.local.pool_server import LocalClient, pool_server
@@ -57,6 +58,10 @@ READER_DESCRIPTION = (
 MCP_DESCRIPTION = (
     "No language model: calls the tool {tool} with its subtask, which is the tool's input itself; "
     "left empty, with what the step that it reads has written."
+)
+FILES_DESCRIPTION = (
+    "No language model: searches the operator's files for its subtask and returns passages with "
+    "their pages or lines. Its subtask is the words to look for."
 )
 NO_TOOLS = ToolsSetting()
 MODERATION = WorkerId("moderation")
@@ -243,11 +248,13 @@ def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
         if server is None:
             raise ConfigError(f"worker {setting.id}: there is no [tools.mcp.{setting.model}]")
         call, description = server.price, MCP_DESCRIPTION.format(tool=server.tool)
+    elif setting.provider == FILES:
+        description = FILES_DESCRIPTION
     worker = Worker(
         id=WorkerId(setting.id),
         model=setting.model,
         description=setting.description or description,
-        tags=(setting.provider, *setting.tags),
+        tags=(FILE_SEARCH if setting.provider == FILES else setting.provider, *setting.tags),
         price=None if call is None else Price(input=free, output=free, call=call),
         seconds=setting.seconds,
     )

@@ -113,6 +113,10 @@ class Citation:
     """The day it is of, as 2026-05-01; empty: not known."""
     excerpt: str = ""
     """What it says there."""
+    file: str = ""
+    """The id of the file that it is, in the place of an address."""
+    place: str = ""
+    """Where in the file: `page 3`, or `lines 10-24`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

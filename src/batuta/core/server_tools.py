@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from batuta.core.conductor import Client
 from batuta.core.message import Tool
@@ -12,6 +13,31 @@ from batuta.core.worker import Worker
 WEB_SEARCH = "web_search"
 WEB_FETCH = "web_fetch"
 CODE_INTERPRETER = "code_interpreter"
+FILE_SEARCH = "file_search"
+
+
+class NamedFiles(Protocol):
+    """Files of one tenant, some of which are named.
+
+    Laws: a file that was deleted or has expired is in no list and has no text.
+    """
+
+    @property
+    def tenant(self) -> str:
+        """Whose they are."""
+        ...
+
+    async def list_names(self) -> Mapping[str, str]:
+        """Return the named files that exist: their names by their ids."""
+        ...
+
+    async def list_all(self) -> Collection[str]:
+        """Return the ids of all files of the tenant."""
+        ...
+
+    async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the texts of files by their ids."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +59,10 @@ class ToolWish:
     allow: tuple[str, ...] = ()
     """Domains; empty: all."""
     deny: tuple[str, ...] = ()
+    file_ids: tuple[str, ...] = ()
+    """The files that are to be searched, as the client names them."""
+    files: NamedFiles | None = None
+    """The same where there are files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 WorkerId = NewType("WorkerId", str)
 PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
-SEARCH, READER, MCP = "search", "reader", "mcp"
-"""The tags of workers that search the web, read pages, or call the tool of an MCP server; they
+SEARCH, READER, MCP, FILE_SEARCH = "search", "reader", "mcp", "file_search"
+"""The tags of workers that search the web, read pages, call an MCP server or search files; they
 answer no question either."""
-_NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP})
+_NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP, FILE_SEARCH})
 
 
 EMBEDDINGS = "embeddings"

@@ -131,6 +131,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift, pending = DriftMonitor(catalogue, store), PendingToolRuns(store)
     metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
+    files = UploadedFiles(store, state.file_limits)
     service = RunService(
         catalogue,
         store=store,
@@ -140,6 +141,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         span_exporter=state.span_exporter,
         answer_cache=state.answer_cache,
         sessions=state.sessions,
+        files=files,
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)
@@ -149,7 +151,6 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     stored = StoredResponseEndpoint(
         delivery, responses, background, store=store, deletions=deletions
     )
-    files = UploadedFiles(store, state.file_limits)
     read = read_fields if store is None or state.file_limits is None else files.read_fields
     posted: dict[str, Any] = {
         "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM, read),

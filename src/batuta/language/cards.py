@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.core import Price, Skill, Worker
-from batuta.core.worker import PROGRAM, READER, SEARCH
+from batuta.core.worker import FILE_SEARCH, PROGRAM, READER, SEARCH
 
 _ABILITIES = {
     "tools": "call tools",
@@ -13,6 +13,7 @@ _ABILITIES = {
     PROGRAM: "run Python code",
     SEARCH: "search the web",
     READER: "read web pages",
+    FILE_SEARCH: "search files",
 }
 """The meaning of each tag of a worker."""
 MOST_SKILLS = 8

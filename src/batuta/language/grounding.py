@@ -25,7 +25,7 @@ from batuta.core import (
     ToolResult,
     system_message,
 )
-from batuta.core.worker import MCP, READER, SEARCH
+from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
 from batuta.language.draft_schema import closed_object
 from batuta.language.material import FETCHED, RESPONSE, wrap_fetched, wrap_in_tag
 from batuta.language.step_reading import find_addresses
@@ -53,7 +53,7 @@ if they do not answer the question, and do not mention this check."""
 MARK = "[unsupported]"
 MAX_STATEMENTS = 120
 """Statements of an answer; of a longer one each has several sentences."""
-_TOOLS = {SEARCH, READER, MCP}
+_TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 """The tags of workers whose replies are what they have fetched."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,3})\]")

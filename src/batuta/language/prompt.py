@@ -33,7 +33,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.worker import PROGRAM, READER, SEARCH
+from batuta.core.worker import FILE_SEARCH, PROGRAM, READER, SEARCH
 from batuta.language.cards import worker_card, worker_line
 from batuta.language.conversation import (
     clip_text,
@@ -142,6 +142,11 @@ SEARCH_RULE = """\
 itself, a few words; left empty, it searches for what the one step that it reads has written. It \
 returns addresses with excerpts. Use it for what is recent or not surely known, and have a model \
 answer from what it found."""
+
+FILE_SEARCH_RULE = """\
+{searcher} writes nothing: it searches the operator's files for its subtask, which must be \
+the words to look for. It returns passages with the files' names and pages; have a model answer \
+from them."""
 
 READER_RULE = """\
 {reader} writes nothing: it reads the web pages whose addresses stand in its subtask; left empty, \
@@ -281,10 +286,13 @@ def _fixed_sections(
     return parts
 
 
+_TOOL_RULES = ((SEARCH, SEARCH_RULE), (READER, READER_RULE), (FILE_SEARCH, FILE_SEARCH_RULE))
+
+
 def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
     """Write how the workers are used that search and read, if there are any."""
     rules: list[str] = []
-    for tag, rule in ((SEARCH, SEARCH_RULE), (READER, READER_RULE)):
+    for tag, rule in _TOOL_RULES:
         number = next((number for number, one in enumerate(pool) if tag in one.tags), None)
         if number is not None:
             called = pool.workers[number].id if names else f"Model {number}"

@@ -180,6 +180,15 @@ class FileTable:
             for row in await self._database.fetch_rows(query)
         ]
 
+    async def names(self, tenant: str) -> dict[str, str]:
+        """Return the names of all files of the tenant, by their ids.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(FILES.c.id, FILES.c.name).where(*_is_live(tenant))
+        return {row["id"]: row["name"] for row in await self._database.fetch_rows(query)}
+
     async def delete(self, file_id: str, tenant: str) -> bool:
         """Erase the file and its text; whether there was one.
 

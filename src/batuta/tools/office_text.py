@@ -10,6 +10,7 @@ import base64
 import io
 import zipfile
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 MAX_UNPACKED = 64 << 20
@@ -35,8 +36,7 @@ def _open_parts(data: str) -> zipfile.ZipFile:
 
 def _read_elements(parts: zipfile.ZipFile, name: str, tag: str) -> Iterator[Any]:
     """Yield each element of that tag when it has ended, and forget it afterwards."""
-    from lxml import etree  # noqa: PLC0415 - loaded in the process of its own
-
+    etree: Any = import_module("lxml.etree")  # loaded in the process of its own; it has no types
     with parts.open(name) as part:
         walk: Any = etree.iterparse(
             part, events=("end",), tag=tag, resolve_entities=False, no_network=True, load_dtd=False

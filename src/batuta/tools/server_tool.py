@@ -48,8 +48,8 @@ MAX_SHOWN = 50_000
 class OfferedTool:
     """A tool that clients may ask for."""
 
-    open_source: Callable[[], ToolSource]
-    """Opens it for one worker of one run, since some remember what they did."""
+    open_source: Callable[[ToolWish | None], ToolSource]
+    """Opens it for one worker of one run, since some remember what they did; None: to be shown."""
     max_uses: int
     """Calls in one call of a model, at most."""
 
@@ -75,7 +75,7 @@ class _GrantedTool:
 
 def open_server_tools(offered: Sequence[OfferedTool]) -> ServerTools:
     """Return the tools that the server runs for its models."""
-    first = [each.open_source() for each in offered]
+    first = [each.open_source(None) for each in offered]
     by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
 
     def wrap_client(client: Client, worker: Worker, wishes: tuple[ToolWish, ...]) -> Client:
@@ -83,7 +83,7 @@ def open_server_tools(offered: Sequence[OfferedTool]) -> ServerTools:
         for wish in wishes:
             tool = by_name[wish.tool]
             most = tool.max_uses if wish.max_uses is None else min(tool.max_uses, wish.max_uses)
-            granted[wish.tool] = _GrantedTool(tool.open_source(), wish, most)
+            granted[wish.tool] = _GrantedTool(tool.open_source(wish), wish, most)
         return ServerToolClient(client, worker, granted)
 
     tools = {

@@ -124,6 +124,7 @@ def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
             },
         }
         for place in find_citations(reply.text, found_pages(reply))
+        if place.page.url
     ]
 
 

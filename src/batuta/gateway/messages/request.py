@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from batuta.config.effort import effort_of_thinking
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
-from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, ToolWish
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
@@ -141,7 +141,7 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
 
 def _parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
     """Return the client's wishes for tools of the server; none if it forbids all tools."""
-    wishes = parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
+    wishes = _offered_wishes(body)
     choice = body.object("tool_choice")
     if not wishes or choice is None:
         return wishes
@@ -193,7 +193,8 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
 
 
 def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
+    wishes = parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
+    return tuple(wish for wish in wishes if wish.tool != FILE_SEARCH)  # not of this dialect
 
 
 def _parse_thinking(body: Fields) -> str | None:

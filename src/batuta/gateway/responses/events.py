@@ -26,7 +26,7 @@ from batuta.gateway.responses.tools import (
     own_names,
 )
 from batuta.gateway.serving.progress import ProgressPiece
-from batuta.gateway.serving.server_tools import find_citations
+from batuta.gateway.serving.server_tools import CitedPlace, find_citations
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 
 Json = dict[str, Any]
@@ -383,16 +383,16 @@ class ResponseEventWriter:
 def _find_annotations(text: str, pages: Sequence[Citation]) -> list[Json]:
     if not pages:
         return []
-    return [
-        {
-            "type": "url_citation",
-            "start_index": place.start,
-            "end_index": place.end,
-            "url": place.page.url,
-            "title": place.page.title,
-        }
-        for place in find_citations(text, pages)
-    ]
+    return [_annotation_object(place) for place in find_citations(text, pages)]
+
+
+def _annotation_object(place: CitedPlace) -> Json:
+    page = place.page
+    if page.file:
+        named = {"file_id": page.file, "filename": page.title}
+        return {"type": "file_citation", "index": place.start, **named}
+    where = {"start_index": place.start, "end_index": place.end}
+    return {"type": "url_citation", **where, "url": page.url, "title": page.title}
 
 
 def _text_part() -> Json:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from batuta.core import ServerCall
-from batuta.core.server_tools import CODE_INTERPRETER, WEB_FETCH
+from batuta.core import Citation, ServerCall
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH
 
 Json = dict[str, Any]
-ITEM_IDS = {"web_search_call": "ws", "code_interpreter_call": "ci"}
+ITEM_IDS = {"web_search_call": "ws", "code_interpreter_call": "ci", "file_search_call": "fs"}
 """What the ids of such items begin with, by their types."""
 
 
@@ -25,6 +25,14 @@ def call_item(call: ServerCall, response: str) -> Json:
         container = "cntr_" + response.partition("_")[2]
         fields = {"code": call.query, "container_id": container, "outputs": _program_outputs(call)}
         return {"type": "code_interpreter_call", "status": status, **fields}
+    if call.name == FILE_SEARCH:
+        found = [_passage_object(page) for page in call.citations]
+        return {
+            "type": "file_search_call",
+            "status": status,
+            "queries": [call.query],
+            "results": found,
+        }
     if call.name == WEB_FETCH:
         action: Json = {"type": "open_page", "url": call.query}
     else:
@@ -32,6 +40,11 @@ def call_item(call: ServerCall, response: str) -> Json:
         action = {"type": "search", "query": call.query, "queries": [call.query]}
         action["sources"] = sources
     return {"type": "web_search_call", "status": status, "action": action}
+
+
+def _passage_object(page: Citation) -> Json:
+    told = f"{page.place}\n{page.excerpt}"
+    return {"file_id": page.file, "filename": page.title, "text": told, "attributes": {}}
 
 
 def _program_outputs(call: ServerCall) -> list[Json]:
@@ -45,6 +58,8 @@ def begun_item(item: Json) -> Json:
     """Return the item as it is before anything came out."""
     if item["type"] == "code_interpreter_call":
         return {**item, "code": "", "outputs": None}
+    if item["type"] == "file_search_call":
+        return {**item, "results": None}
     action = item["action"]
     return {**item, "action": {**action, "sources": []} if "sources" in action else action}
 

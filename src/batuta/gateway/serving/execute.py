@@ -78,6 +78,7 @@ from batuta.gateway.serving.tenant_memory import (
     PendingToolRuns,
     ReasoningMemory,
 )
+from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
@@ -119,6 +120,7 @@ class RunService:
         span_exporter: RunSpanExporter | None = None,
         answer_cache: RepeatedAnswers | None = None,
         sessions: SessionMemory | None = None,
+        files: UploadedFiles = NO_FILES_KEPT,
     ) -> None:
         """Learns who runs, and where it is recorded.
 
@@ -131,11 +133,12 @@ class RunService:
             span_exporter: where the spans of runs go; None: nowhere.
             answer_cache: finds answers that are given again; None: none is.
             sessions: the states of sessions; None: in memory.
+            files: what callers uploaded.
         """
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self._reasoning = ReasoningMemory()
-        self._preparer = CallPreparer(catalogue, self._conversations)
+        self._preparer = CallPreparer(catalogue, self._conversations, files)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
         self._pending_tool_runs = pending_tool_runs

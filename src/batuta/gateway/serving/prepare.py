@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 from batuta.clients.public_addresses import is_public_url
@@ -67,6 +68,7 @@ from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     tenant_key,
 )
+from batuta.gateway.serving.uploaded_files import UploadedFiles
 from batuta.guardrails import (
     Guardrails,
     GuardrailStage,
@@ -138,13 +140,17 @@ def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
 class CallPreparer:
     """Says what each call is run with."""
 
-    def __init__(self, catalogue: Catalogue, conversations: ConversationWorkers) -> None:
+    def __init__(
+        self, catalogue: Catalogue, conversations: ConversationWorkers, files: UploadedFiles
+    ) -> None:
         """Learns what there is.
 
         Args:
             catalogue: the workers and the models.
             conversations: which worker answered a conversation before.
+            files: what callers uploaded.
         """
+        self._files = files
         self._catalogue = catalogue
         self._conversations = conversations
 
@@ -186,7 +192,7 @@ class CallPreparer:
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
-        call, clients = self._with_tools(call, clients, pool)
+        call, clients = self._with_tools(call, clients, pool, caller)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
@@ -251,7 +257,7 @@ class CallPreparer:
         return caller_limits(caller, options.limits(limits, served.limits_ceiling))
 
     def _with_tools(
-        self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool
+        self, call: ParsedCall, clients: Mapping[WorkerId, Client], pool: Pool, caller: Caller
     ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
         """Return the call whose models can call tools of the server, if it asks for some.
 
@@ -260,7 +266,13 @@ class CallPreparer:
         """
         if not call.server_tools:
             return call, clients
-        return grant_tools(call, clients, pool, self._catalogue.server_tools)
+        return grant_tools(
+            call,
+            clients,
+            pool,
+            offered=self._catalogue.server_tools,
+            find_files=partial(self._files.find_named, caller.tenant),
+        )
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
         """Return what an agent asks for itself of a conducting model; None: conduct the request."""

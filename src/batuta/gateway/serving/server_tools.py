@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batuta.core import Citation, Client, Pool, Reply, Tool, WorkerId
 from batuta.core.server_tools import (
     CODE_INTERPRETER,
+    FILE_SEARCH,
     WEB_FETCH,
     WEB_SEARCH,
+    NamedFiles,
     ServerTools,
     ToolWish,
 )
-from batuta.gateway.errors import unsupported_parameter
+from batuta.gateway.errors import missing_parameter, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.parsed_call import ParsedCall
 
 MAX_DOMAINS = 100
+MAX_FILES = 10_000
 _MAX_USES = 1_000_000
 _VERSION = r"(?:_\d{4}_?\d{2}_?\d{2})?"
 _KINDS = {
     WEB_SEARCH: re.compile(rf"web_search(?:_preview)?{_VERSION}"),
     WEB_FETCH: re.compile(rf"web_fetch{_VERSION}"),
+    FILE_SEARCH: re.compile("file_search"),
     CODE_INTERPRETER: re.compile(rf"code_(?:interpreter|execution){_VERSION}"),
 }
 _MARKS = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
@@ -64,6 +68,7 @@ def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
         tool=name,
         field=f"tools.{entry.text('type')}",
         opens_pages=opens_pages and name == WEB_SEARCH,
+        file_ids=_parse_file_ids(entry) if name == FILE_SEARCH else (),
         max_uses=entry.whole("max_uses", 1, _MAX_USES),
         allow=(*(entry.texts("allowed_domains", MAX_DOMAINS) or ()), *inner),
         deny=(
@@ -73,11 +78,25 @@ def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
     )
 
 
+def _parse_file_ids(entry: Fields) -> tuple[str, ...]:
+    """Return what is to be searched; the dialect calls it vector stores, of which there are none.
+
+    Raises:
+        APIError: nothing is named.
+    """
+    named = entry.texts("vector_store_ids", MAX_FILES) or ()
+    if not named:
+        raise missing_parameter(entry.path("vector_store_ids"))
+    return named
+
+
 def grant_tools(
     call: ParsedCall,
     clients: Mapping[WorkerId, Client],
     pool: Pool,
+    *,
     offered: ServerTools | None,
+    find_files: Callable[[tuple[str, ...]], NamedFiles | None],
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
     """Return the call whose models can call the tools that it wishes for and that are here.
 
@@ -94,7 +113,11 @@ def grant_tools(
     fields = {wish.field for wish in wishes}
     call = replace(call, ignored=tuple(name for name in call.ignored if name not in fields))
     own = {tool.name for tool in call.question.tools}  # what the client runs by itself
-    granted = tuple(wish for wish in _with_pages(wishes, here) if wish.tool not in own)
+    granted = tuple(
+        replace(wish, files=find_files(wish.file_ids)) if wish.file_ids else wish
+        for wish in _with_pages(wishes, here)
+        if wish.tool not in own
+    )
     tools = tuple(here[wish.tool] for wish in granted)
     question = replace(call.question, tools=(*call.question.tools, *tools))
     wrapped = {
@@ -136,7 +159,7 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
     """Return the places of a text that cite one of the pages: by number or by address."""
     if not pages:
         return []
-    by_url = {page.url: page for page in pages}
+    by_url = {page.url: page for page in pages if page.url}
     places: list[CitedPlace] = []
     for mark in _MARKS.finditer(text):
         end = mark.end()

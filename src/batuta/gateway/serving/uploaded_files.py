@@ -7,7 +7,7 @@ picture, before anything else reads the body.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -22,6 +22,8 @@ from batuta.store.files import FileTable, FileText
 
 Json = dict[str, Any]
 NO_FILES = "This server keeps no files: its settings have no [files]."
+ALL = "all"
+"""Stands for all files of the tenant where files to be searched are named."""
 MAX_NAMED = 50
 """Files that one request may name."""
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -60,6 +62,33 @@ class _NamedFile:
 
 
 @final
+class StoredNamedFiles:
+    """Files of a tenant that a request names, or all of them."""
+
+    def __init__(self, table: FileTable, tenant: str, names: tuple[str, ...]) -> None:
+        """Reads nothing yet."""
+        self._table = table
+        self.tenant = tenant
+        self._names = names
+
+    async def list_names(self) -> Mapping[str, str]:
+        """Return the named files that exist: their names by their ids."""
+        found = await self._table.names(self.tenant)
+        if ALL in self._names:
+            return found
+        return {name: found[name] for name in self._names if name in found}
+
+    async def list_all(self) -> Collection[str]:
+        """Return the ids of all files of the tenant."""
+        return await self._table.names(self.tenant)
+
+    async def read_texts(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the texts of files by their ids."""
+        found = await self._table.texts(ids, self.tenant)
+        return [(file.id, file.text or "") for file in found]
+
+
+@final
 class UploadedFiles:
     """The files that were uploaded here."""
 
@@ -84,6 +113,11 @@ class UploadedFiles:
             APIError: no files are kept here.
         """
         return require_part(self._store, NO_FILES).files
+
+    def find_named(self, tenant: str, names: tuple[str, ...]) -> StoredNamedFiles | None:
+        """Return the files that a client names to be searched; None: no files are kept here."""
+        table = None if self._store is None else self._store.files
+        return None if table is None else StoredNamedFiles(table, tenant, names)
 
     async def read_text(self, name: str, content: bytes) -> tuple[str | None, str]:
         """Return what can be read of a file, and why nothing can be if it should."""
@@ -145,6 +179,9 @@ class UploadedFiles:
         raise invalid_value(named.path, f"nothing can be read of this file: {why}.")
 
 
+NO_FILES_KEPT = UploadedFiles()
+
+
 def _picture_part(named: _NamedFile, media_type: str, data: str) -> Json:
     url = f"data:{media_type};base64,{data}"
     if named.is_spoken_to_openai:
@@ -180,7 +217,7 @@ def _find_named(body: Any) -> Iterator[_NamedFile]:
                         holder=entries, place=at, part=entry, file_id=file_id, path=where + inner
                     )
                 elif isinstance(entry, dict | list):
-                    waiting.append((entry, where))
+                    waiting.append((cast("Any", entry), where))
         elif isinstance(value, dict):
             inside = cast("Json", value)
             waiting += [
