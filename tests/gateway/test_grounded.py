@@ -11,8 +11,10 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.session_call import find_actor
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
+from batuta.store import decode_run
 from gateway.live_server import HI, Serving, orchestra, pool_of, server_state
 
 pytestmark = pytest.mark.anyio
@@ -85,3 +87,18 @@ async def test_a_method_that_chooses_among_replies_is_refused():
     async with Serving(state) as serving:
         status, _, said = await serving.post(CHAT, json={"model": "moa", "messages": HI})
     assert status == 403 and "sources cannot check" in said["error"]["message"]
+
+
+async def test_the_checker_is_nobodys_answerer():
+    """Who answers the next turn, or acts in a session, is who wrote the answer."""
+    async with Serving(house()) as serving:
+        body = {"model": "batuta-mini", "messages": HI, "orchestration": {"trace": True}}
+        _, _, first = await serving.post(CHAT, json=body)
+        said = first["choices"][0]["message"]
+        turn = {**body, "messages": [*HI, {"role": "assistant", "content": said["content"]}, *HI]}
+        _, _, second = await serving.post(CHAT, json=turn)
+    for told in (first, second):
+        workers = [step["worker"] for each in told["orchestration"]["rounds"] for step in each["steps"]]  # fmt: skip
+        assert workers == ["ada", "eve"]
+        run = decode_run(json.dumps(told["orchestration"]).encode())
+        assert find_actor(run) == "ada"

@@ -43,6 +43,14 @@ NOT_GROUNDED = "not_grounded"
 """The error code of an answer that its sources do not support."""
 
 
+_CHECKS = "checks the answer against its sources"
+
+
+def is_source_check(round_: Round) -> bool:
+    """Return True if the round only checked the answer of the rounds before it."""
+    return isinstance(round_.decision, Plan) and round_.decision.reason.endswith(_CHECKS)
+
+
 async def run_single_step(
     context: RunContext,
     worker: WorkerId,
@@ -202,7 +210,7 @@ class GroundingCheck:
         said = await run_single_step(
             context,
             worker.id,
-            f"the policy {self.policy.name} checks the answer against its sources",
+            f"the policy {self.policy.name} {_CHECKS}",
             inner=self._checking_context(question),
             gated=False,
         )

@@ -51,6 +51,7 @@ from batuta.core import (
 from batuta.core.formatting import format_usd
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
+from batuta.engine.grounding import is_source_check
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.models import ServedModel
@@ -318,7 +319,7 @@ def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
 def find_actor(run: Run) -> WorkerId | None:
     """Return the worker whose reply reached the client; None: no last step has ended."""
     for round_ in reversed(run.rounds):
-        if round_.workflow is not None:
+        if round_.workflow is not None and not is_source_check(round_):
             last = round_.step(len(round_.workflow) - 1)
             return last.worker if last and isinstance(last.result, Reply) else None
     return None

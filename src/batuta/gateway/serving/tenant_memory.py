@@ -30,6 +30,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine import find_asking_run, find_resume_state, strip_prompts
+from batuta.engine.grounding import is_source_check
 from batuta.errors import StoreError
 from batuta.gateway.errors import log_exception
 from batuta.store import Store
@@ -287,7 +288,10 @@ class ConversationWorkers:
         if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
             return
         key = _conversation_beginning(run.header.question, run.header.model)
-        worker = run.steps[-1].worker if run.steps else None
+        steps = [
+            step for round_ in run.rounds if not is_source_check(round_) for step in round_.steps
+        ]
+        worker = steps[-1].worker if steps else None
         if worker is None or worker == planned:
             self._workers.pop(tenant, key)
         else:
