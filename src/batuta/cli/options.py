@@ -84,8 +84,9 @@ class PoolOptions:
     conductor: Annotated[
         str | None,
         typer.Option(
-            help="A worker's id, best, vote, fusion, critique, plan-solve-verify, escalate, "
-            "advise, gate, single/<id>, chain/<id>><id>, or a file with a workflow (*.txt)."
+            help="A worker's id, best, vote, fusion, critique, research, slides, "
+            "plan-solve-verify, escalate, advise, gate, single/<id>, chain/<id>><id>, or a file with a "
+            "workflow (*.txt)."
         ),
     ] = None
     yes: Annotated[

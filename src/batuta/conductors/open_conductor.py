@@ -17,6 +17,7 @@ from batuta.conductors.fixed_workflows import (
 )
 from batuta.conductors.llm_conductor import LLMConductor
 from batuta.conductors.prompted import ConductorOptions, prompted_conductor
+from batuta.conductors.research import Research, slide_writer
 from batuta.conductors.selector import is_selector, open_selector
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.conductors.workflow_selector import is_workflow_selector, open_workflow_selector
@@ -34,6 +35,8 @@ FIXED: Mapping[str, Callable[[], Conductor]] = {
     "escalate": Escalate,
     "fusion": panel_fusion,
     "plan-solve-verify": plan_solve_verify,
+    "research": Research,
+    "slides": slide_writer,
     "vote": parallel_vote,
 }
 """Conductors that need no model of their own."""

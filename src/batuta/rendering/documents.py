@@ -1,0 +1,63 @@
+"""A report and a deck of slides as HTML files that need nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from markupsafe import escape
+
+from batuta.rendering.markdown import render_markdown
+
+_BREAK = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_ADDRESS = re.compile(r"https?://[^\s<>()\"'\[\]`]+")
+_AFTER_ADDRESS = ".,;:!?*_"
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title><style>{style}</style></head><body>
+"""  # noqa: E501 - a policy is one line
+_REPORT_STYLE = (
+    "body{font:17px/1.6 Georgia,serif;max-width:44rem;margin:3rem auto;padding:0 1rem}"
+    "h1,h2,h3{font-family:system-ui,sans-serif;line-height:1.2}table{border-collapse:collapse}"
+    "td,th{border:1px solid #bbb;padding:.3rem .6rem}.unread{color:#a00}"
+)
+_DECK_STYLE = (
+    "html{scroll-snap-type:y mandatory}body{margin:0;font:2.4vw/1.4 system-ui,sans-serif}"
+    "section{min-height:100vh;box-sizing:border-box;padding:7vh 9vw;scroll-snap-align:start;"
+    "border-bottom:1px solid #ddd}h1,h2{font-size:4vw;line-height:1.1;margin:0 0 5vh}"
+    "@media print{section{page-break-after:always;border:0}}"
+)
+
+
+def cited_addresses(text: str) -> tuple[str, ...]:
+    """Return the addresses that a text names, each once."""
+    found = (mark[0].rstrip(_AFTER_ADDRESS) for mark in _ADDRESS.finditer(text))
+    return tuple(dict.fromkeys(found))
+
+
+def render_report(title: str, text: str, read: Collection[str]) -> str:
+    """Return a report as a page; what it cites and nobody has read is named at its end.
+
+    Args:
+        title: the page's title.
+        text: the report in Markdown.
+        read: the addresses of the pages that were found or read for it.
+    """
+    unread = [url for url in cited_addresses(text) if url not in read]
+    warned = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
+    told = f'<div class="unread"><h2>Cited, and not read</h2><ul>{warned}</ul></div>'
+    head = _HEAD.format(title=escape(title), style=_REPORT_STYLE)
+    return f"{head}{render_markdown(text)}{told if unread else ''}</body></html>\n"
+
+
+def render_deck(title: str, text: str) -> str:
+    """Return slides as a page that shows one after another, and prints one a sheet.
+
+    Args:
+        title: the page's title.
+        text: Markdown, with a line of three hyphens between slides.
+    """
+    slides = [part.strip() for part in _BREAK.split(text) if part.strip()]
+    shown = "\n".join(f"<section>{render_markdown(slide)}</section>" for slide in slides)
+    return f"{_HEAD.format(title=escape(title), style=_DECK_STYLE)}{shown}</body></html>\n"
