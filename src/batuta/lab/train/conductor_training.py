@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, final
+from typing import Any, NoReturn, final
 
 import anyio
 import numpy as np
@@ -30,8 +30,8 @@ from batuta.lab.train.budget import (
     describe_spending,
 )
 from batuta.lab.train.checkpoint_files import checkpoint_damage
-from batuta.lab.train.episodes import Episode, make_episodes
-from batuta.lab.train.evaluation import TrainingEvaluation, load_best
+from batuta.lab.train.episodes import make_episodes
+from batuta.lab.train.evaluation import Supervision, TrainingEvaluation, load_best
 from batuta.lab.train.hub import require_hub, upload_policy
 from batuta.lab.train.questions import draw_kept_back, draw_questions
 from batuta.lab.train.reward_function import RewardFunction
@@ -41,53 +41,6 @@ from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
 from batuta.lab.train.trainer import MetricsListener, make_trainer, restore_pending
 from batuta.rendering.terminal import write_error
-
-
-class Supervision(Protocol):
-    """Judges and watches a training while it runs."""
-
-    @property
-    def keeps(self) -> bool:
-        """Whether it chooses the resulting policy itself."""
-        ...
-
-    def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the questions on which policies are judged."""
-        ...
-
-    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Receive the executed workflows of a step."""
-        ...
-
-    def make_callback(
-        self,
-        trainer: Any,
-        *,
-        reward: RewardFunction,
-        episodes: Sequence[Episode],
-        keep: Callable[[], None],
-    ) -> TrainerCallback:
-        """Return the callback for the trainer; `keep` writes the current policy as the result."""
-        ...
-
-
-@final
-class _NoSupervision:
-    """Supervises nothing, so the training runs to its end."""
-
-    keeps = False
-
-    def held_episodes(self, pool: Pool) -> list[Episode]:
-        del pool
-        return []
-
-    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        del rollouts
-
-    def make_callback(self, trainer: Any, **_: Any) -> TrainerCallback:
-        del trainer
-        return TrainerCallback()
-
 
 SAMPLES_PER_STEP = 4
 """Workflows written to the samples file for each sampled step."""
@@ -145,9 +98,7 @@ def train_conductor(
     reward = RewardFunction(settings, asked, runner_factory, record_rollouts)
     trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=record_metrics)
     keep = partial(_keep_policy, trainer, settings, folder, pool)
-    trainer.add_callback(
-        supervising.make_callback(trainer, reward=reward, episodes=held, keep=keep)
-    )
+    supervising.attach(trainer, reward, held, keep)
     restore_pending(trainer, settings, before)
     if is_main:
         _begin_run(settings, folder, command, before=before, resume=resume)
@@ -187,7 +138,7 @@ def _begin_run(
 def _make_supervision(settings: TrainSettings, folder: RunFolder) -> Supervision:
     """Return the supervision that the settings ask for."""
     if not settings.evaluation.every:
-        return _NoSupervision()
+        return Supervision(settings)
     return TrainingEvaluation(settings, draw_kept_back(settings), folder)
 
 

@@ -53,64 +53,45 @@ class HeldResult:
         )
 
 
-@final
-class TrainingEvaluation:
-    """Evaluates a policy every few steps; a `Supervision` of `train_conductor`."""
+class Supervision(TrainerCallback):
+    """Judges policies while they are trained; this one judges none, and the last one is kept."""
 
     keeps = False
+    """Whether it chooses the resulting policy itself."""
 
-    def __init__(self, settings: TrainSettings, held: Sequence[Task], folder: RunFolder) -> None:
-        """Store the settings, the questions and the folder.
-
-        Args:
-            settings: the training.
-            held: the questions kept back.
-            folder: the folder to which each evaluation's figures are written.
-        """
+    def __init__(self, settings: TrainSettings, held: Sequence[Task] = ()) -> None:
+        """Store the settings, and the questions on which policies are judged."""
         self._settings = settings
         self._held = held
-        self._folder = folder
 
     def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the questions kept back as episodes."""
+        """Return the questions on which policies are judged."""
         return make_episodes(self._held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
-        """Ignore the rollouts: only questions kept back are evaluated."""
+        """Receive the executed workflows of a step."""
 
-    def make_callback(
+    def attach(
         self,
         trainer: Any,
-        *,
         reward: RewardFunction,
         episodes: Sequence[Episode],
         keep: Callable[[], None],
-    ) -> TrainerCallback:
-        """Return the callback that evaluates; the best policy is kept at the end."""
-        del keep
-        return EvaluationCallback(
-            self._settings, self._folder, trainer, reward=reward, episodes=episodes
-        )
+    ) -> None:
+        """Become a callback of the trainer; `keep` writes the current policy as the result."""
+        self._trainer, self._reward, self._episodes = trainer, reward, episodes
+        self._keep = keep
+        trainer.add_callback(self)
 
 
 @final
-class EvaluationCallback(TrainerCallback):
-    """Evaluates, and marks the best checkpoint so that transformers does not delete it."""
+class TrainingEvaluation(Supervision):
+    """Evaluates every few steps, and marks the best checkpoint so that it is not deleted."""
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        folder: RunFolder,
-        trainer: Any,
-        *,
-        reward: RewardFunction,
-        episodes: Sequence[Episode],
-    ) -> None:
-        self._settings = settings
+    def __init__(self, settings: TrainSettings, held: Sequence[Task], folder: RunFolder) -> None:
+        """Store the folder too, to which each evaluation's figures are written."""
+        super().__init__(settings, held)
         self._folder = folder
-        self._trainer = trainer
-        self._reward = reward
-        self._episodes = episodes
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate the starting policy, or a checkpoint that was not evaluated before a kill."""

@@ -10,15 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
-from transformers import TrainerCallback
-
-from batuta.core import Pool
-from batuta.lab.train.episodes import Episode, make_episodes
-from batuta.lab.train.evaluation import evaluate_policy
+from batuta.lab.train.evaluation import Supervision, evaluate_policy
 from batuta.lab.train.questions import draw_kept_back
-from batuta.lab.train.reward_function import RewardFunction
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import TrainSettings
@@ -84,25 +79,20 @@ class AutoReport:
 
 
 @final
-class TimedSupervision(TrainerCallback):
-    """The `Supervision` of a training with a time limit, and its trainer's callback."""
+class TimedSupervision(Supervision):
+    """Supervises a training with a time limit, and chooses its policy."""
 
     keeps = True
 
     def __init__(
         self, settings: TrainSettings, clock: StageClock, on_progress: AutoListener
     ) -> None:
-        self._settings = settings
+        super().__init__(settings, draw_kept_back(settings))
         self._clock = clock
         self._on_progress = on_progress
         self._pause, self._judged_at, self._slowest_judgement = 0.0, 0.0, 0.0
         self._step_began, self._slowest_step = 0.0, 0.0
         self.report = AutoReport(folder=settings.output)
-
-    def held_episodes(self, pool: Pool) -> list[Episode]:
-        """Return the episodes of the questions kept back."""
-        held = draw_kept_back(self._settings)
-        return make_episodes(held, pool, self._settings.pool, self._settings.seed)
 
     def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
         """Count the workflows' calls and dollars."""
@@ -111,22 +101,9 @@ class TimedSupervision(TrainerCallback):
         report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in rollouts)
         report.usd += float(sum(each.run.cost.usd for each in rollouts))
 
-    def make_callback(
-        self,
-        trainer: Any,
-        *,
-        reward: RewardFunction,
-        episodes: Sequence[Episode],
-        keep: Callable[[], None],
-    ) -> Self:
-        """Return this object; `keep` writes the current policy into the folder."""
-        self._trainer, self._reward, self._episodes = trainer, reward, episodes
-        self._keep = keep
-        self._pause = max(1.0, self._clock.left(END_REINFORCEMENT) / JUDGEMENTS)
-        return self
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Judge the policy before reinforcement, which may be the best one."""
+        self._pause = max(1.0, self._clock.left(END_REINFORCEMENT) / JUDGEMENTS)
         self._judge(0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
