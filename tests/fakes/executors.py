@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from batuta.lab.executor import LocalExecutor
-from batuta.lab.executor.asking import set_answer
+from batuta.lab.executor.protocol import set_answer
 
 
 class Pickling:

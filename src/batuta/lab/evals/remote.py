@@ -16,7 +16,7 @@ from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.lab.baselines import Solver
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.run_archive import MeasuredRun
-from batuta.lab.evals.runner import EvalTrial, run_trial
+from batuta.lab.evals.runner import EvalTrial, TrialListener, run_trial
 from batuta.lab.evals.setup import SubjectSetup
 from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import CALIBRATION, System, calibration_system, find_system
@@ -94,19 +94,14 @@ class RemoteTrials:
     """The grader of a task set, as a function that other processes can import; None for the tasks'
     own graders, opened by each process."""
 
-    async def run_trials(
+    async def __call__(
         self,
         trials: Sequence[EvalTrial],
         grade: AnswerGrader,
-        deliver: Callable[[MeasuredRun | None], None],
-        *,
+        deliver: TrialListener,
         concurrency: int,
     ) -> None:
-        """Run every trial as `TrialRunner` says, with its own grader instead of `grade`.
-
-        Raises:
-            ExceptionGroup: a trial failed; it has the first error.
-        """
+        """Run every trial as `TrialRunner` says, with its own grader instead of `grade`."""
         kinds = {trial.task.grader: trial.task for trial in trials} if self.grade is None else {}
         one_of_each = {trial.system.name: trial for trial in trials}
         learned = {

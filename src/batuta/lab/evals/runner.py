@@ -9,7 +9,6 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from random import Random
-from typing import Protocol, final
 
 from batuta.core import (
     Cost,
@@ -188,37 +187,18 @@ async def run_trials(
         result_log.add(result)
         on_result(result.system)
 
-    trial_runner = options.trial_runner or LocalTrials()
-    await trial_runner.run_trials(missing, grade, deliver, concurrency=options.concurrency)
+    await (options.trial_runner or run_here)(missing, grade, deliver, options.concurrency)
     if options.archive is not None:
         await options.archive.flush()
     return tuple(result_log[trial.key] for trial in planned if trial.key in result_log)
 
 
-class TrialRunner(Protocol):
-    """Runs trials in some place; the results are the same in every place."""
-
-    async def run_trials(
-        self,
-        trials: Sequence[EvalTrial],
-        grade: AnswerGrader,
-        deliver: Callable[[MeasuredRun | None], None],
-        *,
-        concurrency: int,
-    ) -> None:
-        """Run every trial.
-
-        Args:
-            trials: the trials to run.
-            grade: the tasks' grader.
-            deliver: called in this process with each result at once, and with None for a run
-                that the budget does not allow.
-            concurrency: the most concurrent trials.
-
-        Raises:
-            ExceptionGroup: a trial failed; it has the first error.
-        """
-        ...
+TrialListener = Callable[[MeasuredRun | None], None]
+"""Called in this process with each result at once, and with None for a run that the budget does
+not allow."""
+TrialRunner = Callable[[Sequence[EvalTrial], AnswerGrader, TrialListener, int], Awaitable[None]]
+"""Runs trials in some place, at most so many at the same time, with the same results in every
+place; it raises an ExceptionGroup with the first error of a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,26 +213,13 @@ class _TrialJob:
         yield lambda trial: run_trial(trial, self.grade)
 
 
-@final
-class LocalTrials:
-    """Runs trials in this process."""
-
-    async def run_trials(
-        self,
-        trials: Sequence[EvalTrial],
-        grade: AnswerGrader,
-        deliver: Callable[[MeasuredRun | None], None],
-        *,
-        concurrency: int,
-    ) -> None:
-        """Run every trial as `TrialRunner` says.
-
-        Raises:
-            ExceptionGroup: a trial failed; it has the first error.
-        """
-        await LocalExecutor().run_all(
-            _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
-        )
+async def run_here(
+    trials: Sequence[EvalTrial], grade: AnswerGrader, deliver: TrialListener, concurrency: int
+) -> None:
+    """Run trials in this process, as `TrialRunner` says."""
+    await LocalExecutor().run_all(
+        _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
+    )
 
 
 async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None:

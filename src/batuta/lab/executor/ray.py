@@ -21,8 +21,7 @@ from anyio.abc import TaskGroup
 
 from batuta.distribution import install_hint, package_version
 from batuta.errors import ConfigError, ExecutorError
-from batuta.lab.executor.asking import Answer, refuse_question
-from batuta.lab.executor.protocol import ExecutorJob, ItemT, ResultT
+from batuta.lab.executor.protocol import Answer, ExecutorJob, ItemT, ResultT, refuse_question
 from batuta.lab.executor.ray_worker import Exchange, RayWorker, portable_error
 
 BATCH = 64

@@ -13,8 +13,7 @@ import anyio
 
 from batuta.distribution import package_version
 from batuta.errors import ExecutorError
-from batuta.lab.executor.asking import set_answer
-from batuta.lab.executor.protocol import ExecutorJob
+from batuta.lab.executor.protocol import ExecutorJob, set_answer
 
 LINGER = 0.005
 """Seconds in which results that end together are sent together."""
