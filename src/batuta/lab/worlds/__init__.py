@@ -2,7 +2,6 @@
 
 Questions with known answers (`tasks`, `grade`), seven workers that compute and make errors at set
 rates (`pool`, `clients`), and a hand-written conductor (`HandWrittenClient`).
-`python -m batuta.lab.worlds.check` measures the world.
 """
 
 from batuta.lab.worlds.client import OUT_OF_SCOPE_REPLY, RehearsalClient
