@@ -109,10 +109,10 @@ def _is_same_angle(
             return _is_same_magnitude(wanted, given, symbolic)
     elif not all(_is_angle(one) or _RADIAN.fullmatch(one.strip()) for one in (unit, other)):
         return False
-    in_degrees = [
+    expected, found = (
         f"({value})^\\circ" if _is_angle(one) else value for value, one in (target, answer)
-    ]
-    return symbolic(*in_degrees, 0.0)
+    )
+    return symbolic(expected, found, 0.0)
 
 
 def _letters_only(text: str) -> str:
