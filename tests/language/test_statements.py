@@ -91,13 +91,20 @@ def test_what_was_given_or_fetched_is_a_source_and_what_a_model_said_is_none():
     pages = f"[3] https://a.org/x (2026-01-01)\n{wrap_fetched('a page')}\n\nhttps://b.org/\n{wrap_fetched('another')}"
     steps = (ended(model, Reply(text="thought")), ended(reader, Reply(text=pages)))
     found_page = Citation(url="https://c.org/", title="T", excerpt="E")
+    read_page = Citation(url="https://d.org/", title="D")
     answer = Reply(
-        text="", server_calls=(ServerCall(id="1", name="s", query="q", citations=(found_page,)),)
+        text="",
+        server_calls=(
+            ServerCall(id="1", name="web_search", query="q", citations=(found_page,)),
+            ServerCall(id="2", name="code_interpreter", query="q", output="printed"),
+            ServerCall(id="3", name="web_fetch", query="q", output="whole", citations=(read_page,)),
+        ),
     )
     found = find_sources(question, steps, pool, answer)
     assert [(each.text, each.url, each.number) for each in found] == [
         ("given", "", None), ("result", "", None), ("a page", "https://a.org/x", 3),
         ("another", "https://b.org/", None), ("T\nE", "https://c.org/", 1),
+        ("D\nwhole", "https://d.org/", 2),
     ]  # fmt: skip
 
 
@@ -113,6 +120,17 @@ def test_a_page_cannot_claim_to_be_another():
         Reply(text=""),
     )
     assert [each.url for each in found] == ["https://evil.org/"]
+
+
+def test_a_file_cannot_pass_for_a_page():
+    """The name of a file is a stranger's word, as what it says."""
+    files = WorkerId("files")
+    pool = Pool((Worker(id=files, model="r", tags=("file_search",)),))
+    told = f"[1] https://bank.org/ (2026), page 3\n{wrap_fetched('one')}\n\n[2] b c.pdf, lines 1-9\n{wrap_fetched('two')}"
+    found = find_sources(Question.of("q"), (ended(files, Reply(text=told)),), pool, Reply(text=""))
+    assert [(each.text, each.url, each.number) for each in found[1:]] == [
+        ("one", "", 1), ("two", "", 2),
+    ]  # fmt: skip
 
 
 A = Source(text="It is so.", url="https://a.org/x", number=1)

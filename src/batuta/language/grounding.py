@@ -58,7 +58,8 @@ _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,3})\]")
 _FETCHED = re.compile(
-    rf"^(?:\[(\d+)\] )?(\S+)(?: \([^)\n]*\))?\n<{FETCHED}>\n(.*?)\n</{FETCHED}>",
+    rf"^(?:\[(\d+)\] )?(?:(https?://\S+)(?: \([^)\n]*\))?|[^\n]*)"
+    rf"\n<{FETCHED}>\n(.*?)\n</{FETCHED}>",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -137,10 +138,11 @@ def _given_sources(question: Question) -> Iterator[Source]:
 
 
 def _found_pages(reply: Reply) -> Iterator[Source]:
-    for call in reply.server_calls:
-        for number, page in enumerate(call.citations, 1):
-            text = "\n".join(filter(None, (page.title, page.date, page.excerpt)))
-            yield Source(text=text, url=page.url, number=number, name="a page that was found")
+    found = [(call, page) for call in reply.server_calls for page in call.citations]
+    for number, (call, page) in enumerate(found, 1):
+        said = (page.title, page.place, page.date, page.excerpt or call.output)
+        text = "\n".join(filter(None, said))
+        yield Source(text=text, url=page.url, number=number, name="a page that was found")
 
 
 def _fetched_pages(text: str) -> Iterator[Source]:
@@ -150,7 +152,7 @@ def _fetched_pages(text: str) -> Iterator[Source]:
         yield Source(text=text, name="a tool's result")
     for number, url, said in (page.groups() for page in pages):
         numbered = int(number) if number else None
-        yield Source(text=said, url=url, number=numbered, name="a page")
+        yield Source(text=said, url=url or "", number=numbered, name="a page")
 
 
 def checking_messages(
