@@ -1,9 +1,13 @@
 """What only Anthropic's and only Gemini's dialect do."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 
+import anyio
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from batuta import errors
 from batuta.clients import AnthropicClient, GeminiClient, Secret
@@ -253,3 +257,35 @@ def test_gemini_s_results_name_their_function():
     assert [part["functionResponse"]["name"] for part in older] == ["look", "hear"]
     assert all("thoughtSignature" in part for part in sent[1]["parts"])
     assert "thoughtSignature" not in str(gemini_body("gemini-2.5-pro", request))
+
+
+async def test_others_have_the_loop_while_one_event_of_thousands_of_parts_is_passed_on(http):
+    parts, turns = 6_400, 0
+    told = {"candidates": [{"content": {"parts": [{"text": "word "}] * parts}, "index": 0, "finishReason": "STOP"}]}  # fmt: skip
+    event = b"data: " + json.dumps(told).encode() + b"\n\n"
+
+    async def answer(request):
+        return web.Response(body=event, content_type="text/event-stream")
+
+    async def take_turns():
+        nonlocal turns
+        while True:
+            await anyio.sleep(0)
+            turns += 1
+
+    turns_at = []
+
+    class Listener(RecordingListener):
+        async def on_delta(self, delta):
+            turns_at.append(turns)
+
+    app, listener = web.Application(), Listener(streaming=True)
+    app.router.add_post("/{path:.*}", answer)
+    async with TestServer(app) as server, anyio.create_task_group() as tasks:
+        url = str(server.make_url("/v1beta"))
+        client = GeminiClient(worker("gemini"), http, base_url=url, key=Secret(KEY))
+        tasks.start_soon(take_turns)
+        reply = await client.complete(ASK, listener)
+        tasks.cancel_scope.cancel()
+    assert reply.text == "word " * parts
+    assert turns_at[-1] - turns_at[0] >= parts // 64 - 1

@@ -330,12 +330,14 @@ async def _read_stream(
                 break  # events after the server's own end belong to no reply
             try:
                 deltas = _parse_event(line, fold, event, data)
-            except InvalidReplyError:
+            except ClientError:
                 await _read_counts(line, fold, events, batch[place + 1 :])
                 raise
-            for delta in deltas:
+            for delta in deltas:  # one event may have thousands
                 await listener.on_delta(halves.join(delta))
-            await turn.count(1)
+                await turn.count(1)
+            if not deltas:
+                await turn.count(1)
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
     await events.drain()
     return with_joined_halves(fold.result())

@@ -23,12 +23,6 @@ from batuta.clients.decoding import (
 from batuta.clients.error_mapping import find_stated_error
 from batuta.core import Delta, Finish, Reply, Thought, Usage
 
-_COUNTS = (
-    "input_tokens",
-    "output_tokens",
-    "cache_read_input_tokens",
-    "cache_creation_input_tokens",
-)
 _FINISH = {
     "max_tokens": Finish.LENGTH,
     "model_context_window_exceeded": Finish.LENGTH,
@@ -116,7 +110,10 @@ class AnthropicStreamAccumulator:
         elif not kind and (stated := find_stated_error(told)):
             raise ErrorReply(stated)
         else:
-            raise_counts(self._usage, told.get("usage"))  # of an event that is not known
+            # An event that is not known may state what it cost all the same.
+            raise_counts(
+                self._usage, told.get("usage") or as_object(told.get("message")).get("usage")
+            )
         return ()
 
     def result(self) -> ProviderReply:
@@ -255,7 +252,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """The usage of one call, whose input is plain, read from cache and written to it together."""
     told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+    if any(is_wrong_count(told.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
     plain, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
     cached = as_count(told.get("cache_read_input_tokens"))

@@ -25,12 +25,7 @@ from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Reply, Usage
 
-_COUNTS = (
-    "promptTokenCount",
-    "toolUsePromptTokenCount",
-    "thoughtsTokenCount",
-    "candidatesTokenCount",
-)
+_COUNTS = ("promptTokenCount", "candidatesTokenCount")
 _FILTER_REASONS = {
     "SAFETY",
     "RECITATION",
