@@ -2,6 +2,7 @@
 
 import re
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import anthropic
@@ -12,8 +13,9 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Finish, Reply, Role, ToolCall, Usage
+from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
+from batuta.store.ledger import ledger_lines
 from fakes.web import FakeWeb
 from gateway.live_server import Serving, orchestra
 
@@ -253,3 +255,35 @@ async def test_programs_of_two_requests_share_nothing():
         for _ in range(2):
             await server.post("/v1/messages", json=message_body("Compute.", CODE))
             assert results_told(ada) == ["False"]
+
+
+async def test_the_ledger_has_a_line_for_each_tool(store):
+    search = ("web_search", {"query": "Imola observatory"})
+    page, program = ("web_fetch", {"url": ASKED}), ("code_interpreter", {"code": "1"})
+    ada = calling(search, search, page, program)
+    async with FakeWeb() as fake, HttpTransport() as http:
+        tools = ToolsSetting(
+            search=SearchSetting(
+                engine="searxng", base_url=fake.url, server_tool=True, price=Decimal("0.005")
+            ),
+            reader=ReaderSetting(server_tool=True, private_hosts=(fake.host,)),
+            python=PythonSetting(server_tool=True),
+        )
+        offered = open_served_tools(tools, http, {})
+        state = orchestra({"ada": ada}, server_tools=offered, store=store)
+        async with Serving(state) as server:
+            kinds = ({"type": "web_search_20250305", "name": "web_search"}, FETCH, CODE)
+            body = message_body(f"Read {fake.url}/imola-observatory.", *kinds)
+            status, headers, _ = await server.post("/v1/messages", json=body)
+            assert status == 200
+    run = await store.get(headers["x-batuta-run-id"])
+    lines = {(line.kind, line.name): line for line in ledger_lines(run)}
+    assert {name: line.usage.calls for (kind, name), line in lines.items() if kind == "tool"} == {
+        "web_search": 2,
+        "web_fetch": 1,
+        "code_interpreter": 1,
+    }
+    assert lines["tool", "web_search"].cost == Cost(Decimal("0.010"))
+    assert lines["worker", "ada"].cost.usd == 0 and lines["worker", "ada"].usage.calls == 5
+    assert sum(line.cost.usd for line in lines.values()) == run.cost.usd
+    assert sum(line.cost.unpriced_calls for line in lines.values()) == run.cost.unpriced_calls

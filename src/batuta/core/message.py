@@ -139,6 +139,8 @@ class ServerCall:
     """Why the program failed, if it did."""
     pictures: tuple[str, ...] = ()
     """What the program drew, as `data:` addresses."""
+    cost: Cost = ZERO_COST
+    """Dollars of the call, which are a part of the reply's."""
 
 
 Attachment = Image | File | Audio

@@ -29,7 +29,7 @@ from sqlalchemy import (
     update,
 )
 
-from batuta.core import Cost, Run, RunId, Usage
+from batuta.core import Cost, Reply, Run, RunId, ServerCall, Usage
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import insert_statement
@@ -44,6 +44,8 @@ _MAX_RUN_NANO = 2**53
 
 CONDUCTOR_KIND = "conductor"
 WORKER_KIND = "worker"
+TOOL_KIND = "tool"
+"""A tool that the server ran in a model's loop: its calls and dollars, without the model's."""
 LOST_KIND = "lost"
 """A run whose process died: what it cost is not known, and is counted as one unpriced call."""
 CUT_KIND = "cut"
@@ -112,7 +114,7 @@ class LedgerLine:
 
 
 def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, ...]:
-    """Return the conductor's line, then each worker's; their dollars add up to the run's.
+    """Return lines of the conductor, each worker and each tool, which add up to the run's dollars.
 
     Args:
         run: what was run.
@@ -126,6 +128,13 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
         before = totals.get((kind, name), (ZERO_USAGE, ZERO_COST, Decimal(0)))
         extra = usage_cost(usage, unknown).usd if cost.unpriced_calls else Decimal(0)
         totals[kind, name] = (before[0] + usage, before[1] + cost, before[2] + extra)
+    for worker, call in _iterate_tool_calls(run):
+        usage, cost, extra = totals[WORKER_KIND, worker]
+        left = Cost(cost.usd - call.cost.usd, cost.unpriced_calls - call.cost.unpriced_calls)
+        totals[WORKER_KIND, worker] = (usage, left, extra)
+        before = totals.get((TOOL_KIND, call.name), (ZERO_USAGE, ZERO_COST, Decimal(0)))
+        made = before[0] + Usage(calls=1)
+        totals[TOOL_KIND, call.name] = (made, before[1] + call.cost, before[2])
     lines = tuple(
         LedgerLine(kind=kind, name=name, usage=usage, cost=cost, assumed_usd=extra)
         for (kind, name), (usage, cost, extra) in totals.items()
@@ -239,6 +248,14 @@ def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
             for attempt in step.attempts:
                 yield WORKER_KIND, attempt.worker, attempt.failure.usage, attempt.failure.cost
             yield WORKER_KIND, step.worker, step.result.usage, step.result.cost
+
+
+def _iterate_tool_calls(run: Run) -> Iterator[tuple[str, ServerCall]]:
+    """Yield the calls of tools that the server ran, and in whose reply."""
+    for step in run.steps:
+        if isinstance(step.result, Reply):
+            for call in step.result.server_calls:
+                yield step.worker, call
 
 
 JOBS_OWNER = "jobs"

@@ -268,7 +268,8 @@ class ServerToolClient:
             return replace(done, error=USED_UP), f"{call.name} was not called: {error}."
         except ToolError as error:
             loop.reply = replace(loop.reply, cost=loop.reply.cost + error.cost)
-            return replace(done, error=UNAVAILABLE), f"{call.name} gave nothing: {error}."
+            failed = replace(done, error=UNAVAILABLE, cost=error.cost)
+            return failed, f"{call.name} gave nothing: {error}."
         loop.reply = replace(loop.reply, cost=loop.reply.cost + output.cost)
         kept = replace(
             done,
@@ -276,6 +277,7 @@ class ServerToolClient:
             output="" if call.name == WEB_SEARCH else output.text,
             failure=output.failure,
             pictures=output.pictures,
+            cost=output.cost,
         )
         return kept, _told_output(output)
 
