@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ class Connection:
     """Empty: the server has no keys."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Agent:
     """A client that `batuta connect` sets up."""
 
@@ -47,6 +47,7 @@ class Agent:
     """The command that starts it."""
     route: str
     """The path of the API that it asks."""
+    _: KW_ONLY
     find_file: Callable[[Mapping[str, str], Path], Path]
     """The file of its settings, from the environment and the user's folder."""
     connect: Callable[[str, Connection], str]
@@ -272,38 +273,22 @@ def _connect_aider(text: str, to: Connection) -> str:
 
 AGENTS: Mapping[str, Agent] = {
     "claude": Agent(
-        title="Claude Code",
-        start="claude",
-        route="/v1/messages",
-        find_file=_claude_file,
-        connect=_connect_claude,
-        disconnect=_disconnect_claude,
+        "Claude Code", "claude", "/v1/messages",
+        find_file=_claude_file, connect=_connect_claude, disconnect=_disconnect_claude,
     ),
     "codex": Agent(
-        title="Codex",
-        start="codex",
-        route="/v1/responses",
-        find_file=_codex_file,
-        connect=_connect_codex,
-        disconnect=_drop_lines,
+        "Codex", "codex", "/v1/responses",
+        find_file=_codex_file, connect=_connect_codex, disconnect=_drop_lines,
     ),
     "opencode": Agent(
-        title="opencode",
-        start="opencode",
-        route="/v1/chat/completions",
-        find_file=_opencode_file,
-        connect=_connect_opencode,
-        disconnect=_disconnect_opencode,
+        "opencode", "opencode", "/v1/chat/completions",
+        find_file=_opencode_file, connect=_connect_opencode, disconnect=_disconnect_opencode,
     ),
     "aider": Agent(
-        title="aider",
-        start="aider",
-        route="/v1/chat/completions",
-        find_file=_aider_file,
-        connect=_connect_aider,
-        disconnect=_drop_lines,
+        "aider", "aider", "/v1/chat/completions",
+        find_file=_aider_file, connect=_connect_aider, disconnect=_drop_lines,
     ),
-}
+}  # fmt: skip
 """The clients, by the name that the command takes."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, final
 from urllib.parse import urlencode
@@ -54,12 +54,32 @@ class EngineAddress:
         return HttpTarget(url=self.url + path, headers=headers, key=self.key)
 
 
+class _AddressedEngine:
+    """An engine at its address."""
+
+    def __init__(self, address: EngineAddress) -> None:
+        self._address = address
+
+
 def _find_rows(answer: Any, *path: str) -> list[Mapping[str, Any]]:
     """Return the objects of the list at that path; whatever else is there is none."""
     for name in path:
         answer = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
     rows = cast("list[Any]", answer) if isinstance(answer, list) else []
     return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+
+
+def _read_results(rows: Iterable[Mapping[str, Any]], excerpt: str, *dates: str) -> list[RawResult]:
+    """Return the results of rows whose excerpt and date are in fields of those names."""
+    return [
+        RawResult(
+            url=_find_text(row, "url"),
+            title=_find_text(row, "title"),
+            excerpt=_find_text(row, excerpt),
+            date=_find_text(row, *dates),
+        )
+        for row in rows
+    ]
 
 
 def _find_text(row: Mapping[str, Any], *names: str) -> str:
@@ -75,34 +95,20 @@ def _with_site(query: str, domains: DomainRules) -> str:
 
 
 @final
-class SearxngEngine:
+class SearxngEngine(_AddressedEngine):
     """SearXNG, with `json` among the `formats` of its settings."""
-
-    def __init__(self, address: EngineAddress) -> None:
-        self._address = address
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
         asked = urlencode({"q": _with_site(query, domains), "format": "json"})
         target = self._address.target(f"/search?{asked}", {})
         answer = await self._address.http.get(target)
-        return [
-            RawResult(
-                url=_find_text(row, "url"),
-                title=_find_text(row, "title"),
-                excerpt=_find_text(row, "content"),
-                date=_find_text(row, "publishedDate", "pubdate"),
-            )
-            for row in _find_rows(answer, "results")
-        ]
+        return _read_results(_find_rows(answer, "results"), "content", "publishedDate", "pubdate")
 
 
 @final
-class BraveEngine:
+class BraveEngine(_AddressedEngine):
     """The web search API of Brave."""
-
-    def __init__(self, address: EngineAddress) -> None:
-        self._address = address
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
@@ -110,23 +116,12 @@ class BraveEngine:
         headers = {"X-Subscription-Token": self._address.key.reveal()}
         target = self._address.target(f"/res/v1/web/search?{asked}", headers)
         answer = await self._address.http.get(target)
-        return [
-            RawResult(
-                url=_find_text(row, "url"),
-                title=_find_text(row, "title"),
-                excerpt=_find_text(row, "description"),
-                date=_find_text(row, "page_age"),
-            )
-            for row in _find_rows(answer, "web", "results")
-        ]
+        return _read_results(_find_rows(answer, "web", "results"), "description", "page_age")
 
 
 @final
-class TavilyEngine:
+class TavilyEngine(_AddressedEngine):
     """The search API of Tavily."""
-
-    def __init__(self, address: EngineAddress) -> None:
-        self._address = address
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
@@ -137,23 +132,12 @@ class TavilyEngine:
             body["exclude_domains"] = list(domains.denied_hosts)
         headers = {"Authorization": f"Bearer {self._address.key.reveal()}"}
         answer = await self._address.http.post(self._address.target("/search", headers), body)
-        return [
-            RawResult(
-                url=_find_text(row, "url"),
-                title=_find_text(row, "title"),
-                excerpt=_find_text(row, "content"),
-                date=_find_text(row, "published_date"),
-            )
-            for row in _find_rows(answer, "results")
-        ]
+        return _read_results(_find_rows(answer, "results"), "content", "published_date")
 
 
 @final
-class ExaEngine:
+class ExaEngine(_AddressedEngine):
     """The search API of Exa."""
-
-    def __init__(self, address: EngineAddress) -> None:
-        self._address = address
 
     async def search(self, query: str, count: int, domains: DomainRules) -> list[RawResult]:
         """See `SearchEngine`."""
@@ -168,15 +152,7 @@ class ExaEngine:
             body["excludeDomains"] = list(domains.denied_hosts)
         headers = {"x-api-key": self._address.key.reveal()}
         answer = await self._address.http.post(self._address.target("/search", headers), body)
-        return [
-            RawResult(
-                url=_find_text(row, "url"),
-                title=_find_text(row, "title"),
-                excerpt=_find_text(row, "text"),
-                date=_find_text(row, "publishedDate"),
-            )
-            for row in _find_rows(answer, "results")
-        ]
+        return _read_results(_find_rows(answer, "results"), "text", "publishedDate")
 
 
 ENGINES: Mapping[str, tuple[Callable[[EngineAddress], SearchEngine], str, str]] = {

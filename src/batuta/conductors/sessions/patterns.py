@@ -243,17 +243,30 @@ def strongest_actor(question: Question, pool: Pool) -> Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Escalate:
-    """The cheapest worker acts; the best takes over after failures, until the next task."""
+class _BeginsCheaply:
+    """A pattern whose cheapest worker acts where nothing is known of the conversation."""
 
     rules: SessionRules = DEFAULT_RULES
-    name: str = "escalate"
+    name: str = ""
 
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """Plan for a conversation of which nothing is known: the cheapest worker acts."""
+        """Let the cheapest worker act."""
         return await _begin_cheaply(self.name, context, self.rules)
+
+
+async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
+    worker = cheapest_actor(context.question, context.pool, rules)
+    reason = _describe_cheapest(worker, context.pool)
+    return await ActingWorker(name=name, worker=worker.id, reason=reason).plan(context)
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate(_BeginsCheaply):
+    """The cheapest worker acts; the best takes over after failures, until the next task."""
+
+    name: str = "escalate"
 
     def in_session(self, view: SessionView) -> Conducting:
         """Choose the acting worker."""
@@ -261,14 +274,6 @@ class Escalate:
         goes_on = view.moment.boundary is None and worker.id == view.thread.acting
         conductor = ActingWorker(name=self.name, worker=worker.id, reason=reason)
         return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
-
-
-async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
-    worker = cheapest_actor(context.question, context.pool, rules)
-    acting = ActingWorker(
-        name=name, worker=worker.id, reason=_describe_cheapest(worker, context.pool)
-    )
-    return await acting.plan(context)
 
 
 def _describe_cheapest(worker: Worker, pool: Pool) -> str:
@@ -306,17 +311,10 @@ def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worke
 
 
 @dataclass(frozen=True, slots=True)
-class Advise:
+class Advise(_BeginsCheaply):
     """The cheapest worker acts; where it is stuck the best one says what to do."""
 
-    rules: SessionRules = DEFAULT_RULES
     name: str = "advise"
-
-    async def plan(
-        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
-    ) -> Decision:
-        """Plan for a conversation of which nothing is known: the cheapest worker acts."""
-        return await _begin_cheaply(self.name, context, self.rules)
 
     def in_session(self, view: SessionView) -> Conducting:
         """Let the worker act, with advice where it is stuck."""
