@@ -11,6 +11,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
 from batuta.core import (
+    Finish,
     Limits,
     Outcome,
     Pool,
@@ -166,6 +167,8 @@ async def test_a_repair_of_an_answer_that_must_be_sure_is_unsure():
     "checker",
     [
         lambda _: "All of it is supported!",
+        lambda _: Reply(text='{"verdicts": [{"claim": 1, "supp', finish=Finish.LENGTH),
+        lambda _: Reply(text="", finish=Finish.CONTENT_FILTER),
         lambda _: verdicts(),
         lambda _: verdicts((1, "yes", []), (2, "yes", [99])),
         lambda _: verdicts((1, "yes", [1]), (2, "yes", [1]), (2, "no", [])),

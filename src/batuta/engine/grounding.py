@@ -28,6 +28,7 @@ from batuta.engine.confidence import find_step
 from batuta.engine.context import RunContext
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, reply_text
+from batuta.engine.step_prompt import TRUNCATED_FINISHES
 from batuta.guardrails import NO_GUARDRAILS, GroundedAction, GroundedPolicy, GuardrailStage
 from batuta.language.grounding import (
     checking_messages,
@@ -214,8 +215,8 @@ class GroundingCheck:
             inner=self._checking_context(question),
             gated=False,
         )
-        if said is None:
-            return None
+        if said is None or said.finish in TRUNCATED_FINISHES:
+            return None  # a cut verdict is none, and nobody has held it to its form
         return _Checked(
             statements, tuple(find_unsupported(said.text, flat, sources, len(attached)))
         )
