@@ -2,6 +2,7 @@
 
 import re
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,8 +16,10 @@ from batuta.config.tool_settings import PythonSetting, ReaderSetting, SearchSett
 from batuta.config.tools import open_served_tools
 from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.ledger import ledger_lines
 from fakes.web import FakeWeb
+from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra
 
 pytestmark = pytest.mark.anyio
@@ -287,3 +290,43 @@ async def test_the_ledger_has_a_line_for_each_tool(store):
     assert lines["worker", "ada"].cost.usd == 0 and lines["worker", "ada"].usage.calls == 5
     assert sum(line.cost.usd for line in lines.values()) == run.cost.usd
     assert sum(line.cost.unpriced_calls for line in lines.values()) == run.cost.unpriced_calls
+
+
+async def test_a_key_may_have_some_tools_alone(store):
+    async with HttpTransport() as http:
+        tools = ToolsSetting(
+            reader=ReaderSetting(server_tool=True), python=PythonSetting(server_tool=True)
+        )
+        offered = open_served_tools(tools, http, {})
+
+        def reply(request):
+            told = any(message.role is Role.TOOL for message in request.messages)
+            if told or all(tool.name != "code_interpreter" for tool in request.tools):
+                return Reply(text="Done.")
+            call = ToolCall(id="c", name="code_interpreter", arguments='{"code": "1"}')
+            return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+
+        ada = ScriptedClient(reply)
+        keyed = KeyedServer(store, ada=ada)
+        catalogue = replace(keyed.serving.house.catalogue, server_tools=offered)
+        keyed.serving.house = replace(keyed.serving.house, catalogue=catalogue)
+        async with keyed:
+            body = message_body("Compute.", FETCH, CODE)
+            for limits, ignored in (
+                ({}, None),
+                ({"tools": ("code_interpreter",)}, f"tools.{FETCH['type']}"),
+                ({"tools": ("none",)}, f"tools.{FETCH['type']}, tools.{CODE['type']}"),
+            ):
+                ada.requests.clear()
+                key = await keyed.key(**limits)
+                status, headers, said = await keyed.ask(key, "/v1/messages", json=body)
+                assert status == 200, said
+                assert headers.get("x-batuta-ignored") == ignored
+                asked = [tool.name for tool in ada.requests[0].tools]
+                assert ("code_interpreter" in asked) is (limits.get("tools") != ("none",))
+                assert ("web_fetch" in asked) is (not limits)
+    with pytest.raises(ValueError, match="you may mean 'web_search'"):
+        KeyPermissions(tools=("websearch",))
+    assert "tools" not in permissions_json(KeyPermissions())
+    kept = KeyPermissions(tools=("none",))
+    assert read_permissions(permissions_json(kept)) == kept

@@ -125,6 +125,15 @@ class KeyLimits:
         ),
     ] = None
 
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tool",
+            help="A tool of the server that its requests may ask for, or none; repeat.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
+
     def named(self) -> dict[str, Any]:
         """Return the limits that were given, as `read_permissions` takes them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -351,6 +360,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
         ("workers", policy.workers_allow),
         ("not the workers", policy.workers_deny),
         ("tags", policy.tags),
+        ("tools", policy.tools),
     )
     parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]

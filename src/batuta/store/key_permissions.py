@@ -8,11 +8,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 from batuta.core import Worker
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.core.suggestions import find_similar
 from batuta.language.plan_rules import MAX_TAGS, read_tag
 
 TAG_PREFIX = "tag:"
 """The beginning of an entry that stands for every worker with a tag."""
+_TOOL_NAMES = (WEB_SEARCH, WEB_FETCH, CODE_INTERPRETER, FILE_SEARCH, "none")
 _MAX_INTEGER = 2**53
 _SHOWN_CHARACTERS = 80
 _SHOWN_NAMES = 20
@@ -41,13 +43,24 @@ class KeyPermissions:
     """Workers that may not, whatever is allowed."""
     tags: tuple[str, ...] = ()
     """Tags that all its questions have, for rules for plans."""
+    tools: tuple[str, ...] = ()
+    """Tools of the server that its requests may ask for, by their names; `none`: none of them."""
 
     def __post_init__(self) -> None:
+        self._check_names()
+        self._check_numbers()
+
+    def _check_names(self) -> None:
         if len(self.tags) > MAX_TAGS:
             raise ValueError(f"tags has {len(self.tags)} entries; it may have {MAX_TAGS}")
         for tag in self.tags:
             if read_tag(tag) != tag:
                 raise ValueError(f"tags must be in small letters: {tag!r}")
+        for tool in self.tools:
+            if tool not in _TOOL_NAMES:
+                raise ValueError(_describe_unknown("tool", tool, _TOOL_NAMES))
+
+    def _check_numbers(self) -> None:
         for name in ("max_cost", "per_day", "per_month"):
             value: Decimal | None = getattr(self, name)
             if value is not None and (not value.is_finite() or value < 0):
@@ -66,6 +79,10 @@ class KeyPermissions:
         if any(_matches_worker(entry, worker) for entry in self.workers_deny):
             return False
         return not self.workers_allow or any(_matches_worker(e, worker) for e in self.workers_allow)
+
+    def allows_tool(self, name: str) -> bool:
+        """Return True if its requests may ask for that tool of the server."""
+        return not self.tools or name in self.tools
 
     @property
     def allows_all_workers(self) -> bool:
@@ -126,10 +143,11 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
     """The policy as JSON values; money as text.
 
-    Tags are left out where there are none: a replica of a version that knows none reads the rest.
+    Tags and tools are left out where there are none: a replica of a version that knows none of them
+    reads the rest.
     """
     told = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
-    return told if policy.tags else {name: one for name, one in told.items() if name != "tags"}
+    return {name: one for name, one in told.items() if one or name not in {"tags", "tools"}}
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
@@ -202,5 +220,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "per_month": _read_usd,
     "workers_allow": _read_names,
     "workers_deny": _read_names,
+    "tools": _read_names,
     "tags": lambda name, value: tuple(tag.lower() for tag in _read_names(name, value)),
 }

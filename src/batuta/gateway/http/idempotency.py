@@ -112,8 +112,10 @@ class _Fingerprint:
 
     def __init__(self, path: str, may: KeyPermissions, body: bytes) -> None:
         named = (may.models, may.workers_allow, may.workers_deny)
-        if may.tags:
+        if may.tags or may.tools:
             named = (*named, may.tags)
+        if may.tools:
+            named = (*named, may.tools)
         sent = hashlib.sha256(b"\0".join((path.encode(), body))).digest()
         self.digest = (
             sent + hashlib.sha256(orjson.dumps([sorted(names) for names in named])).digest()

@@ -266,11 +266,15 @@ class CallPreparer:
         """
         if not call.server_tools:
             return call, clients
+        offered, may = self._catalogue.server_tools, caller.permissions
+        if offered is not None and may.tools:
+            allowed = {name: tool for name, tool in offered.tools.items() if may.allows_tool(name)}
+            offered = replace(offered, tools=allowed)
         return grant_tools(
             call,
             clients,
             pool,
-            offered=self._catalogue.server_tools,
+            offered=offered,
             find_files=partial(self._files.find_named, caller.tenant),
         )
 

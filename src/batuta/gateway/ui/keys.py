@@ -35,7 +35,7 @@ _SEE_OTHER = 303
 _DAY = 86400.0
 _MONEY_FIELDS = ("max_cost", "per_day", "per_month")
 _INTEGER_FIELDS = ("rpm", "tpm", "concurrency")
-_NAME_FIELDS = ("models", "workers_allow", "workers_deny", "tags")
+_NAME_FIELDS = ("models", "workers_allow", "workers_deny", "tags", "tools")
 LIMIT_FIELDS = (
     ("models", "Systems", "all; batuta-mini worker/*"),
     ("max_cost", "$ a request", "no limit"),
@@ -47,6 +47,7 @@ LIMIT_FIELDS = (
     ("workers_allow", "Only these workers", "all; ids or tag:local"),
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
     ("tags", "Tags of its questions", "none; for rules for plans"),
+    ("tools", "Tools of the server", "all; web_search or none"),
 )
 """The limits in a form: each one's field, label and placeholder."""
 _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
