@@ -46,6 +46,8 @@ async def bank(store, tmp_path):
     path.write_text(SAMPLE)
     async with HttpTransport() as http:
         config = await load_config(http, pool=str(path), environ={})
+    grounded = config.guardrails.grounded
+    assert grounded is not None and "maxItems" in grounded.bounds
     asked: list[tuple[WorkerId, str]] = []
 
     def client(worker):

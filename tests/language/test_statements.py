@@ -30,6 +30,7 @@ from batuta.language.grounding import (
     find_unsupported,
     mark_statements,
     split_statements,
+    verdict_format,
 )
 from batuta.language.material import wrap_fetched
 from batuta.language.step_reading import find_addresses
@@ -160,6 +161,12 @@ def test_a_source_that_is_not_there_supports_nothing():
     assert not unsupported("Hello!", supported="no claim")
     said = json.dumps({"verdicts": [{"claim": 1, "supported": "yes", "where": [4]}]})
     assert not find_unsupported(said, ["As the picture shows."], [A, B, GIVEN], attached=1)
+
+
+def test_a_verdict_has_no_more_rows_than_statements_where_that_can_be_asked():
+    rows = verdict_format(3, ("minItems", "maxItems")).schema["properties"]["verdicts"]
+    assert rows["maxItems"] == 3 and "minItems" not in rows  # some take no minItems above 1
+    assert "maxItems" not in verdict_format(3).schema["properties"]["verdicts"]
 
 
 def test_addresses_of_a_statement_are_read_as_a_reader_reads_them():

@@ -17,7 +17,7 @@ from batuta.clients import (
 )
 from batuta.clients.discovery import Discovery, discover_pool
 from batuta.clients.http_target import Secret
-from batuta.clients.providers import LOCAL, PYTHON
+from batuta.clients.providers import LOCAL, PYTHON, find_provider
 from batuta.clients.webhook import Webhook
 from batuta.conductors import LLMConductor
 from batuta.conductors.open_conductor import open_trained
@@ -50,7 +50,6 @@ from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
-from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -326,9 +325,11 @@ def _build_config(
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
-        guardrails=build_guardrails(settings.policies, pool)
-        if settings.policies
-        else NO_GUARDRAILS,
+        guardrails=build_guardrails(
+            settings.policies,
+            pool,
+            lambda worker: find_provider(opener.specs[worker].provider).schema_bounds,
+        ),
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,

@@ -205,8 +205,9 @@ class GroundingCheck:
         sources = find_sources(context.question, steps, context.pool, reply)
         messages = context.question.messages
         attached = tuple(part for message in messages for part in message.attachments)
+        form = verdict_format(len(flat), self.policy.bounds)
         question = Question(
-            messages=checking_messages(flat, sources, attached), response_format=verdict_format()
+            messages=checking_messages(flat, sources, attached), response_format=form
         )
         said = await run_single_step(
             context,

@@ -32,5 +32,7 @@ class GroundedPolicy:
     worker: Worker
     """The checker."""
     action: GroundedAction
+    bounds: tuple[str, ...] = ()
+    """Keywords by which its provider bounds a list in a schema: a small model may not end one."""
     fail_closed: bool = True
     """Whether an answer that could not be checked is refused."""

@@ -9,12 +9,13 @@ action = "redact"                         # redact, block or flag
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from batuta.core import Worker
+from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.guardrails.grounded import GROUNDED, GroundedAction, GroundedPolicy
@@ -65,13 +66,16 @@ class GuardrailSetting(BaseModel):
 
 
 def build_guardrails(
-    settings: Iterable[GuardrailSetting], workers: Iterable[Worker] = ()
+    settings: Iterable[GuardrailSetting],
+    workers: Iterable[Worker] = (),
+    bounds_of: Callable[[WorkerId], tuple[str, ...]] = lambda _: (),
 ) -> Guardrails:
     """The policies.
 
     Args:
         settings: the settings of each.
         workers: one of them may be the checker of a policy.
+        bounds_of: says by which keywords a worker's provider bounds a list in a schema.
 
     Raises:
         ConfigError: one cannot be used; the sentence names it.
@@ -83,6 +87,7 @@ def build_guardrails(
             if grounded is not None:
                 raise ConfigError("policies: two are of kind grounded")
             grounded = _grounded_policy(one, workers)
+            grounded = replace(grounded, bounds=bounds_of(grounded.worker.id))
             continue
         options = DetectorOptions(one.max_characters, one.countries, one.json_schema)
         try:

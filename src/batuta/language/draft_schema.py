@@ -64,14 +64,14 @@ def draft_format(
     access = {"type": "array", "items": {"type": "string", "enum": [*earlier, "all"]}}
     step = closed_object(
         model_id={"type": "string", "enum": called},
-        subtask=_with_bounds({"type": "string"}, bounds, maxLength=texts.subtask),
-        access_list=_with_bounds(access, bounds, maxItems=max(max_steps - 1, 1)),
+        subtask=with_bounds({"type": "string"}, bounds, maxLength=texts.subtask),
+        access_list=with_bounds(access, bounds, maxItems=max(max_steps - 1, 1)),
     )
     steps = {"type": "array", "items": step}
     least = {} if revise else {"minItems": 1}
     schema = closed_object(
-        thoughts=_with_bounds({"type": "string"}, bounds, maxLength=texts.thoughts),
-        steps=_with_bounds(steps, bounds, maxItems=max_steps, **least),
+        thoughts=with_bounds({"type": "string"}, bounds, maxLength=texts.thoughts),
+        steps=with_bounds(steps, bounds, maxItems=max_steps, **least),
     )
     return ResponseFormat(
         kind="json_schema",
@@ -159,5 +159,6 @@ def closed_object(**properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_bounds(schema: dict[str, Any], bounds: Collection[str], **limits: int) -> dict[str, Any]:
+def with_bounds(schema: dict[str, Any], bounds: Collection[str], **limits: int) -> dict[str, Any]:
+    """Return the schema with those limits whose keywords are among the bounds."""
     return {**schema, **{name: most for name, most in limits.items() if name in bounds}}

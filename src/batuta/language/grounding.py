@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from batuta.core import (
     system_message,
 )
 from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
-from batuta.language.draft_schema import closed_object
+from batuta.language.draft_schema import closed_object, with_bounds
 from batuta.language.material import FETCHED, RESPONSE, wrap_fetched, wrap_in_tag
 from batuta.language.step_reading import find_addresses
 
@@ -180,15 +180,22 @@ def _show_source(number: int, source: Source) -> str:
     return f"Source {number} ({source.name}{cited}):\n{wrap_fetched(told)}"
 
 
-def verdict_format() -> ResponseFormat:
-    """The form of a verdict."""
-    numbers = {"type": "array", "items": {"type": "integer"}}
+def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFormat:
+    """The form of a verdict.
+
+    Args:
+        statements: how many there are.
+        bounds: `maxItems`, if the provider takes it in a schema.
+    """
+    numbers = with_bounds({"type": "array", "items": {"type": "integer"}}, bounds, maxItems=8)
     verdict = closed_object(
         claim={"type": "integer"},
         supported={"type": "string", "enum": ["yes", "no", "no claim"]},
         where=numbers,
     )
-    schema = closed_object(verdicts={"type": "array", "items": verdict})
+    rows = {"type": "array", "items": verdict}
+    rows = with_bounds(rows, bounds, maxItems=statements)
+    schema = closed_object(verdicts=rows)
     return ResponseFormat(kind="json_schema", name="verdicts", schema=schema, strict=True)
 
 
