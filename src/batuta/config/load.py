@@ -274,6 +274,8 @@ async def _load_file(
         audit=settings.audit,
         server_tools=_open_server_tools(settings, http, environ),
         files=settings.files,
+        answer_cache=settings.answer_cache,
+        oidc=settings.oidc,
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),
     )
 
@@ -333,9 +335,7 @@ def _build_config(
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,
-        answer_cache=settings.answer_cache,
         moderation=open_moderation(settings.moderation, http, environ),
-        oidc=settings.oidc,
     )
 
 
