@@ -1,6 +1,7 @@
 """The laws of tool sources, and what each of them does with a web that is not friendly."""
 
 import json
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -74,6 +75,28 @@ def open_mcp_tool(tool="find-page", **options):
 
 
 @asynccontextmanager
+async def serve_mcp():
+    """The fake server over streamable HTTP; its address."""
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    from fakes.mcp_server import server
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: server.run_streamable_http_async(port=port))
+        with anyio.fail_after(20):
+            while True:
+                try:
+                    await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+                    break
+                except OSError:
+                    await anyio.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def open_source(kind, fake):
     """A source of that kind over the fake web, and arguments that it can answer."""
     fact = fake.facts[0]
@@ -95,6 +118,10 @@ async def open_source(kind, fake):
     if kind == "code_interpreter":
         yield CodeInterpreter(characters=4000), {"code": "print('x' * 9000)"}
         return
+    if kind == "mcp_http":
+        async with serve_mcp() as url:
+            yield open_mcp_tool(command=(), url=url), {"query": "locks"}
+        return
     if kind == "mcp":
         yield open_mcp_tool(), {"query": "locks"}
         return
@@ -107,7 +134,7 @@ async def open_source(kind, fake):
         )
 
 
-KINDS = ("echo", "web_fetch", "mcp", "file_search", "code_interpreter", *ENGINES)
+KINDS = ("echo", "web_fetch", "mcp", "mcp_http", "file_search", "code_interpreter", *ENGINES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
