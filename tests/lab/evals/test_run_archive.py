@@ -130,3 +130,26 @@ async def test_a_question_is_read_with_the_commands_that_read_served_runs(tmp_pa
     assert "What is number 3?" in step.stdout and "I think hard." in step.stdout
     done = await batuta(command_line, tmp_path, "runs", "list", "--store", "nowhere")
     assert done.returncode == 2 and done.stderr == "batuta: there is no store nowhere\n"
+
+
+async def test_a_report_shows_each_question_with_every_system_s_run(tmp_path, command_line):
+    def says(body):
+        number = re.findall(r"number (\d+)", json.dumps(body["messages"]))[-1]
+        return f"<script>x()</script>\nAnswer: {number if body['model'] == 'model-a' else 7}"
+
+    rows = [{"question": f"<img src=x> What is number {n}?", "answer": n} for n in (3, 7)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    async with FakeOpenAI(says, strict_openai=False) as server:
+        write_pool(tmp_path, server.url)
+        done = await batuta(
+            command_line, tmp_path, "eval", "--pool", "pool.toml", "--tasks", "own.jsonl",
+            "--systems", "a,b", "--out", "out", "--report", "report",
+        )  # fmt: skip
+    assert done.returncode == 0 and "question by question: report/questions.html" in done.stderr
+    page = (tmp_path / "report" / "questions.html").read_text()
+    assert "<script>x" not in page and "<img" not in page and "&lt;script&gt;x()" in page
+    kinds = re.findall(r'<tr data-kind="(\w+)">.*?number (\d)(.*?)</tr>', page, re.DOTALL)
+    marks = {number: (kind, re.findall("[✓✗·]", cells)) for kind, number, cells in kinds}
+    assert marks == {"3": ("differ", ["✓", "✗"]), "7": ("right", ["✓", "✓"])}
+    assert "where systems differ (1)" in page and "where all are wrong (0)" in page
+    assert page.count('aria-label="workflow of 1 steps"') == 4  # every run is there

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from batuta.lab.evals.run_archive import RunArchive
 
 RUNS_FILE = "runs.db"
+PAGE = "questions.html"
 EXIT_UNSCORED = 1
 EXIT_BUDGET = 4
 EXIT_INTERRUPTED = 130
@@ -111,7 +112,7 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     if options.output.calibrate is not None:
         _fit_confidence(options.output.out, options.output.calibrate)
     if options.output.report is not None:
-        print_message(f"the report is {options.output.report / 'report.html'}")
+        _print_pages(options.output.report)
     if missing := sum(one["unasked"] for one in found):
         more = f"give more with --budget and --out {options.output.out}, and only they are asked"
         print_message(f"the budget was spent: {missing} runs are missing; {more}")
@@ -119,6 +120,12 @@ def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions) -> 
     if not has_scores(found):
         print_message("no run could be scored; see the reasons in results.jsonl")
         raise typer.Exit(EXIT_UNSCORED)
+
+
+def _print_pages(report: Path) -> None:
+    print_message(f"the report is {report / 'report.html'}")
+    if (report / PAGE).is_file():
+        print_message(f"question by question: {report / PAGE}")
 
 
 def _fit_confidence(folder: Path, out: Path) -> None:
@@ -168,6 +175,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
     from batuta.lab.evals.progress import open_progress  # noqa: PLC0415 - same
+    from batuta.lab.evals.question_page import write_question_page  # noqa: PLC0415 - same
     from batuta.lab.evals.report import build_report  # noqa: PLC0415 - same
     from batuta.lab.evals.report_files import make_report_folder, publish_report, write_report  # noqa: PLC0415 - same
     from batuta.lab.learners.history import write_history  # noqa: PLC0415 - same
@@ -215,6 +223,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
         draw(evaluation, options.output.out)
     if draw is not None and options.output.report:
         publish_report(options.output.report, found, draw(evaluation, options.output.report))
+        await write_question_page(options.output.report, evaluation, options.output.out / RUNS_FILE)
     return found
 
 

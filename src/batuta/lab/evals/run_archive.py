@@ -14,13 +14,20 @@ from typing import Self, final
 
 import anyio
 
-from batuta.core import Run
+from batuta.core import Run, RunId
 from batuta.errors import StoreError
 from batuta.lab.evals.result_log import TrialResult
 from batuta.store import Store
 from batuta.store.judgement import Judgement
 
 RUNS_FILE = "runs.db"
+MAX_EXPECTED = 200
+"""Characters of the longest right answer that is kept with a run."""
+
+
+def run_id_of(key: str) -> RunId:
+    """Return the id of the run of the trial with that key, the same wherever it is executed."""
+    return RunId(f"run_{key[:24]}")
 
 
 @dataclass(frozen=True, slots=True)

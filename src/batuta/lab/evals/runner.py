@@ -19,7 +19,6 @@ from batuta.core import (
     Question,
     Reply,
     Run,
-    RunId,
     Step,
     StepRun,
     Task,
@@ -31,7 +30,7 @@ from batuta.lab.baselines import SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import find_step_outage, lost_reply, outage_reason, unrecorded_reason
 from batuta.lab.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
-from batuta.lab.evals.run_archive import MeasuredRun, RunArchive
+from batuta.lab.evals.run_archive import MAX_EXPECTED, MeasuredRun, RunArchive, run_id_of
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import CALIBRATION, System
@@ -41,8 +40,6 @@ from batuta.lab.tasks.recorded import SIMULATED_PREFIX
 from batuta.language.instructions import classify_instruction
 from batuta.usage import ZERO_COST
 
-MAX_EXPECTED = 200
-"""The most characters of a right answer that is kept beside a run."""
 INVALID_PLAN = "invalid"
 """The outcome of a plan that asks a record for what it does not have."""
 
@@ -233,9 +230,8 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> MeasuredRun | None
         return None
     if trial.task.private or trial.subject.replay_pool or trial.system.name.startswith(CALIBRATION):
         return MeasuredRun(result)
-    # The id comes from the key, so it is the same wherever the trial is executed; a run that ended
-    # in an outage keeps its own id, because its trial is run again.
-    own = run.header.id if result.unscored == "outage" else RunId(f"run_{trial.key[:24]}")
+    # A run that ended in an outage keeps its own id, because its trial is run again.
+    own = run.header.id if result.unscored == "outage" else run_id_of(trial.key)
     header = replace(run.header, id=own, model=trial.system.name, pool=trial.pool)
     return MeasuredRun(result, replace(run, header=header), _short_target(trial.task))
 

@@ -1,0 +1,153 @@
+"""A page of an evaluation's questions: what each system answered, its grade, and its run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from batuta.core import Question, Reply, Run, Task
+from batuta.core.formatting import format_usd
+from batuta.lab.evals.evaluation import Evaluation
+from batuta.lab.evals.report_files import write_files
+from batuta.lab.evals.result_log import TrialResult
+from batuta.lab.evals.run_archive import MAX_EXPECTED, run_id_of
+from batuta.store import Store
+
+PAGE = "questions.html"
+MOST_QUESTIONS = 200
+"""Questions on the page: those on which systems differ first."""
+_MOST_TEXT = 4_000
+"""Characters of a question, a prompt or a reply that are shown."""
+_RIGHT = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    worker: str
+    prompt: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """What one system did with one question."""
+
+    system: str
+    result: TrialResult | None
+    run: Run | None
+
+    @property
+    def mark(self) -> str:
+        """A sign of the grade."""
+        score = None if self.result is None else self.result.score
+        return "·" if score is None else "✓" if score >= _RIGHT else "✗"
+
+    @property
+    def about(self) -> str:
+        """The grade in words, with what the run cost."""
+        one = self.result
+        if one is None:
+            return "not run"
+        cost = "of unknown cost" if one.usd is None else format_usd(float(one.usd))
+        grade = f"{one.unscored}: {one.reason}" if one.unscored else one.reason
+        return f"{grade or one.outcome} · {one.calls} call{'' if one.calls == 1 else 's'}, {cost}"
+
+    @property
+    def drawing(self) -> Markup:
+        """The workflow; texts of models are escaped where it is drawn."""
+        return Markup("" if self.run is None else self.run._repr_html_())  # noqa: S704 - see above
+
+    @property
+    def steps(self) -> list[_Step]:
+        """The steps with what their workers were asked and replied."""
+        if self.run is None:
+            return []
+        return [
+            _Step(
+                worker=str(step.worker),
+                prompt=_shorten_text("\n\n".join(one.text for one in step.request.messages)),
+                reply=_shorten_text(
+                    step.result.text if isinstance(step.result, Reply) else str(step.result)
+                ),
+            )
+            for step in self.run.steps
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A question with what every system did with it."""
+
+    number: int
+    task: Task
+    cells: tuple[_Cell, ...]
+
+    @property
+    def text(self) -> str:
+        return _shorten_text(Question.of(self.task.question).text)
+
+    @property
+    def expected(self) -> str:
+        target = str(self.task.target)
+        return target if len(target) <= MAX_EXPECTED else ""
+
+    @property
+    def kind(self) -> str:
+        """`differ`, `wrong` (by all) or `right` (by all)."""
+        marks = {cell.mark for cell in self.cells} - {"·"}
+        return "differ" if len(marks) > 1 else "wrong" if marks == {"✗"} else "right"
+
+
+async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) -> Path | None:
+    """Write the page of the first seed's runs; None if the questions may not be shown.
+
+    Args:
+        folder: where it is written.
+        evaluation: the results.
+        runs: the archive of the runs.
+
+    Raises:
+        StoreError: the archive cannot be read, or the page cannot be written.
+    """
+    shown = [task for part in evaluation.parts for task in part.tasks.tasks if not task.private]
+    if not shown or not runs.is_file():
+        return None
+    async with Store.open(runs) as store:
+        rows = [await _read_row(store, evaluation, n, task) for n, task in enumerate(shown, 1)]
+    order = {"differ": 0, "wrong": 1, "right": 2}
+    first = sorted(rows, key=lambda row: order[row.kind])[:MOST_QUESTIONS]
+    shown_rows = sorted(first, key=lambda row: row.number)
+    text = _render_page(shown_rows, len(rows), list(evaluation.results))
+    write_files(folder, {PAGE: text})
+    return folder / PAGE
+
+
+async def _read_row(store: Store, evaluation: Evaluation, number: int, task: Task) -> _Row:
+    seed = min(evaluation.options.seeds)
+    cells: list[_Cell] = []
+    for system, results in evaluation.results.items():
+        result = _find_result(results, task.id, seed)
+        run = None if result is None else await store.get(run_id_of(result.key))
+        cells.append(_Cell(system=system, result=result, run=run))
+    return _Row(number=number, task=task, cells=tuple(cells))
+
+
+def _find_result(results: Iterable[TrialResult], task: str, seed: int) -> TrialResult | None:
+    return next((one for one in results if (one.task, one.seed) == (task, seed)), None)
+
+
+def _shorten_text(text: str) -> str:
+    left = len(text) - _MOST_TEXT
+    return text if left <= 0 else f"{text[:_MOST_TEXT]}\n… {left:,} more characters"
+
+
+def _render_page(rows: Sequence[_Row], count: int, systems: Sequence[str]) -> str:
+    environment = Environment(
+        loader=PackageLoader("batuta.lab.evals", ""), autoescape=True, undefined=StrictUndefined
+    )
+    page = environment.get_template("questions.html.jinja")
+    return page.render(rows=rows, count=count, systems=systems)
