@@ -318,7 +318,7 @@ async def test_a_key_may_have_some_tools_alone(store):
                 ({"tools": ("none",)}, f"tools.{FETCH['type']}, tools.{CODE['type']}"),
             ):
                 ada.requests.clear()
-                key = await keyed.key(**limits)
+                key = await keyed.key("acme", None, **limits)
                 status, headers, said = await keyed.ask(key, "/v1/messages", json=body)
                 assert status == 200, said
                 assert headers.get("x-batuta-ignored") == ignored
