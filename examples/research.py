@@ -28,7 +28,7 @@ from batuta.tools.search_engines import ENGINES, EngineAddress
 from batuta.tools.worker import open_reader_worker, open_search_worker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.web import FakeWeb  # noqa: E402 # pyright: ignore[reportMissingImports] - of our tests
+from fakes.web import FakeWeb  # pyright: ignore[reportMissingImports] - of our tests
 
 _PAGE = re.compile(r"(http\S+/imola-observatory)\s.*?(The Imola observatory was [^\n]*)", re.DOTALL)
 TASK = "When was the Imola observatory opened, and what do its sources say of it?"
