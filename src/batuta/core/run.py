@@ -365,7 +365,11 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        """The workflow and the answer, as a notebook shows them."""
+        """Show the run in a notebook."""
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """Return the workflow and the answer as HTML; texts of models are escaped."""
         summary = self._summary() + (f": {self.error}" if self.error else "")
         return render_run_html([_step_rows(round_) for round_ in self.rounds], summary, self.answer)
 

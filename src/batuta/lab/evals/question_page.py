@@ -59,7 +59,7 @@ class _Cell:
     @property
     def drawing(self) -> Markup:
         """The workflow; texts of models are escaped where it is drawn."""
-        return Markup("" if self.run is None else self.run._repr_html_())  # noqa: S704 - see above
+        return Markup("" if self.run is None else self.run.to_html())  # noqa: S704 - see above
 
     @property
     def steps(self) -> list[_Step]:
@@ -69,7 +69,9 @@ class _Cell:
         return [
             _Step(
                 worker=str(step.worker),
-                prompt=_shorten_text("\n\n".join(one.text for one in step.request.messages)),
+                prompt=_shorten_text(
+                    "\n\n".join(one.text for one in step.request.messages) if step.request else ""
+                ),
                 reply=_shorten_text(
                     step.result.text if isinstance(step.result, Reply) else str(step.result)
                 ),
