@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import anyio
 import pytest
@@ -74,8 +75,8 @@ class Desk:
     """A writer, a checker, and what they were asked."""
 
     def __init__(self, *answers, checker=honest, **policy) -> None:
-        self.writer = ScriptedClient(list(answers) or [f"{GOOD} {BAD}"], price=PRICE)
-        self.checker = ScriptedClient(checker, price=PRICE)
+        self.writer: Any = ScriptedClient(list(answers) or [f"{GOOD} {BAD}"], price=PRICE)
+        self.checker: Any = ScriptedClient(checker, price=PRICE)
         self.policy = GroundedPolicy(
             name="sources", worker=CHECKER, **{"action": GroundedAction.MARK, **policy}
         )

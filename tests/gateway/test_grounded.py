@@ -75,13 +75,15 @@ async def test_a_refused_answer_is_an_error_without_its_words(stream):
 
 
 async def test_a_method_that_chooses_among_replies_is_refused():
-    async def never(*_):
-        raise AssertionError
+    class Method:
+        name, calls = "moa", None
+
+        async def answer(self, question, context, seed):
+            raise AssertionError
 
     clients = {"ada": ScriptedClient(lambda _: SAID), "eve": ScriptedClient(check)}
     pool = pool_of(*clients)
-    method = type("Method", (), {"name": "moa", "answer": never})()
-    served = ServedModel(name="moa", conductor=None, pool=pool, solver=method)
+    served = ServedModel(name="moa", conductor=None, pool=pool, solver=Method())
     policy = GroundedPolicy(name="sources", worker=pool["eve"], action=GroundedAction.FLAG)
     state = server_state(pool, clients, [served], guardrails=Guardrails((), policy))
     async with Serving(state) as serving:

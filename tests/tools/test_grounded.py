@@ -8,7 +8,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
-from batuta.core import Question, Step, Worker, WorkerId, Workflow
+from batuta.core import Question, Reply, Step, Worker, WorkerId, Workflow
 from batuta.engine import RunSettings, conduct
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
@@ -113,5 +113,6 @@ async def test_nothing_planted_passes_and_nothing_supported_is_touched(tmp_path)
             else:
                 assert answer.count(MARK) == 1 and f"{author.planted} {MARK}" in answer, answer
             written = next(step for step in run.steps if step.worker == MODEL)
+            assert isinstance(written.result, Reply)
             assert answer.replace(f" {MARK}", "") == written.result.text
         assert planted == COUNT // 3 and len(checker.requests) == COUNT
