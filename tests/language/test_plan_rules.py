@@ -137,7 +137,7 @@ def test_rules_are_chosen_by_tenant_and_tag():
     assert names("acme") == ["all", "acme"]
     assert names("zeta", "other", "patient") == ["all", "patient"]
     assert names("acme", "patient") == ["all", "acme", "patient", "both"]
-    assert not NO_RULES.of_tenant("acme").of_tags(("patient",))
+    assert NO_RULES.of_tenant("acme").of_tags(("patient",)) is NO_RULES
 
 
 def test_a_rule_has_one_kind():

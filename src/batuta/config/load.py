@@ -50,6 +50,7 @@ from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
+from batuta.guardrails import Guardrails
 from batuta.guardrails.settings import build_guardrails
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -327,15 +328,21 @@ def _build_config(
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
-        guardrails=build_guardrails(
-            settings.policies,
-            pool,
-            lambda worker: find_provider(opener.specs[worker].provider).schema_bounds,
-        ),
+        guardrails=_open_guardrails(settings, pool, opener.specs),
         terms=_answering_terms(settings),
         max_rounds=settings.limits.max_rounds,
         server=settings.server,
         moderation=open_moderation(settings.moderation, http, environ),
+    )
+
+
+def _open_guardrails(
+    settings: Settings, pool: Pool, specs: Mapping[WorkerId, WorkerSpec]
+) -> Guardrails:
+    return build_guardrails(
+        settings.policies,
+        pool,
+        lambda worker: find_provider(specs[worker].provider).schema_bounds,
     )
 
 

@@ -27,8 +27,11 @@ from lab.evals.record import made_up
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ONE_KEY = {"ANTHROPIC_API_KEY": "sk-ant-0123456789"}
-"""What the page says is needed."""
+ONE_KEY = {
+    "ANTHROPIC_API_KEY": "sk-ant-0123456789",
+    "BATUTA_WEBHOOK_SECRET": "c2VjcmV0IG9mIG1vcmUgdGhhbiAyNCBieXRlcw==",
+}
+"""What the pages say is needed."""
 REVIEW = """model_id = [0, 1]
 subtasks = ["Answer.", "Review the answer and give the final one."]
 access_list = [[], [0]]
