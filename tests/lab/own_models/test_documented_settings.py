@@ -85,6 +85,8 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
         return
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "handbook").mkdir()
     pretend_pulled(models_cache())
     trained = tmp_path / "runs" / "mine" / "policy"  # what the page has trained by then
     trained.mkdir(parents=True)
