@@ -22,10 +22,8 @@ from batuta.lab.tune.opening import TuneQuestions, forecast_tuning
 from batuta.lab.tune.parts import split_questions
 from batuta.lab.tune.search import Search
 from batuta.lab.tune.search_settings import Arena, SearchSettings
-from batuta.lab.tune.seen_residuals import SeenResiduals
 from batuta.lab.tune.spending import Allowance
 from batuta.lab.tune.stages import TuneStage
-from batuta.lab.tune.transitions import Observations
 from batuta.usage import ASSUMED_PRICE
 from lab.tune.worlds import CHECKS, grade
 
@@ -77,22 +75,6 @@ async def test_a_group_is_screened_on_as_many_questions_whether_it_is_divided_or
     for group in (0, 1):
         runs = {search.count_runs(one, group) for one in search.tried_in(group) if len(one) > 1}
         assert runs == {8}
-
-
-@pytest.mark.parametrize("apart", [0.0, 0.2])
-def test_own_runs_correct_the_model_only_by_what_noise_cannot_explain(apart):
-    rng = np.random.default_rng(0)
-    seen, flows = Observations(), [Candidate.single(WorkerId(f"w{n}")) for n in range(40)]
-    true_c = 0.5 + apart * rng.choice((-1, 1), size=len(flows))
-    for task in TASKS[:100]:
-        for one, share in zip(flows, true_c, strict=True):
-            seen.add(task.id, one, float(rng.random() < share))
-    arena = Arena(levels=1, cells={(0, 0): list(TASKS[:100])}, weights={0: 1.0})
-    residuals = SeenResiduals(seen, arena, lambda known, _: np.full((len(known), 1), 0.5))
-    residuals.estimate_error()
-    found = residuals.correct(flows, 0, np.full((2, len(flows), 1), 0.5))
-    error = float(np.sqrt(((found.mean_cl[:, 0] - true_c) ** 2).mean()))
-    assert error < 0.05 * (1 if apart else 0.5), "the mean of 100 runs has an error of 0.05"
 
 
 async def test_phrasings_of_one_workflow_are_not_run_in_the_place_of_other_workflows_at_the_end():

@@ -196,10 +196,6 @@ class Search:
         """Try no new workflows from now on, and measure the best of each group more precisely."""
         self.settings = replace(self.settings, untried=0)
 
-    def finish(self) -> None:
-        """Run nothing more, and judge workflows by the outcomes alone from now on."""
-        self._residuals.estimate_error()
-
     def weigh_calls(self) -> None:
         """Choose the price of a call with which the best workflows keep the limit of mean calls."""
         most = self.settings.mean_calls

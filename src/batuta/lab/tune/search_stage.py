@@ -119,7 +119,6 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
         told.tell()
         if context.spent_share() >= _EXPLORED * whole:
             search.stop_exploring()
-    search.finish()
     context.report(TuneStage.SEARCH, describe_progress(search))
 
 
