@@ -407,7 +407,7 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
 def _open_webhook(
     settings: Settings, http: HttpTransport, environ: Mapping[str, str]
 ) -> Webhook | None:
-    """What is told of plans that wait; None: nobody is.
+    """Return the webhook that is told of plans that wait; None: there is none.
 
     Raises:
         ConfigError: its secret is not set, or is none.

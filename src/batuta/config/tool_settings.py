@@ -138,9 +138,9 @@ class FilesSetting(StrictModel):
     """Files that callers upload, where the table is there."""
 
     max_mb: float = Field(default=16.0, gt=0, le=19)
-    """Of one file; a request's body has 20."""
+    """The most of one file; a request's body has at most 20."""
     tenant_mb: float = Field(default=1024.0, gt=0)
-    """Of all files of a tenant."""
+    """The most of all files of a tenant together."""
     tenant_files: int = Field(default=10_000, ge=1)
     """Files of a tenant."""
     keep_days: float | None = Field(default=None, gt=0)

@@ -138,7 +138,7 @@ class ServerCall:
     failure: str = ""
     """Why the program failed, if it did."""
     pictures: tuple[str, ...] = ()
-    """What the program drew, as `data:` addresses."""
+    """The pictures that the program drew, as `data:` addresses."""
     cost: Cost = ZERO_COST
     """Dollars of the call, which are a part of the reply's."""
 

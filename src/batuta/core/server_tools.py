@@ -24,7 +24,7 @@ class NamedFiles(Protocol):
 
     @property
     def tenant(self) -> str:
-        """Whose they are."""
+        """The tenant to whom they belong."""
         ...
 
     async def list_names(self) -> Mapping[str, str]:

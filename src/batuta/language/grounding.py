@@ -70,11 +70,11 @@ class Source:
 
     text: str
     url: str = ""
-    """Its address, if it is a page."""
+    """The address, if it is a page."""
     number: int | None = None
     """The number under which a model was told to cite it."""
     name: str = "given"
-    """What it is, for the checker."""
+    """The kind of source, in words for the checker."""
 
 
 def split_statements(text: str) -> list[str]:

@@ -57,11 +57,11 @@ class DriftKind(StrEnum):
     RIGHT = "right"
     """Scores in [0, 1] of answers that the worker gave alone."""
     SECONDS = "seconds"
-    """What its calls took."""
+    """The seconds that its calls took."""
 
 
 class DriftSide(StrEnum):
-    """Where a worker is."""
+    """The place of a worker's newest values beside its usual interval."""
 
     LEARNING = "learning"
     """Its interval is not known yet."""

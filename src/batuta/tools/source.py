@@ -61,7 +61,7 @@ class ToolOutput:
     """Where it is from."""
     cost: Cost = ZERO_COST
     failure: str = ""
-    """What went wrong in a program that ran; the parts are what came out before."""
+    """The error of a program that ran; the parts are what came out before."""
 
     @property
     def text(self) -> str:

@@ -101,7 +101,7 @@ class PlanVerdict:
     decision: str
     """`approve`, `refuse` or `edit`."""
     by: str
-    """Who decides, as the audit trail calls them."""
+    """Return the one who decides, as the audit trail calls them."""
     reason: str = ""
     steps: str = ""
     """The edited steps as JSON."""

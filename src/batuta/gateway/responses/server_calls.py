@@ -10,7 +10,7 @@ from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH
 
 Json = dict[str, Any]
 ITEM_IDS = {"web_search_call": "ws", "code_interpreter_call": "ci", "file_search_call": "fs"}
-"""What the ids of such items begin with, by their types."""
+"""The beginnings of the ids of such items, by their types."""
 
 
 def call_item(call: ServerCall, response: str) -> Json:

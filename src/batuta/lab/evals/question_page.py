@@ -34,7 +34,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """What one system did with one question."""
+    """One system's result and run of one question."""
 
     system: str
     result: TrialResult | None

@@ -67,7 +67,7 @@ class Subject:
     presets: tuple[Preset, ...] = ()
     """The models of the settings' own that a conductor answers."""
     confidence: ConfidenceModel | None = None
-    """What says how sure answers are; None: nothing does."""
+    """The model that says how sure answers are; None: nothing does."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
     guardrails: Guardrails = field(default=NO_GUARDRAILS, repr=False)
     plan_rules: PlanRules = NO_RULES

@@ -74,7 +74,7 @@ class System:
     drafts: str = CONDUCTOR
     """Names the model that drafts its workflows, where that is no worker."""
     terms: str = ""
-    """What its runs depend on beside pool, limits and method, as text for their keys."""
+    """The terms of its runs beside pool, limits and method, as text for their keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
         """Whether a pool has the system's worker, or some of its workers."""
