@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -234,8 +235,14 @@ def test_two_processes_share_a_budget_and_end_together(tmp_path):
         files[name].write_text(BUDGETED.format(output=tmp_path / name, start=start))
     code, said = launched(files["whole"])
     assert code == 0, said[-2000:]
-    code, said = launched(files["cut"], "--set", "pool.max_usd=0.115")
-    done = len(metrics(tmp_path / "cut"))
+    # What one step costs depends on the texts that this machine samples: raised until one ended.
+    for cents in range(11, 25, 2):
+        shutil.rmtree(tmp_path / "cut", ignore_errors=True)
+        most = Decimal(cents) / 100
+        code, said = launched(files["cut"], "--set", f"pool.max_usd={most}")
+        done = 0 if "no step ended" in said else len(metrics(tmp_path / "cut"))
+        if done:
+            break
     assert code != 0 and 0 < done < 6, said[-2000:]
     assert said.count(f"the training ended after {done} of 6 steps") == 1
     assert "rank      : 0" in said and "exitcode  : 4" in said, "the first one says so"
@@ -243,7 +250,7 @@ def test_two_processes_share_a_budget_and_end_together(tmp_path):
         tmp_path / "cut" / "checkpoints" / f"checkpoint-{done}" / "trainer_state.json"
     ).is_file()
     assert (tmp_path / "cut" / "policy" / "model.safetensors").is_file()
-    assert 0 < paid_so_far(tmp_path / "cut") <= Decimal("0.115")
+    assert 0 < paid_so_far(tmp_path / "cut") <= most
     code, said = launched(files["cut"], "--set", "pool.max_usd=5", "--resume")
     assert code == 0, said[-2000:]
     assert untimed(metrics(tmp_path / "cut")) == untimed(metrics(tmp_path / "whole"))
