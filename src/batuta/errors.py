@@ -62,7 +62,7 @@ class LimitReachedError(BatutaError):
 
 
 class StoreError(BatutaError):
-    """The store could not be opened, read or written."""
+    """The store, or a file of a report or a run, could not be opened, read or written."""
 
 
 class ExecutorError(BatutaError):

@@ -41,7 +41,6 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
     Raises:
         ConfigError: nothing of that kind and name is installed, it cannot be imported, or it is
             not what its kind asks for.
-        BatutaError: as `use`.
     """
     entry = _read_declarations().get(kind, {}).get(name)
     if entry is None:

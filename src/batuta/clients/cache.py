@@ -87,18 +87,11 @@ class CallJournal(Protocol):
         Args:
             worker: its id.
             identity: digest of what decides its replies, see `clients.identity`.
-
-        Raises:
-            StoreError: the journal cannot be read or written.
         """
         ...
 
     def claim(self, worker: str, request: Request) -> AbstractAsyncContextManager[CallClaim]:
-        """The call of that worker with exactly this request, its seed included.
-
-        Raises:
-            StoreError: the journal cannot be read or written.
-        """
+        """The call of that worker with exactly this request, its seed included."""
         ...
 
 
@@ -133,11 +126,7 @@ class CallCache:
         self._file.close()
 
     def read(self, worker: str, request: Request) -> Reply | None:
-        """Return the worker's earlier reply to exactly this request, its seed included.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+        """Return the worker's earlier reply to exactly this request, its seed included."""
         try:
             row = self._file.execute(
                 "SELECT reply FROM calls WHERE worker = ? AND request = ?",
@@ -148,11 +137,7 @@ class CallCache:
         return None if row is None else read_reply(row[0])
 
     def write(self, worker: str, request: Request, reply: Reply) -> None:
-        """Keep a reply; the first one to a request stays.
-
-        Raises:
-            StoreError: the disk is full or the file cannot be written.
-        """
+        """Keep a reply; the first one to a request stays."""
         row = (worker, request_fingerprint(request), write_reply(reply))
         try:
             self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
@@ -160,11 +145,7 @@ class CallCache:
             raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
 
     async def name_worker(self, worker: str, identity: str) -> str:
-        """Return the name under which that worker's replies are kept, as `CallJournal` says.
-
-        Raises:
-            StoreError: the file cannot be read or written.
-        """
+        """Return the name under which that worker's replies are kept, as `CallJournal` says."""
         self._execute("INSERT OR IGNORE INTO reached VALUES (?, ?)", worker, identity)
         rows = self._execute("SELECT identity FROM reached WHERE worker = ?", worker)
         return name_kept(worker, identity, rows[0][0])
@@ -177,11 +158,7 @@ class CallCache:
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
-        """The call, claimed among the tasks of this process; other processes are not waited for.
-
-        Raises:
-            StoreError: the file cannot be read or written.
-        """
+        """The call, claimed among the tasks of this process; other processes are not waited for."""
 
         async def keep(reply: Reply) -> Reply:
             self.write(worker, request, reply)
@@ -226,7 +203,6 @@ class CallCacheClient:
 
         Raises:
             ClientError: the call gave no usable reply; failures are not kept.
-            StoreError: the journal cannot be read or written.
         """
         if request.sampling.seed is None:
             return await self._client.complete(request, listener)

@@ -133,7 +133,6 @@ async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJour
 
     Raises:
         ConfigError: the extra is missing.
-        StoreError: the database cannot be reached.
     """
     try:
         import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]

@@ -156,11 +156,7 @@ class ProviderClient:
         return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; streamed if the listener wants fragments.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
+        """The model's reply; streamed if the listener wants fragments."""
         return await call_provider(self._endpoint, request, listener)
 
 

@@ -221,9 +221,6 @@ def open_clients(
     """The clients of many workers, by worker; `health` is kept for those that it names.
 
     With `shared` their limits hold over all processes.
-
-    Raises:
-        ConfigError: as `open_client`.
     """
     known = health or {}
     return {

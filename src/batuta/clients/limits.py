@@ -155,11 +155,7 @@ class RedisTurns:
         return self._connections.processes
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
-        """The call's reply, made in its turn; None: Redis cannot be asked now.
-
-        Raises:
-            ClientError: as `call` does.
-        """
+        """The call's reply, made in its turn; None: Redis cannot be asked now."""
         owner, used = uuid4().hex, -1
         try:
             async with self._first:
@@ -304,7 +300,6 @@ class CallLimiter:
         Raises:
             RateLimitError: the provider asked to be skipped for longer than a call waits here,
                 or it does so now.
-            ClientError: as `inner` or the listener does.
         """
         told = await self._report_pause(listener)
         if self._shared is None:
@@ -413,11 +408,7 @@ class RateLimitedClient:
         return f"Limit({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """`inner`'s reply; the wait for a turn comes first.
-
-        Raises:
-            ClientError: as `inner` does.
-        """
+        """`inner`'s reply; the wait for a turn comes first."""
         return await self.limiter.run(self.inner, request, listener)
 
 

@@ -157,7 +157,6 @@ class CircuitBreakerClient:
 
         Raises:
             CircuitOpenError: the provider has failed too often; nothing was sent.
-            ClientError: as `inner` does.
         """
         health = self.health
         if not health.allow_call():

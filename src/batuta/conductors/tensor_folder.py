@@ -40,11 +40,7 @@ def write_folder(
     folder: Path, card: Card, tensors: Tensors, *, card_file: str = CARD_FILE,
     tensor_file: str = TENSOR_FILE,
 ) -> None:  # fmt: skip
-    """Write the card and the tensors into the folder.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write the card and the tensors into the folder."""
     ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -80,11 +80,7 @@ def open_search(
 def open_served_tools(
     tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
 ) -> ServerTools:
-    """Open the tools that models call while they answer.
-
-    Raises:
-        ConfigError: see `open_search`.
-    """
+    """Open the tools that models call while they answer."""
     offered: list[OfferedTool] = []
     if tools.search is not None and tools.search.server_tool:
         search = open_search(tools.search, http, environ)
@@ -179,11 +175,7 @@ def open_fetch(setting: ReaderSetting, http: HttpTransport) -> WebFetch:
 def open_tool_client(
     spec: WorkerSpec, tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
 ) -> Client:
-    """Open the client of a worker that searches, reads or calls a tool.
-
-    Raises:
-        ConfigError: see `open_search`.
-    """
+    """Open the client of a worker that searches, reads or calls a tool."""
     if spec.provider in {SEARCH, FILES}:
         try:
             if spec.provider == FILES:

@@ -297,11 +297,7 @@ def open_worker_client(
     attempts: int = RetryPolicy().attempts,
     tools: ToolsSetting = NO_TOOLS,
 ) -> Client:
-    """A worker's client: of a provider, of a model that Batuta serves itself, or of a tool.
-
-    Raises:
-        ConfigError: as `open_worker_clients`.
-    """
+    """A worker's client: of a provider, of a model that Batuta serves itself, or of a tool."""
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
 

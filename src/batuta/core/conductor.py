@@ -79,11 +79,7 @@ class Client(Protocol):
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
+        """The reply."""
         ...
 
 

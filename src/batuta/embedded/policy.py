@@ -74,11 +74,7 @@ class ConductorCard:
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
     def write(self, place: Path) -> None:
-        """Put it beside the model, a folder's or a GGUF file's.
-
-        Raises:
-            StoreError: the folder cannot be written.
-        """
+        """Put it beside the model, a folder's or a GGUF file's."""
         path = card_path(place)
         dated = replace(self, prompt=self.prompt or self.rendering.version)
         try:

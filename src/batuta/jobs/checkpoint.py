@@ -206,7 +206,6 @@ class CachedClient:
         """The kept reply, with the usage and cost of the time it was paid; else the client's.
 
         Raises:
-            ClientError: as the client does.
             StoreError: what is kept cannot be read.
         """
         key = self._checkpoint.call_key(self._worker, request)

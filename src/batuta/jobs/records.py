@@ -113,11 +113,7 @@ class JobRecords:
     """The tables, through connections that block: call it from a thread."""
 
     def __init__(self, url: URL) -> None:
-        """Makes the tables.
-
-        Raises:
-            StoreError: the database cannot be used.
-        """
+        """Makes the tables."""
         self._url = url
         try:
             self._engine = _create_engine(url)
@@ -138,11 +134,7 @@ class JobRecords:
         return self._engine.dialect.name
 
     def unended_attempts(self, job_id: str) -> int:
-        """Count the runs of the job that began at this point of it and never ended.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Count the runs of the job that began at this point of it and never ended."""
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         query = select(ATTEMPTS_TABLE.c.unended).where(
             ATTEMPTS_TABLE.c.job == job_id, ATTEMPTS_TABLE.c.calls == calls
@@ -151,11 +143,7 @@ class JobRecords:
         return rows[0][0] if rows else 0
 
     def begin_attempt(self, job_id: str) -> None:
-        """Writes down that a run of the job begins.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Writes down that a run of the job begins."""
         count = self.unended_attempts(job_id) + 1
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         new = insert_statement(self.dialect, ATTEMPTS_TABLE).values(
@@ -165,19 +153,11 @@ class JobRecords:
         self.write(new.on_conflict_do_update(index_elements=["job"], set_=changed))
 
     def end_attempt(self, job_id: str) -> None:
-        """Writes down that the job's run is over, however it ended.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Writes down that the job's run is over, however it ended."""
         self.write(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     def find_calls(self, key: CallKey) -> list[str]:
-        """Return what was kept under the key, in order.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return what was kept under the key, in order."""
         query = (
             select(CALLS_TABLE.c.body)
             .where(CALLS_TABLE.c.key == key.digest)
@@ -186,37 +166,21 @@ class JobRecords:
         return [row[0] for row in self.read(query)]
 
     def keep_call(self, key: CallKey, sample: int, body: str) -> None:
-        """Keeps it as the key's `sample`; what was kept first stays.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Keeps it as the key's `sample`; what was kept first stays."""
         row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
         self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
     def count_events(self, job: str) -> int:
-        """Return how many events of the job are kept.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return how many events of the job are kept."""
         return int(self.read(select(func.count()).where(EVENTS_TABLE.c.job == job))[0][0])
 
     def add_event(self, job: str, number: int, body: Json) -> None:
-        """Keeps an event.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Keeps an event."""
         text = orjson.dumps(body).decode()
         self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 
     def events(self, job: str, after: int) -> list[JobEvent]:
-        """The events of the job numbered above `after`.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The events of the job numbered above `after`."""
         query = (
             select(EVENTS_TABLE.c.number, EVENTS_TABLE.c.body)
             .where(EVENTS_TABLE.c.job == job, EVENTS_TABLE.c.number > after)
@@ -225,20 +189,12 @@ class JobRecords:
         return [JobEvent(number, orjson.loads(body)) for number, body in self.read(query)]
 
     def erase(self, job: str) -> None:
-        """Forgets what the job left.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Forgets what the job left."""
         tables = (CALLS_TABLE, EVENTS_TABLE, ATTEMPTS_TABLE)
         self.write(*(delete(table).where(table.c.job == job) for table in tables))
 
     def truncate(self) -> None:
-        """Lets nothing that was erased lie about in the log of an SQLite file.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Lets nothing that was erased lie about in the log of an SQLite file."""
         if not is_sqlite_file(self._url):
             return
         try:
@@ -247,11 +203,7 @@ class JobRecords:
             raise self._store_error(error) from None
 
     def read(self, query: Any) -> list[Any]:
-        """Return the rows of a query.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the rows of a query."""
         try:
             with self._engine.connect() as connection:
                 rows: Any = connection.execute(query)
@@ -260,11 +212,7 @@ class JobRecords:
             raise self._store_error(error) from None
 
     def write(self, *statements: Any) -> list[Any]:
-        """Execute the statements in one transaction; return the rows that they return.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Execute the statements in one transaction; return the rows that they return."""
 
         def execute(connection: Connection) -> list[Any]:
             done: list[Any] = [connection.execute(statement) for statement in statements]
@@ -273,11 +221,7 @@ class JobRecords:
         return self.transact(execute)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Return what the work returns that is done in one transaction.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return what the work returns that is done in one transaction."""
         try:
             with self._engine.begin() as connection:
                 return work(connection)

@@ -231,11 +231,7 @@ class ProcessPool:
         cpu_seconds: float = CPU_SECONDS,
         wall_seconds: float = WALL_SECONDS,
     ) -> Any:
-        """Do as `call` does, for a thread that may wait.
-
-        Raises:
-            ProcessTimeoutError, ProcessDiedError, ProcessStartError: as `call`.
-        """
+        """Do as `call` does, for a thread that may wait."""
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:

@@ -23,11 +23,7 @@ class AnswerTable:
         self._database = database
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """The id of the run that answered that question.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The id of the run that answered that question."""
         query = select(ANSWERS.c.run_id).where(
             ANSWERS.c.tenant == sql_text(tenant),
             ANSWERS.c.digest == digest,
@@ -51,9 +47,6 @@ class AnswerTable:
             digest: of everything the answer depends on.
             run_id: the run that answered it.
             seconds: for how long that counts.
-
-        Raises:
-            StoreError: the database fails.
         """
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}

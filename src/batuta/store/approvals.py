@@ -64,7 +64,6 @@ class ApprovalTable:
 
         Raises:
             ApprovalError: too many plans of its tenant wait already.
-            StoreError: the database fails.
         """
 
         def put(connection: Connection) -> PendingPlan:
@@ -85,19 +84,11 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def get(self, plan_id: str) -> PendingPlan | None:
-        """The plan of that id.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The plan of that id."""
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """The plans, oldest first; only those that can still be decided unless all are wanted.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The plans, oldest first; only those that can still be decided unless all are wanted."""
         query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
@@ -117,7 +108,6 @@ class ApprovalTable:
 
         Raises:
             ApprovalError: it does not wait any more, or is another plan than was seen.
-            StoreError: the database fails.
         """
         state = "approved" if approved else "refused"
 
@@ -141,7 +131,6 @@ class ApprovalTable:
 
         Raises:
             ApprovalError: it does not wait any more, or is another plan than was seen.
-            StoreError: the database fails.
         """
 
         def put(connection: Connection) -> PendingPlan:
@@ -152,11 +141,7 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
-        """Put a plan in the place of one whose edit was read; False if that is not as it was read.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Put a plan in the place of one whose edit was read; False if that has changed."""
         values = {name: value for name, value in _list_values(plan).items() if name != "id"}
         same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
         chosen = (APPROVALS.c.id == edited.id, APPROVALS.c.state == WAITING, *same)
@@ -167,11 +152,7 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def close(self, plan_id: str, state: str) -> PendingPlan | None:
-        """End a plan that still waits as `expired` or `withdrawn`; how it stands then.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """End a plan that still waits as `expired` or `withdrawn`; how it stands then."""
 
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)

@@ -173,9 +173,6 @@ class AuditTrail:
             limit: how many.
             before: only those with smaller sequence numbers.
             action: only of that action, or of all that begin so if it ends with a full stop.
-
-        Raises:
-            StoreError: the database fails.
         """
         query = select(AUDIT).order_by(AUDIT.c.seq.desc()).limit(limit)
         if before is not None:
@@ -187,11 +184,7 @@ class AuditTrail:
         return [AuditRecord(**row) for row in await self._database.fetch_rows(query)]
 
     async def read(self, after: int = 0) -> AsyncIterator[AuditRecord]:
-        """Every record after that sequence number, oldest first, a page at a time.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Every record after that sequence number, oldest first, a page at a time."""
         while True:
             query = select(AUDIT).where(AUDIT.c.seq > after).order_by(AUDIT.c.seq).limit(PAGE_ROWS)
             rows = await self._database.fetch_rows(query)
@@ -207,9 +200,6 @@ class AuditTrail:
         Args:
             known: the sequence number and hash of a record that was noted elsewhere; without it
                 nobody can tell that the newest records were removed, or all written anew.
-
-        Raises:
-            StoreError: the database fails.
         """
         checker = _ChainChecker(known)
         async for record in self.read():
@@ -221,9 +211,6 @@ class AuditTrail:
         """Remove the oldest records, all older than so many days; how many.
 
         A record of the cut keeps the last removed hash, so that the rest can be verified.
-
-        Raises:
-            StoreError: the database fails.
         """
         limit = (time() if now is None else now) - days * _DAY_SECONDS
 

@@ -226,9 +226,6 @@ class Budgets:
             for_job: the run is a job's, which outlives this process.
             least: what will do where there is not as much; None: nothing less.
             at: the moment whose budgets these are, in seconds since the epoch; None: now.
-
-        Raises:
-            StoreError: the database fails.
         """
         began = time() if at is None else at
 
@@ -287,11 +284,7 @@ class Budgets:
         least: int,
         buckets: tuple[Bucket, ...],
     ) -> Reservation | BudgetStatus:
-        """Take as much of `nano` as there is; return a refusal if that is too little.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Take as much of `nano` as there is; return a refusal if that is too little."""
         answer = await take(nano)
         if isinstance(answer, BudgetStatus) and await self._make_room(buckets):
             answer = await take(nano)
@@ -308,11 +301,7 @@ class Budgets:
         return answer
 
     async def _make_room(self, buckets: tuple[Bucket, ...]) -> bool:
-        """Give back what only this process keeps of the budgets; tell whether there was any.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Give back what only this process keeps of the budgets; tell whether there was any."""
         pending = self._writer.pending_count > 0
         if pending:
             await self._writer.flush()  # runs that have ended may still hold what they reserved
@@ -332,9 +321,6 @@ class Budgets:
         Args:
             run_id: the run.
             caps: for each account what it may spend in a day and in a month now, in billionths.
-
-        Raises:
-            StoreError: the database fails.
         """
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
@@ -345,22 +331,14 @@ class Budgets:
         return Reservation(rows[0]["id"], rows[0]["nano"], buckets), rows[0]["created"]
 
     async def job_reservations(self) -> list[JobReservation]:
-        """Return what jobs' runs hold, of this process and others.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return what jobs' runs hold, of this process and others."""
         held = RESERVATIONS.c.owner == JOBS_OWNER
         columns = (RESERVATIONS.c.id, RESERVATIONS.c.run_id, RESERVATIONS.c.tenant)
         rows = await self._database.fetch_rows(select(*columns).where(held))
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """Gives back what jobs hold that no longer run; how many runs were lost.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Gives back what jobs hold that no longer run; how many runs were lost."""
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
         rows = await self._database.run_write(lambda one: end_reservations(one, chosen))
         for row in rows:
@@ -368,11 +346,7 @@ class Budgets:
         return len(rows)
 
     async def is_settled(self, run_id: RunId) -> bool:
-        """Return True if the run is in the ledger, with what it cost.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return True if the run is in the ledger, with what it cost."""
         mine = (LEDGER.c.run_id == run_id, LEDGER.c.line >= 0)
         return bool(await self._database.fetch_rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
@@ -398,11 +372,7 @@ class Budgets:
             )
 
     async def budget_status(self, buckets: Iterable[Bucket]) -> list[BudgetStatus]:
-        """Return how full those buckets are; what this process can still hand out is not reserved.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return how full those buckets are; what this process can hand out is not reserved."""
         return [await self._bucket_status(bucket) for bucket in buckets]
 
     async def work(self) -> None:

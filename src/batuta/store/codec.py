@@ -67,11 +67,7 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
 
 
 async def read_run(body: bytes, version: int = FORMAT) -> Run:
-    """Decode a run in an event loop: a process's first one waits for its reader in a thread.
-
-    Raises:
-        StoreError: as `decode_run`.
-    """
+    """Decode a run in an event loop: a process's first one waits for its reader in a thread."""
     if not _run_adapter.cache_info().currsize:
         await run_sync(_run_adapter)
     return decode_run(body, version)

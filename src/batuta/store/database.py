@@ -211,7 +211,6 @@ class Database:
         """Does `work` in a transaction; errors are the driver's.
 
         Raises:
-            SQLAlchemyError: the database fails.
             OSError: it cannot be reached.
         """
         engine = self._engine
@@ -220,22 +219,14 @@ class Database:
         return await _run_in_async_connection(engine.begin, work)
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work` in a transaction.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Does `work` in a transaction."""
         try:
             return await self.write(work)
         except DATABASE_ERRORS as error:
             raise explain_error(error, self.url) from error
 
     async def execute(self, first: Executable, *then: Executable) -> int:
-        """Statements that change something, in one transaction; how many rows the first changed.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Statements that change something, in one transaction; how many rows the first changed."""
 
         def run(connection: Connection) -> int:
             result: CursorResult[Any] = connection.execute(first)
@@ -249,7 +240,6 @@ class Database:
         """Does `work`, which changes nothing; errors are the driver's.
 
         Raises:
-            SQLAlchemyError: the database fails.
             OSError: it cannot be reached.
         """
         engine = self._engine
@@ -273,22 +263,14 @@ class Database:
         return await run_sync(probe, abandon_on_cancel=True, limiter=self._prober)
 
     async def run_read(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work`, which changes nothing.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Does `work`, which changes nothing."""
         try:
             return await self.read(work)
         except DATABASE_ERRORS as error:
             raise explain_error(error, self.url) from error
 
     async def fetch_rows(self, query: Any) -> list[dict[str, Any]]:
-        """Return the rows that the query finds.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the rows that the query finds."""
 
         def find(connection: Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in connection.execute(query).mappings()]
@@ -296,11 +278,7 @@ class Database:
         return await self.run_read(find)
 
     async def checkpoint(self) -> None:
-        """Empties SQLite's log, in which what was overwritten can still be read.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Empties SQLite's log, in which what was overwritten can still be read."""
         engine = self._engine
         if not isinstance(engine, Engine):
             return
@@ -542,7 +520,6 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
     Raises:
         IntegrityError: PostgreSQL has one of them already, or they break another rule.
-        SQLAlchemyError: the database fails.
     """
     if not rows:
         return

@@ -50,31 +50,19 @@ class ExplorationTable:
         self._database = database
 
     async def read(self, system: str) -> dict[tuple[str, str], tuple[float, float]]:
-        """By cell and arm: the sum of scores, and how many were judged.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """By cell and arm: the sum of scores, and how many were judged."""
         query = select(EXPLORED_ARMS).where(EXPLORED_ARMS.c.system == sql_text(system))
         rows = await self._database.fetch_rows(query)
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}
 
     async def take(self, purse: Bucket, nano: int) -> bool:
-        """Takes so many billionths of a dollar, or nothing; whether they were there.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Takes so many billionths of a dollar, or nothing; whether they were there."""
         if nano > purse.cap:
             return False
         return await self._database.run_write(lambda one: _take_money(one, purse, nano))
 
     async def give_back(self, purse: Bucket, nano: int) -> None:
-        """Gives back what was taken and not spent; a negative number takes what it cost more.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Gives back what was taken and not spent; a negative number takes what it cost more."""
         changes = {(purse.account, purse.period): (-nano, 0)}
         await self._database.run_write(lambda one: add_totals(one, changes))
 

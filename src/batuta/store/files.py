@@ -88,7 +88,6 @@ class FileTable:
 
         Raises:
             FileQuotaError: the tenant has no room for it.
-            StoreError: the database fails.
         """
 
         def write(connection: Connection) -> None:
@@ -118,11 +117,7 @@ class FileTable:
         await self._database.run_write(write)
 
     async def find(self, file_id: str, tenant: str) -> StoredFile | None:
-        """Return the file; None: there is none.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the file; None: there is none."""
         query = select(*_HEAD).where(FILES.c.id == sql_text(file_id), *_is_live(tenant))
         rows = await self._database.fetch_rows(query)
         return StoredFile(**rows[0]) if rows else None
@@ -137,9 +132,6 @@ class FileTable:
             purpose: only those of it; empty: all.
             after: the id of the file after which the list begins.
             limit: files at most.
-
-        Raises:
-            StoreError: the database fails.
         """
         query = select(*_HEAD).where(*_is_live(tenant))
         if purpose:
@@ -152,21 +144,13 @@ class FileTable:
         return [StoredFile(**row) for row in await self._database.fetch_rows(query)]
 
     async def read(self, file_id: str, tenant: str) -> bytes | None:
-        """Return the file's content; None: there is no such file.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the file's content; None: there is no such file."""
         query = select(FILES.c.content).where(FILES.c.id == sql_text(file_id), *_is_live(tenant))
         rows = await self._database.fetch_rows(query)
         return bytes(rows[0]["content"]) if rows else None
 
     async def texts(self, ids: Sequence[str], tenant: str) -> list[FileText]:
-        """Return the texts of those of the files that exist.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the texts of those of the files that exist."""
         named = [sql_text(one) for one in ids]
         columns = (FILES.c.id, FILES.c.name, FILES.c.text, FILES.c.fault)
         query = select(*columns).where(FILES.c.id.in_(named), *_is_live(tenant))
@@ -181,20 +165,12 @@ class FileTable:
         ]
 
     async def names(self, tenant: str) -> dict[str, str]:
-        """Return the names of all files of the tenant, by their ids.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the names of all files of the tenant, by their ids."""
         query = select(FILES.c.id, FILES.c.name).where(*_is_live(tenant))
         return {row["id"]: row["name"] for row in await self._database.fetch_rows(query)}
 
     async def delete(self, file_id: str, tenant: str) -> bool:
-        """Erase the file and its text; whether there was one.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Erase the file and its text; whether there was one."""
         own = (FILES.c.id == sql_text(file_id), FILES.c.tenant == sql_text(tenant))
 
         def erase(connection: Connection) -> int:

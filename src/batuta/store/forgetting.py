@@ -30,11 +30,7 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """The response and those that continued from it; the whole conversation if wanted.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The response and those that continued from it; the whole conversation if wanted."""
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)
@@ -54,9 +50,6 @@ class Forgetting:
 
         Returns:
             The ids of the runs that will not be found again.
-
-        Raises:
-            StoreError: the database fails.
         """
 
         def erase(connection: Connection) -> list[str]:
@@ -77,11 +70,7 @@ class Forgetting:
         return await self._database.run_write(erase)
 
     async def forget_responses(self, ids: Sequence[str], tenant: str) -> None:
-        """Erases the responses and their events.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Erases the responses and their events."""
 
         def erase(connection: Connection) -> None:
             named = [sql_text(one) for one in ids]
@@ -96,9 +85,6 @@ class Forgetting:
         """Erases the tenant, its keys and everything it said; whether there was anything.
 
         The ledger keeps its lines: its name, its keys' ids, models and money.
-
-        Raises:
-            StoreError: the database fails.
         """
         name = sql_text(tenant)
 
@@ -116,9 +102,6 @@ class Forgetting:
         """Lets nothing that was erased lie about in a file of SQLite.
 
         PostgreSQL clears what was deleted when it vacuums.
-
-        Raises:
-            StoreError: the database fails.
         """
         await self._database.checkpoint()
 

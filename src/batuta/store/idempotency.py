@@ -51,9 +51,6 @@ class IdempotencyStore:
         """Return the earlier request with that key.
 
         If there was none, the claim to be the first.
-
-        Raises:
-            StoreError: the database fails.
         """
         now, owner = time(), secrets.token_hex(8)
         values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
@@ -79,11 +76,7 @@ class IdempotencyStore:
         return EarlierRequest(row["digest"], StoredAnswer(row["status"], headers, row["body"]))
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
-        """Keeps the answer of whoever made that claim, unless its run was deleted meanwhile.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Keeps the answer of whoever made that claim, unless its run was deleted meanwhile."""
         values = {
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),
@@ -99,9 +92,5 @@ class IdempotencyStore:
         )
 
     async def forget(self, owner: str) -> None:
-        """Gives the claim up: there is no answer to keep.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Gives the claim up: there is no answer to keep."""
         await self._database.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))

@@ -140,7 +140,6 @@ class ApiKeyStore:
 
         Raises:
             ValueError: the tenant or the name cannot be called so, or the user has as many keys.
-            StoreError: the database fails.
         """
         check_name(tenant)
         if not name.strip() or len(name) > _MAX_NAME_CHARACTERS:
@@ -174,19 +173,11 @@ class ApiKeyStore:
         return await self._get(issued.id), issued
 
     async def has_keys(self) -> bool:
-        """Return True if there ever was a key.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return True if there ever was a key."""
         return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """The key of that id.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The key of that id."""
         rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id == sql_text(key_id)))
         if not rows:
             return None
@@ -215,7 +206,6 @@ class ApiKeyStore:
 
         Raises:
             ValueError: the tenant cannot be called so.
-            StoreError: the database fails.
         """
         check_name(tenant)
         issued, now, role = hasher.issue(), time(), "admin" if is_admin else "user"
@@ -251,11 +241,7 @@ class ApiKeyStore:
         return await self._get(await self._database.run_write(enter))
 
     async def list_of_user(self, user: str, limit: int) -> list[ApiKey]:
-        """Return at most `limit` keys that this user has made: revoked ones last, the newest first.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return at most `limit` keys of that user: revoked ones last, the newest first."""
         order = KEYS.c.revoked.is_not(None), KEYS.c.created.desc(), KEYS.c.id.desc()
         query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(*order).limit(limit)
         found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
@@ -274,7 +260,6 @@ class ApiKeyStore:
 
         Raises:
             ValueError: `after` is no cursor.
-            StoreError: the database fails.
         """
         query = _SELECT_KEYS.order_by(KEYS.c.created.desc(), KEYS.c.id.desc()).limit(limit)
         if tenant is not None:
@@ -313,9 +298,6 @@ class ApiKeyStore:
             expires: seconds since the epoch.
             never_expires: whether it shall never expire.
             by: who changes it, for the audit trail.
-
-        Raises:
-            StoreError: the database fails.
         """
         values: dict[str, Any] = {}
         if permissions is not None:
@@ -330,11 +312,7 @@ class ApiKeyStore:
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
-        """The key, which nobody can use from now on; None if there is none.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The key, which nobody can use from now on; None if there is none."""
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key
@@ -350,7 +328,6 @@ class ApiKeyStore:
 
         Raises:
             ValueError: it was revoked.
-            StoreError: the database fails.
         """
         key = await self.find(key_id)
         if key is None:
@@ -372,11 +349,7 @@ class ApiKeyStore:
     async def tenants(
         self, name: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[Tenant]:
-        """The tenants by name (or that one): at most `limit` of those whose names follow `after`.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the tenants by name (or that one): at most `limit` that follow `after`."""
         query = select(TENANTS).order_by(TENANTS.c.name).limit(limit)
         if name is not None:
             query = query.where(TENANTS.c.name == sql_text(name))
@@ -396,7 +369,6 @@ class ApiKeyStore:
 
         Raises:
             ValueError: it cannot be called so, or a budget is negative.
-            StoreError: the database fails.
         """
         check_name(tenant)
         KeyPermissions(per_day=per_day, per_month=per_month)  # the same numbers are possible

@@ -366,7 +366,6 @@ class Leases:
 
         Raises:
             BudgetFullError: a budget has no room for the reservations; nothing was written.
-            SQLAlchemyError: the database fails.
             OSError: it cannot be reached.
         """
         async with self.turn:
@@ -414,7 +413,6 @@ class Leases:
         Raises:
             StoreError: a lease has ended.
             BudgetFullError: a budget has no room for more; nothing was changed.
-            SQLAlchemyError: the database fails.
             OSError: it cannot be reached.
         """
         async with self.turn:
@@ -474,11 +472,7 @@ class Leases:
             del self._leases[lease.bucket]
 
     async def release(self, run: LeasedRun, counted: int) -> None:
-        """Give back what a run has, but for what counts as spent.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Give back what a run has, but for what counts as spent."""
         if not counted:
             self._drop(run)
             if run.has_row:
@@ -501,11 +495,6 @@ class Leases:
 
         Args:
             is_over: whether a run has ended and only waits to be written.
-
-        Raises:
-            StoreError: the database fails.
-            SQLAlchemyError: as that.
-            OSError: as that.
         """
         now = self._clock()
         await self._forget_doubtful()
@@ -590,11 +579,7 @@ class Leases:
         return bool(found)
 
     async def renew(self, expires: float) -> None:
-        """Show that this process lives, to those who would end what it has reserved.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Show that this process lives, to those who would end what it has reserved."""
         mine = update(RESERVATIONS).where(RESERVATIONS.c.owner == self.owner)
         later = mine.values(expires=expires).returning(RESERVATIONS.c.id, RESERVATIONS.c.nano)
         async with self.turn:

@@ -88,9 +88,6 @@ class ResponseTable:
         """Writes the response, in place of an earlier state of it; it is there afterwards.
 
         One that was deleted meanwhile is not written again.
-
-        Raises:
-            StoreError: the database fails.
         """
         row = {
             "id": sql_text(response.id),
@@ -109,11 +106,7 @@ class ResponseTable:
     async def get(
         self, response_id: str, tenant: str, parts: Collection[str] = ALL_PARTS
     ) -> StoredResponse | None:
-        """Return the response with those parts of it; None if there is none.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the response with those parts of it; None if there is none."""
         rows = await self._database.fetch_rows(
             select(*_select_columns(parts)).where(*_row_filter(response_id, tenant))
         )
@@ -122,31 +115,19 @@ class ResponseTable:
     async def measure(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> int:
-        """Count the bytes of those parts of the responses together.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Count the bytes of those parts of the responses together."""
         query = select(_size_of(parts)).where(*_rows_filter(ids, tenant))
         return await self._fetch_size(query)
 
     async def get_many(
         self, ids: Sequence[str], tenant: str, parts: Collection[str] = _CONTENT
     ) -> list[StoredResponse]:
-        """Return those of the responses that exist, with those parts of them.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return those of the responses that exist, with those parts of them."""
         query = select(*_select_columns(parts)).where(*_rows_filter(ids, tenant))
         return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
     async def measure_thread(self, response_id: str, tenant: str, most: int) -> int:
-        """Count the bytes that `get_thread` would read.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Count the bytes that `get_thread` would read."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(_size_of(_CONTENT))
@@ -156,11 +137,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """The response and those before it, oldest first, at most `most` and without events.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The response and those before it, oldest first, at most `most` and without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -175,11 +152,7 @@ class ResponseTable:
         return int(row["size"] or 0)
 
     async def delete(self, response_id: str, tenant: str) -> bool:
-        """Forgets the response; whether there was one.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Forgets the response; whether there was one."""
         return (
             await self._database.execute(delete(RESPONSES).where(*_row_filter(response_id, tenant)))
             > 0

@@ -66,9 +66,6 @@ class RetentionSweeper:
 
         A response that a job still works on is kept until the next time. In PostgreSQL a day of
         runs (UTC) is forgotten as a whole, when its last second is too old.
-
-        Raises:
-            StoreError: the database fails.
         """
         limit = self._clock() - self._days * _DAY_SECONDS
         runs = await self._drop_days(limit)

@@ -154,7 +154,6 @@ async def find_runs(
 
     Raises:
         ValueError: `after` is no cursor of such a list.
-        StoreError: the database fails.
     """
     position = None if after is None else _parse_position(wanted, after)
     return await database.run_read(
@@ -165,11 +164,7 @@ async def find_runs(
 async def sum_runs(
     database: Database, wanted: RunFilter, *, bounds: SearchBounds = _BOUNDS
 ) -> RunTotals:
-    """The totals of the runs that a filter finds.
-
-    Raises:
-        StoreError: the database fails.
-    """
+    """The totals of the runs that a filter finds."""
     return await database.run_read(lambda one: _sum_runs(one, wanted, bounds))
 
 

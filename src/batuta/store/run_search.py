@@ -48,11 +48,7 @@ def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ..
 
 
 async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
-    """The ids that begin so, newest first; `run_` before them may be left out.
-
-    Raises:
-        StoreError: the database fails.
-    """
+    """The ids that begin so, newest first; `run_` before them may be left out."""
     begun = [prefix, f"run_{prefix}"] if prefix else []
     query = select(RUNS.c.id).where(
         or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())

@@ -35,7 +35,6 @@ async def stored_revision(database: Database) -> str | None:
     """The schema the database has; None if it has none.
 
     Raises:
-        SQLAlchemyError: the database cannot be read.
         OSError: the database cannot be reached.
     """
     return await database.read(_read_revision)

@@ -64,7 +64,6 @@ async def report_spending(
 
     Raises:
         ValueError: spending cannot be told apart by that.
-        StoreError: the database fails.
     """
     for name in by:
         if name not in SPEND_GROUPS:

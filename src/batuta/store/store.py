@@ -269,7 +269,6 @@ class Store:
 
         Raises:
             ValueError: `before` is no cursor.
-            StoreError: the database fails.
         """
         wanted = RunFilter(
             search=search or "",
@@ -290,34 +289,21 @@ class Store:
 
         Raises:
             ValueError: `after` is no cursor of such a list.
-            StoreError: the database fails.
         """
         await self._flush_if_possible()
         return await find_runs(self.database, wanted, limit, after)
 
     async def totals(self, wanted: RunFilter) -> RunTotals:
-        """The totals of the runs that a filter finds.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The totals of the runs that a filter finds."""
         await self._flush_if_possible()
         return await sum_runs(self.database, wanted)
 
     async def models(self) -> list[str]:
-        """The systems that runs were asked of, as many as `MOST_MODELS`.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The systems that runs were asked of, as many as `MOST_MODELS`."""
         return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
-        """The session of a tenant's run; None: there is no such run, or it is part of none.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The session of a tenant's run; None: there is no such run, or it is part of none."""
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
@@ -325,20 +311,12 @@ class Store:
         return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
-        """The ids that begin so, newest first; `run_` before them may be left out.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The ids that begin so, newest first; `run_` before them may be left out."""
         await self._flush_if_possible()
         return await find_ids_by_prefix(self.database, prefix, limit)
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
-        """The run's summary; None if there is none (of that tenant).
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """The run's summary; None if there is none (of that tenant)."""
         await self._flush_if_possible()
         rows = await self._rows(select(RUNS).where(*run_filter(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None
@@ -352,7 +330,6 @@ class Store:
 
         Raises:
             ValueError: `value` is not finite.
-            StoreError: the database fails.
         """
         if value is not None and not isfinite(value):
             raise ValueError(f"a score is a finite number or None: {value}")
@@ -362,11 +339,7 @@ class Store:
         return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
 
     async def score_runs(self, judgements: Mapping[RunId, Judgement]) -> None:
-        """Judges many runs at once, each in place of any earlier judgement.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Judges many runs at once, each in place of any earlier judgement."""
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
@@ -377,11 +350,7 @@ class Store:
         await self.database.run_write(write)
 
     async def redact(self, run_id: str, tenant: str | None = None) -> bool:
-        """Forgets what a run says and keeps its numbers; whether there is such a run.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Forgets what a run says and keeps its numbers; whether there is such a run."""
         values = {"question_preview": "", "answer_preview": None, "labels": None}
         chosen = select(RUNS.c.id, RUNS.c.created).where(*run_filter(run_id, tenant))
         return await self._change(
@@ -390,11 +359,7 @@ class Store:
         )
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
-        """Forgets a run with its numbers; whether there was such a run.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Forgets a run with its numbers; whether there was such a run."""
         await self._open_writer.flush()
         own = run_filter(run_id, tenant)
         return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
@@ -432,29 +397,17 @@ class Store:
 
     @property
     def database(self) -> Database:
-        """The database itself, for what is kept beside runs.
-
-        Raises:
-            StoreError: the store is closed.
-        """
+        """The database itself, for what is kept beside runs."""
         return self._require_open(self._database)
 
     @property
     def budgets(self) -> Budgets:
-        """The budgets that are left.
-
-        Raises:
-            StoreError: the store is closed.
-        """
+        """The budgets that are left."""
         return self._require_open(self._budgets)
 
     @property
     def responses(self) -> ResponseTable:
-        """Responses of the API's dialect of that name.
-
-        Raises:
-            StoreError: the store is closed.
-        """
+        """Responses of the API's dialect of that name."""
         database = self.database
         if self._responses is None:
             self._responses = ResponseTable(database)

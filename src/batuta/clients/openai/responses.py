@@ -238,11 +238,7 @@ class ResponsesOrChatClient:
         return repr(self._responses if self._has_responses else self._chat)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """Return the model's reply.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
+        """Return the model's reply."""
         if self._has_responses:
             try:
                 return await self._responses.complete(request, listener)

@@ -38,11 +38,7 @@ def is_selector(folder: Path) -> bool:
 
 
 def save_selector(selector: Selector, folder: Path) -> None:
-    """Write the selector into the folder.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write the selector into the folder."""
     write_folder(folder, *selector.state())
 
 

@@ -24,11 +24,7 @@ def is_workflow_selector(folder: Path) -> bool:
 
 
 def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
-    """Write the workflow selector into the folder.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write the workflow selector into the folder."""
     write_folder(folder, *selector.save())
 
 

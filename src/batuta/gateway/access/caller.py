@@ -172,11 +172,7 @@ class Authenticator:
         return self._key_hasher
 
     async def needs_key(self) -> bool:
-        """Return True if a key is needed.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return True if a key is needed."""
         if self._needs_key or self._store is None or self._key_hasher is None:
             return self._needs_key
         if self._checked_at + self._cache_seconds < monotonic():
@@ -215,7 +211,6 @@ class Authenticator:
 
         Raises:
             APIError: the key is not valid any more.
-            StoreError: the database fails.
         """
         if key is None or self._store is None:
             return Caller(tenant=tenant)
@@ -226,7 +221,6 @@ class Authenticator:
 
         Raises:
             APIError: it is not valid.
-            StoreError: the database fails.
         """
         if self._is_admin(credential):
             return self._new_session(ADMIN_SIGNER, self._admin or b"")
@@ -250,11 +244,7 @@ class Authenticator:
         return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
-        """Ends the session before its time, on every server of the database.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Ends the session before its time, on every server of the database."""
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
             await self._store.database.run_write(lambda one: remember_deleted(one, [name]))

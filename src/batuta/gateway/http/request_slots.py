@@ -237,11 +237,7 @@ class ConcurrencyLimiter:
         return Slot(self, tenant)
 
     async def acquire(self, tenant: str = "") -> None:
-        """Takes a place; `release` must follow.
-
-        Raises:
-            APIError: as `slot`.
-        """
+        """Takes a place; `release` must follow."""
         if self.is_closing:
             raise server_closing()
         if self.waiting or self.running >= self._limits.max_running:

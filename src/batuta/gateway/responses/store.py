@@ -73,7 +73,6 @@ class ResponseStore:
 
         Raises:
             APIError: the previous response cannot be gone on from, or there is no room for it.
-            StoreError: the store fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:
@@ -110,7 +109,6 @@ class ResponseStore:
 
         Raises:
             APIError: there is no room for it, or its reader reads too much.
-            StoreError: the store fails.
         """
         table, tenant = self.responses, caller_of(scope).tenant
         if table is None:

@@ -31,9 +31,6 @@ class Deletions:
         """Forgets the run; the ids of it and of the runs that had gone on from it.
 
         It is recorded before it is done: what cannot be recorded is not deleted.
-
-        Raises:
-            StoreError: the database fails.
         """
         await store.audit.append(
             AuditEntry(actor=by, action="run.deleted", subject=run_id, tenant=tenant)
@@ -54,9 +51,6 @@ class Deletions:
             row: which.
             by: who deletes it, for the audit trail.
             conversation: the responses before it and those that continued from it as well.
-
-        Raises:
-            StoreError: a database fails.
         """
         tenant, forgetting = row.tenant, store.forgetting
         action = "conversation.deleted" if conversation else "response.deleted"
@@ -75,11 +69,7 @@ class Deletions:
         return gone
 
     async def delete_tenant(self, store: Store, tenant: str, *, by: str) -> bool:
-        """Forgets the tenant, its keys, runs, responses and jobs; whether there was anything.
-
-        Raises:
-            StoreError: a database fails.
-        """
+        """Forgets the tenant, its keys, runs, responses and jobs; whether there was anything."""
         await store.audit.append(
             AuditEntry(actor=by, action="tenant.deleted", subject=tenant, tenant=tenant)
         )

@@ -405,11 +405,7 @@ class RunService:
         )
 
     async def flush_runs(self) -> None:
-        """Waits until every run that has ended is in the database, with its cost.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Waits until every run that has ended is in the database, with its cost."""
         if self._store is not None:
             await self._store.flush()
 

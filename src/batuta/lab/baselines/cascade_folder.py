@@ -22,11 +22,7 @@ _ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
-    """Write the cascade and its selector, but not its checker, into the folder.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write the cascade and its selector, but not its checker, into the folder."""
     save_selector(cascade.selector, folder)
     beliefs = {name: cast("AnswerPosterior", getattr(cascade, name)) for name in _POSTERIOR_FIELDS}
     card = {

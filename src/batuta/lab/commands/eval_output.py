@@ -28,7 +28,6 @@ def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | N
 
     Raises:
         ConfigError: a report is wanted and jinja2 is not installed.
-        StoreError: a folder cannot be written.
     """
     from batuta.lab.evals.report_files import publish_report_index, write_report_index  # noqa: PLC0415 - loads numpy
 

@@ -131,7 +131,6 @@ async def _open_subject(
 
     Raises:
         ConfigError: it cannot be had, or is not one for these questions.
-        StoreError: the folder cannot be used.
     """
     subject = await setup.open_subject(stack)
     _check_pool_size(wanted, subject)

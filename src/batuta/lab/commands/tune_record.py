@@ -26,7 +26,6 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     Raises:
         ConfigError: an option says nothing of a record.
         SourceError: there is no such record, it is too small, or it lacks the dollars that count.
-        StoreError: the folder cannot be written.
     """
     _refuse_with_record(options)
     from batuta.lab.tasks.recorded import load_recorded  # noqa: PLC0415 - loads numpy

@@ -96,7 +96,6 @@ async def read_judged_runs(target: str) -> JudgedRuns:
 
     Raises:
         ConfigError: it gives no questions.
-        StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that the server used")
@@ -126,7 +125,6 @@ async def read_judged_tasks(target: str) -> list[Task]:
 
     Raises:
         ConfigError: the store gives no questions.
-        StoreError: the store cannot be read.
     """
     return list((await read_judged_runs(target)).tasks)
 

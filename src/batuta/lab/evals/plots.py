@@ -52,11 +52,7 @@ RunsBySystem = Mapping[str, tuple[TrialResult, ...]]
 
 
 def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
-    """Draw the figures for which there are data, each as PNG and SVG, and return the files.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Draw the figures for which there are data, each as PNG and SVG, and return the files."""
     paths: list[Path] = []
     with rc_context(cast("Any", STYLE)):
         for name, figure in _make_figures(evaluation).items():
@@ -67,11 +63,7 @@ def draw_figures(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:
 
 
 def save_figure(figure: Figure, path: Path, *, clear: bool = False) -> None:
-    """Write the figure in the format of the file's suffix.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write the figure in the format of the file's suffix."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix == ".svg" else {}

@@ -47,9 +47,6 @@ def note_identities(
         folder: the folder of the results.
         identities: the known identities of workers and other models, by name.
         write: whether to update the record.
-
-    Raises:
-        StoreError: the file cannot be read or written.
     """
     path = folder / WORKERS_FILE
     known = _read_noted(path)

@@ -67,11 +67,7 @@ def render_index_markdown(found: Reports, page: str = "report.md") -> str:
 
 
 def write_report(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
-    """Write report.json and report.md, which shows the figures that are PNG files.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write report.json and report.md, which shows the figures that are PNG files."""
     write_files(
         folder, {"report.json": _json_text(found), "report.md": _report_text(found, figures)}
     )
@@ -96,22 +92,14 @@ def make_report_folder(folder: Path) -> None:
 
 
 def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:
-    """Write report.json, report.md and report.html, which needs no other file.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write report.json, report.md and report.html, which needs no other file."""
     write_report(folder, found, figures)
     drawn = {f.stem: f.read_text(encoding="utf-8") for f in figures if f.suffix == ".svg"}
     write_files(folder, {"report.html": render_page(_report_text(found, figures), drawn)})
 
 
 def write_report_index(folder: Path, found: Reports) -> None:
-    """Write report.json and report.md for several reports in subfolders.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write report.json and report.md for several reports in subfolders."""
     files = {
         "report.json": _json_text(list(found.values())),
         "report.md": render_index_markdown(found),
@@ -120,11 +108,7 @@ def write_report_index(folder: Path, found: Reports) -> None:
 
 
 def publish_report_index(folder: Path, found: Reports) -> None:
-    """Write the same and report.html, which links to those of the subfolders.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write the same and report.html, which links to those of the subfolders."""
     write_report_index(folder, found)
     text = render_index_markdown(found, "report.html")
     write_files(folder, {"report.html": render_page(text)})
@@ -135,11 +119,7 @@ def _json_text(found: Any) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write each text into the file of its name.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write each text into the file of its name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

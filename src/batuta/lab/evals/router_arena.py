@@ -80,11 +80,7 @@ def predict_arena(
 
 
 def write_predictions(predictions: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the prediction file.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write the prediction file."""
     try:
         path.write_bytes(orjson.dumps(predictions, option=orjson.OPT_INDENT_2) + b"\n")
     except OSError as error:

@@ -63,11 +63,7 @@ class RunArchive:
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncGenerator[Self]:
-        """Open the archive in that folder; leaving the block writes what is pending.
-
-        Raises:
-            StoreError: the database cannot be used.
-        """
+        """Open the archive in that folder; leaving the block writes what is pending."""
         path = folder / RUNS_FILE
         archive: Self | None = None
         try:

@@ -69,9 +69,6 @@ class SubjectSetup:
             subject: the workers and conductors.
             folder: the folder of the results.
             write: whether to update the folder's record.
-
-        Raises:
-            StoreError: the folder cannot be read or written.
         """
         judge: Identity = {"worker": self.judge or "nobody"}
         if self.judge and (client := subject.clients.get(WorkerId(self.judge))):
@@ -84,7 +81,6 @@ class SubjectSetup:
 
         Raises:
             ConfigError: the extra is missing.
-            StoreError: the journal cannot be opened.
         """
         if self.journal is None:
             return subject

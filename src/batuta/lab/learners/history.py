@@ -177,11 +177,7 @@ def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write the file that `read_history` reads.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write the file that `read_history` reads."""
     lines = (orjson.dumps(_line_json(history, q)) for q in range(len(history.questions)))
     try:
         path.write_bytes(b"".join(line + b"\n" for line in lines))

@@ -44,7 +44,6 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
     Raises:
         ConfigError: the adapter does not fit the model or is no plain LoRA, or a package is
             missing.
-        StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
         raise ConfigError(f"a GGUF file is written with gguf; install it: {install_hint('local')}")

@@ -157,11 +157,7 @@ def pending_file(checkpoint: Path, rank: int) -> Path:
 
 
 def write_pending(file: Path, batches: Sequence[WrittenBatch]) -> None:
-    """Write the batches, or nothing if one of them holds a second round.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write the batches, or nothing if one of them holds a second round."""
     if any(root is not None for batch in batches for root in batch.rows["root"]):
         return
     part = file.with_suffix(".part")

@@ -201,7 +201,6 @@ def train_within(
 
     Raises:
         ConfigError: the settings cannot be carried out.
-        StoreError: the folder cannot be written.
     """
     set_threads(settings)
     pool, held = anyio.run(load_pool, settings), draw_kept_back(settings)

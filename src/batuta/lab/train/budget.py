@@ -96,7 +96,6 @@ class _LimitedClient:
 
         Raises:
             CallRefusedError: the budget does not suffice.
-            ClientError: the call gave no usable reply.
         """
         try:
             return await self._client.complete(request, listener)

@@ -64,7 +64,6 @@ def run_distillation(
     Raises:
         ConfigError: the settings cannot be carried out, the source cannot be used, or a
             workflow is longer than the policy may write.
-        StoreError: the folder cannot be written.
     """
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)

@@ -93,11 +93,7 @@ class FitCheckpoint:
     def keep(
         self, done: int, learning: Sequence[torch.Tensor], optimiser: Any, schedule: Any
     ) -> None:
-        """Write the file if `done` is a multiple of `every`.
-
-        Raises:
-            StoreError: the disk is full.
-        """
+        """Write the file if `done` is a multiple of `every`."""
         if done % self.every:
             return
         state = {

@@ -131,7 +131,6 @@ async def search_workflows(
     Raises:
         ConfigError: no worker answers, or the time is too short to ask each.
         SourceError: the questions are nearly all alike.
-        StoreError: the folder cannot be written.
     """
     questions = _search_questions(source, held, settings.seed)
     tuning = TuneSettings(

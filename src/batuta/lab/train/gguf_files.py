@@ -82,7 +82,6 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
     Raises:
         ConfigError: no file, a damaged one, no chat template, a missing package, or too little
             memory.
-        StoreError: the folder cannot be written.
     """
     path = find_gguf(source)
     target = folder or models_cache() / path.name.partition(".")[0]
@@ -186,7 +185,6 @@ def export_gguf(
 
     Raises:
         ConfigError: the folder does not fit `like`, or a package is missing.
-        StoreError: the file cannot be written.
     """
     if find_spec("gguf") is None:
         raise ConfigError(f"a GGUF file is written with gguf; install it: {install_hint('local')}")

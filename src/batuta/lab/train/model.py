@@ -392,7 +392,6 @@ def merge_policy(adapters: Path, out: Path) -> Path:
 
     Raises:
         ConfigError: the folder has no adapters, or they or their model cannot be loaded.
-        StoreError: the folder cannot be written.
     """
     if not is_adapter(adapters):
         raise ConfigError(f"{adapters} holds no adapters of PEFT: name the folder of a policy.lora")

@@ -109,7 +109,6 @@ def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
 
     Raises:
         ConfigError: a folder has no metrics.
-        StoreError: the files cannot be written.
     """
     runs = [_read_metrics(folder) for folder in folders]
     return tuple(

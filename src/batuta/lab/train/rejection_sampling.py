@@ -90,7 +90,6 @@ def run_rejection_sampling(
 
     Raises:
         ConfigError: the settings cannot be carried out.
-        StoreError: the folder cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice.
     """
     if not settings.rejection.rounds:

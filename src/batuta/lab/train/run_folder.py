@@ -49,11 +49,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
-        """Write the settings, the command and the versions of the libraries.
-
-        Raises:
-            StoreError: the folder cannot be written.
-        """
+        """Write the settings, the command and the versions of the libraries."""
         found = {name: _package_version(name) for name in LIBRARIES}
         about = {"command": list(command), "python": platform.python_version(), "libraries": found}
         self._write(SETTINGS_FILE, settings.model_dump_json(indent=2))
@@ -66,11 +62,7 @@ class RunFolder:
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
     def rewind(self, step: int) -> None:
-        """Discard what was written after that step, checkpoints included.
-
-        Raises:
-            StoreError: the files cannot be written.
-        """
+        """Discard what was written after that step, checkpoints included."""
         begun = step or -1  # a training that starts over evaluates its start again
         kept_of = ((METRICS_FILE, step), (EVALUATION_FILE, begun), (SAMPLES_FILE, step - 1))
         for name, last in kept_of:  # samples are counted from 0
@@ -90,19 +82,11 @@ class RunFolder:
         return sorted((int(step), each) for step, each in numbered if step.isdecimal())
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a step's metrics.
-
-        Raises:
-            StoreError: the disk is full.
-        """
+        """Append a step's metrics."""
         self._write_lines(METRICS_FILE, [line], "a")
 
     def add_evaluation(self, line: Mapping[str, Any]) -> None:
-        """Append a policy's figures on the questions kept back.
-
-        Raises:
-            StoreError: the disk is full.
-        """
+        """Append a policy's figures on the questions kept back."""
         self._write_lines(EVALUATION_FILE, [line], "a")
 
     def keep_wandb_id(self, wandb_id: str, *, resume: bool) -> str:
@@ -111,9 +95,6 @@ class RunFolder:
         Args:
             wandb_id: the id in the settings; empty: the stored one, or a new one.
             resume: whether the training resumes.
-
-        Raises:
-            StoreError: the folder cannot be written.
         """
         file = self.path / WANDB_FILE
         known = file.read_text("utf-8").strip() if resume and file.is_file() else ""
@@ -122,11 +103,7 @@ class RunFolder:
         return chosen
 
     def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
-        """Append some workflows of a step, as they were drafted, executed and graded.
-
-        Raises:
-            StoreError: the disk is full.
-        """
+        """Append some workflows of a step, as they were drafted, executed and graded."""
         self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
 
     def log_losses(self, stage: str) -> Callable[[int, float, float | None], None]:

@@ -76,7 +76,6 @@ def train_selector(
 
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.
-        StoreError: the folder cannot be written.
     """
     known = history.drop_unscored()
     if len(known.questions) < 2 * FOLDS:

@@ -54,7 +54,6 @@ def run_warmup(
 
     Raises:
         ConfigError: a source, the pool or the checkpoint cannot be used.
-        StoreError: the folder cannot be written.
     """
     warm, rendering = settings.warmup, settings.prompt.rendering()
     retain_freed_memory()

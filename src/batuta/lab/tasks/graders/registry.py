@@ -131,11 +131,7 @@ class GraderRegistry:
             ) from None
 
     async def grade(self, task: Task, answer: str) -> Grade:
-        """Return the grade of an answer by the task's grader; `grade_answer` catches its errors.
-
-        Raises:
-            ConfigError, SourceError: as `grader_for`.
-        """
+        """Return the grade of an answer by the task's grader; `grade_answer` catches its errors."""
         return await self.grader_for(task).grade(answer, task.target)
 
     def _free_form_grader(self, task: Task) -> Grader:

@@ -120,11 +120,7 @@ def _joined_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_outcome_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a file that `read_outcome_lines` reads.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write a file that `read_outcome_lines` reads."""
     lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     try:
         path.write_bytes(lines)
