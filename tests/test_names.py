@@ -15,7 +15,7 @@ ONE_WORD = {
     ("engine/run_loop.py", "conduct"): "the front door: batuta.conduct",
     ("cli/__init__.py", "main"): "the entry point",
     ("lab/commands/selector.py", "selector"): "typer: batuta train selector",
-    ("embedded/generation.py", "softmax"): "a term of the field that needs no object",
+    ("embedded/client.py", "softmax"): "a term of the field that needs no object",
     ("sandbox/inside/kernel.py", "prctl"): "the name of the system call",
 }
 """Functions at module level whose name is one word, each with its reason."""

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.embedded import Tokenizer
-from batuta.embedded.bpe import merge_tokens
-from batuta.embedded.split_pattern import SplitPattern
+from batuta.embedded.bpe import SplitPattern, merge_tokens
 from batuta.errors import ConfigError
 from embedded import making
 

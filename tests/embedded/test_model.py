@@ -25,8 +25,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.embedded import EmbeddedClient
-from batuta.embedded.client import format_chat_prompt
-from batuta.embedded.generation import Generation, softmax
+from batuta.embedded.client import Generation, format_chat_prompt, softmax
 from batuta.errors import BadRequestError, ClientError, ContextLengthError
 from batuta.usage import ZERO_COST
 from embedded import making

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import Sampling
-from batuta.embedded.generation import create_generator, keep_top_p, sample_token, softmax
+from batuta.embedded.client import create_generator, keep_top_p, sample_token, softmax
 
 LOGITS = np.random.default_rng(5).normal(0, 2, 40).astype(np.float32)
 # The 99.9 % points of the chi-square distribution for 5 to 40 degrees of freedom are below these.

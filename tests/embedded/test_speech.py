@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.embedded.generation import IncrementalDetokenizer
+from batuta.embedded.client import IncrementalDetokenizer
 
 alphabet = "ab\né🙂"
 stops = st.lists(st.text("ab\né", max_size=4), max_size=3)

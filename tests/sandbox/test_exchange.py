@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.sandbox import AssertionTest, CallTest, EndReason, Program, SandboxLimits, ScriptTest
-from batuta.sandbox.protocol import build_order, interpret_reply, modules_to_preload, trailing_bytes
+from batuta.sandbox.process import build_order, interpret_reply, modules_to_preload, trailing_bytes
 
 TOKEN = "5eed"
 SCRIPT, CALL, CHECK = ScriptTest(""), CallTest("f"), AssertionTest(code="", separate=False)

@@ -39,14 +39,15 @@ from batuta.store.codec import format_cursor, parse_cursor, sql_text
 from batuta.store.database import Database
 from batuta.store.models import FIGURES, RUNS
 from batuta.store.rows import RunSummary, summary_from_row
-from batuta.store.run_conditions import (
+from batuta.store.run_filter import (
+    RunFilter,
+    RunSort,
     build_conditions,
     equal_filter,
     known_cost,
     range_filter,
     sort_columns,
 )
-from batuta.store.run_filter import RunFilter, RunSort
 from batuta.store.run_search import (
     SHOWN,
     is_id,

@@ -1,12 +1,12 @@
 """The learned selector, which picks one worker per question in less than a millisecond."""
 
-from batuta.conductors.selector.folder import (
+from batuta.conductors.selector.model import (
+    Selector,
     folder_digest,
     is_selector,
     open_selector,
     save_selector,
 )
-from batuta.conductors.selector.model import Selector
 
 __all__ = [
     "Selector",

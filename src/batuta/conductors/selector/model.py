@@ -6,16 +6,28 @@ Axes: n questions, m workers.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from batuta.conductors.feature_kinds import load_features
 from batuta.conductors.features import Features, SavedFeatures
-from batuta.conductors.selector.value_model import ValueModel
+from batuta.conductors.selector.value_model import Smoothing, ValueModel
+from batuta.conductors.tensor_folder import (
+    TENSOR_FILE,
+    Card,
+    Tensors,
+    is_of_kind,
+    open_folder,
+    read_tensors,
+    write_folder,
+)
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -31,7 +43,57 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.embedded.blas import single_blas_thread
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import CARD_FILE
 from batuta.errors import SourceError
+
+_LOG = logging.getLogger(__name__)
+
+
+def is_selector(folder: Path) -> bool:
+    """Tell whether the folder has a selector."""
+    return is_of_kind(folder, SELECTOR_KIND)
+
+
+def save_selector(selector: Selector, folder: Path) -> None:
+    """Write the selector into the folder."""
+    write_folder(folder, *selector.state())
+
+
+def open_selector(folder: Path) -> Selector:
+    """Open the selector in that folder.
+
+    Raises:
+        ConfigError: there is no selector, or it cannot be used.
+    """
+    return open_folder(folder, SELECTOR_KIND, "selector", _build_selector)
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the version of the selector in that folder, as its writer computed it.
+
+    Raises:
+        ConfigError: there is no selector.
+    """
+    return state_digest(read_json(folder / CARD_FILE), read_tensors(folder / TENSOR_FILE))
+
+
+def _build_selector(card: Card, tensors: Tensors) -> Selector:
+    if card.get("rival") or np.any(tensors.get("head.weights_fm", 0)):
+        _LOG.warning(
+            "the selector %s chose by parts that selectors have no more: it now chooses without "
+            "them; batuta train selector fits it anew",
+            card["name"],
+        )
+    workers = tuple(WorkerId(str(name)) for name in card["workers"])
+    arrays = {name: tensors[f"values.{name}"] for name in VALUE_ARRAYS}
+    return Selector(
+        title=str(card["name"]),
+        features=load_features(card["features"], tensors),
+        values=ValueModel(workers=workers, smoothing=Smoothing(**card["smoothing"]), **arrays),
+        guard=SelectorGuard(**card["guard"]),
+    )
+
 
 Workers = NDArray[np.signedinteger[Any]]
 """Indices of workers."""

@@ -1,16 +1,14 @@
 """The workflow selector, which maps a question's text to a workflow in about a millisecond."""
 
-from batuta.conductors.workflow_selector.folder import (
-    is_workflow_selector,
-    open_workflow_selector,
-    save_workflow_selector,
-)
 from batuta.conductors.workflow_selector.model import (
     QuestionReader,
     WorkflowSelector,
     describe_steps,
     fit_ease,
     fit_reader,
+    is_workflow_selector,
+    open_workflow_selector,
+    save_workflow_selector,
 )
 
 __all__ = [

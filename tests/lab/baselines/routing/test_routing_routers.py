@@ -23,13 +23,13 @@ from batuta.lab.baselines.routing import (
     routellm_mf,
     routerdc,
 )
-from batuta.lab.baselines.routing.collaboration_modes import (
+from batuta.lab.baselines.routing.knn import lead_scores
+from batuta.lab.baselines.routing.masrouter import (
     MODES,
     CollaborationMode,
     RoleAgent,
     build_mode_workflow,
 )
-from batuta.lab.baselines.routing.knn import lead_scores
 from batuta.lab.baselines.routing.router import fit_embedding
 
 pytestmark = pytest.mark.anyio

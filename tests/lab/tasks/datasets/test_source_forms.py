@@ -15,7 +15,7 @@ import pytest
 from batuta.errors import SourceError
 from batuta.lab.tasks.datasets import MultipleChoiceQuestion, load_tasks
 from batuta.lab.tasks.datasets.maths import boxed_solution
-from batuta.lab.tasks.datasets.multiple_choice import convert_gpqa, convert_mmlu, convert_mmlu_pro
+from batuta.lab.tasks.datasets.short_answers import convert_gpqa, convert_mmlu, convert_mmlu_pro
 from batuta.lab.tasks.datasets.unpacking import MAX_ROW_BYTES
 
 
@@ -230,7 +230,7 @@ def test_options_stay_as_published_without_a_seed_or_where_one_points_at_another
 
 def test_the_order_of_options_is_the_same_in_another_process():
     code = (
-        "from batuta.lab.tasks.datasets.multiple_choice import convert_mmlu; import sys;"
+        "from batuta.lab.tasks.datasets.short_answers import convert_mmlu; import sys;"
         f"sys.stdout.write(convert_mmlu({QUESTION!r}).to_task(11).data)"
     )
     done = subprocess.run(

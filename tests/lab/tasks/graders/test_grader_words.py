@@ -7,7 +7,7 @@ import pytest
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
 from batuta.lab.tasks.graders import ExactGrader, IntegerGrader, JsonSchemaGrader
-from batuta.lab.tasks.graders.reasoning_gym import ReasoningGymGrader
+from batuta.lab.tasks.graders.exact import ReasoningGymGrader
 from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ public evaluation code pins; a fetch gets exactly that commit or fails.
 
 from __future__ import annotations
 
-from batuta.lab.tasks.datasets import coding, maths, multiple_choice, short_answers
+from batuta.lab.tasks.datasets import coding, maths, short_answers
 from batuta.lab.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset
 from batuta.lab.tasks.datasets.rows import Row
 
@@ -181,7 +181,7 @@ KNOWLEDGE = (
         name="mmlu",
         description="57 subjects, four options; about 6 % of the labels are known to be wrong",
         licence="MIT",
-        convert=multiple_choice.convert_mmlu,
+        convert=short_answers.convert_mmlu,
         splits={
             "test": DatasetSplit(_parquet_files("test", "all"), ("bench/mmlu/test.jsonl.gz",)),
             "dev": DatasetSplit(_parquet_files("dev", "all"), ("bench/mmlu/dev.jsonl",)),
@@ -193,7 +193,7 @@ KNOWLEDGE = (
         name="mmlu-pro",
         description="14 fields, up to ten options",
         licence="Apache-2.0",
-        convert=multiple_choice.convert_mmlu_pro,
+        convert=short_answers.convert_mmlu_pro,
         splits={
             "test": DatasetSplit(
                 _parquet_files("test", "data"), ("recorded/mmlu_pro/queries.jsonl.zst",)
@@ -207,7 +207,7 @@ KNOWLEDGE = (
         name="gpqa-diamond",
         description="graduate science, four options; its text is never shown, logged or stored",
         licence="CC-BY-4.0, with the request not to show its questions online",
-        convert=multiple_choice.convert_gpqa,
+        convert=short_answers.convert_gpqa,
         splits={"test": DatasetSplit((), ("bench/gpqa/gpqa_diamond.csv",))},
         origin="huggingface.co/datasets/Idavidrein/gpqa, whose terms you accept there",
     ),

@@ -20,14 +20,13 @@ from batuta.lab.tasks.graders.code import (
     script_cases,
 )
 from batuta.lab.tasks.graders.comparison_pool import MathsPool
-from batuta.lab.tasks.graders.exact import ExactGrader
+from batuta.lab.tasks.graders.exact import ExactGrader, ReasoningGymGrader
 from batuta.lab.tasks.graders.freeform import FreeFormGrader
 from batuta.lab.tasks.graders.instructions import InstructionsGrader
 from batuta.lab.tasks.graders.integer import IntegerGrader
 from batuta.lab.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrader
 from batuta.lab.tasks.graders.limits import MAX_SHOWN
 from batuta.lab.tasks.graders.maths import MathsGrader
-from batuta.lab.tasks.graders.reasoning_gym import ReasoningGymGrader
 from batuta.lab.tasks.graders.schema import JsonSchemaGrader
 
 
