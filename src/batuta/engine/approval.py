@@ -23,6 +23,8 @@ from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 
 WAITS = "waits for approval"
 """The action of a rule that somebody is asked for."""
+EDITED = "edited"
+"""The action where somebody put other steps in the plan's place before it was decided."""
 
 
 async def gate_round(
@@ -63,6 +65,8 @@ async def gate_round(
     if editable:
         request = _make_editable(context, number, request)
     verdict = await _await_verdict(context, request)
+    if verdict.workflow is not None:
+        await _tell_act(context, rule.name, EDITED, verdict.edited_by)
     await _tell_act(context, rule.name, verdict.state, verdict.by)
     if verdict.state == "approved":
         if verdict.workflow is not None:

@@ -56,6 +56,7 @@ class ApprovalVerdict:
     reason: str = ""
     workflow: Workflow | None = None
     """The plan as it was edited before it was approved; None: it was not."""
+    edited_by: str = ""
 
 
 Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]

@@ -1,6 +1,7 @@
 """Plans that wait for a person's approval, and what was decided.
 
-The words of a question and a plan are kept only while it waits.
+The words of a question and a plan are kept only while it waits; the steps of one that was edited
+and approved until its run has ended, which a restart must not take back to what was written first.
 """
 
 from __future__ import annotations
@@ -42,10 +43,16 @@ class PendingPlan:
     created: float
     expires: float
     by: str = ""
+    """Who decided; while it waits, who wants the edit that is not taken yet."""
     reason: str = ""
     """Why it was decided so; while it waits, why its last edit was not taken."""
     edit: str = ""
     """Steps as JSON that somebody wants in its place; the run checks and prices them."""
+    written: str = ""
+    """The digest of the plan as the run wrote it; empty if nobody edited it."""
+    steps: str = ""
+    """The edited steps as JSON."""
+    edited_by: str = ""
 
 
 class ApprovalError(Exception):
@@ -59,8 +66,12 @@ class ApprovalTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def ask(self, plan: PendingPlan) -> PendingPlan:
+    async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
         """The plan as it stands; it is put down if it is new, or if another one stood there.
+
+        Args:
+            plan: as its run wrote it.
+            anew: it waits whatever became of it before.
 
         Raises:
             ApprovalError: too many plans of its tenant wait already.
@@ -71,9 +82,13 @@ class ApprovalTable:
             old = now - _KEPT_SECONDS
             connection.execute(delete(APPROVALS).where(APPROVALS.c.expires < old))
             found = _find_plan(connection, plan.id)
-            if found is not None and found.digest == plan.digest:
+            if found and not anew and (found.written or found.digest) == plan.digest:
                 return found
-            waits = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > now)
+            waits = (
+                APPROVALS.c.state == WAITING,
+                APPROVALS.c.expires > now,
+                APPROVALS.c.id != sql_text(plan.id),
+            )
             own = select(func.count()).where(APPROVALS.c.tenant == sql_text(plan.tenant), *waits)
             if connection.execute(own).scalar_one() >= MAX_WAITING:
                 raise ApprovalError(f"{MAX_WAITING} plans of this tenant wait for approval already")
@@ -114,9 +129,9 @@ class ApprovalTable:
         def decide(connection: Connection) -> PendingPlan:
             found = _find_seen(connection, plan_id, digest)
             values = {"state": state, "by": sql_text(by), "reason": sql_text(reason)}
-            return _change_waiting(
-                connection, found, {**values, "plan": "", "edit": ""}, state=state, by=by
-            )
+            kept = found.steps if approved else ""
+            values |= {"plan": "", "edit": "", "steps": sql_text(kept)}
+            return _change_waiting(connection, found, values, state=state, by=by)
 
         return await self._database.run_write(decide)
 
@@ -135,7 +150,7 @@ class ApprovalTable:
 
         def put(connection: Connection) -> PendingPlan:
             found = _find_seen(connection, plan_id, digest)
-            values = {"edit": sql_text(steps), "reason": ""}
+            values = {"edit": sql_text(steps), "by": sql_text(by), "reason": ""}
             return _change_waiting(connection, found, values, state="edited", by=by)
 
         return await self._database.run_write(put)
@@ -157,11 +172,21 @@ class ApprovalTable:
         def end(connection: Connection) -> PendingPlan | None:
             chosen = (APPROVALS.c.id == plan_id, APPROVALS.c.state == WAITING)
             connection.execute(
-                update(APPROVALS).where(*chosen).values(state=state, plan="", edit="")
+                update(APPROVALS).where(*chosen).values(state=state, plan="", edit="", steps="")
             )
             return _find_plan(connection, plan_id)
 
         return await self._database.run_write(end)
+
+    async def forget_steps(self, run_id: str) -> None:
+        """Forget the steps of the edited plans of a run that has ended.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        chosen = (APPROVALS.c.run_id == sql_text(run_id), APPROVALS.c.steps != "")
+        forget = update(APPROVALS).where(*chosen).values(steps="")
+        await self._database.run_write(lambda connection: connection.execute(forget))
 
 
 def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:

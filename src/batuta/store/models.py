@@ -264,7 +264,8 @@ AUDIT = Table(
 APPROVALS = Table(
     "approvals",
     METADATA,
-    # Plans that wait for a person; see approvals.py. The plan's words go when it is decided.
+    # Plans that wait for a person; see approvals.py. The plan's words go when it is decided, the
+    # steps of an edited one when its run has ended.
     Column("id", Text, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("tenant", Text, nullable=False),
@@ -278,6 +279,9 @@ APPROVALS = Table(
     Column("by", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("edit", Text, nullable=False, server_default=text("''")),
+    Column("written", Text, nullable=False, server_default=text("''")),
+    Column("steps", Text, nullable=False, server_default=text("''")),
+    Column("edited_by", Text, nullable=False, server_default=text("''")),
 )
 
 FILES = Table(

@@ -86,6 +86,7 @@ async def _await_verdict(
         expires=now + request.expires_in,
     )
     found: PendingPlan | None = await store.approvals.ask(asked)
+    found, request = await _take_up(store, found, asked, request)
     # A clock that goes back must not let it wait for longer.
     left = min(request.expires_in, max(0.0, found.expires - now))
     told = ""
@@ -107,7 +108,30 @@ async def _await_verdict(
     if found is not None and found.state == WAITING:
         found = await store.approvals.close(asked.id, "expired")
     verdict = _verdict_of(found, request.digest)
-    return verdict if request is original else replace(verdict, workflow=request.workflow)
+    if request is original or found is None:
+        return verdict
+    return replace(verdict, workflow=request.workflow, edited_by=found.edited_by)
+
+
+async def _take_up(
+    store: Store, found: PendingPlan, asked: PendingPlan, request: ApprovalRequest
+) -> tuple[PendingPlan, ApprovalRequest]:
+    """The plan that stood there before a restart, and its request, as somebody had edited it.
+
+    An edit that may not be run any more is dropped, whatever was decided about it: the plan waits
+    anew as it was written, with a sentence why.
+    """
+    if found.digest == request.digest or found.state not in {WAITING, "approved"}:
+        return found, request
+    why = "its steps are not those that were shown"
+    try:
+        revised = _revise_plan(request, found.steps)
+        if revised.digest == found.digest:
+            return found, revised
+    except ValueError as error:
+        why = str(error)
+    reason = f"the edited plan may not be run any more: {why}"
+    return await store.approvals.ask(replace(asked, reason=reason), anew=True), request
 
 
 async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest) -> ApprovalRequest:
@@ -123,11 +147,15 @@ async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest)
             digest=revised.digest,
             plan=_describe_plan(revised),
             usd=f"{revised.usd:f}",
+            by="",
             reason="",
             edit="",
+            written=found.written or found.digest,
+            steps=found.edit,
+            edited_by=found.by,
         )
     except ValueError as error:
-        plan = replace(found, reason=f"the edit was not taken: {error}", edit="")
+        plan = replace(found, reason=f"the edit was not taken: {error}", edit="", by="")
     return revised if await store.approvals.take_edit(found, plan) else request
 
 
@@ -144,7 +172,7 @@ def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
 
 def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
     """Return the verdict on that plan and no other."""
-    if found is None or found.digest != digest:
+    if found is None or (found.state == "approved" and found.digest != digest):
         return ApprovalVerdict(state="refused", reason="the request for approval is gone")
     state = found.state if found.state in {"approved", "expired"} else "refused"
     return ApprovalVerdict(state=state, by=found.by, reason=found.reason)
@@ -176,5 +204,6 @@ def plan_entry(plan: PendingPlan) -> dict[str, Any]:
         "expires": plan.expires,
         "by": plan.by,
         "reason": plan.reason,
+        "edited_by": plan.edited_by,
         **shown,
     }

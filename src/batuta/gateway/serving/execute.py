@@ -378,6 +378,19 @@ class RunService:
                 if prepared.chosen is not None:
                     run = mark_explored(prepared.chosen, run)
                 await self._store_run(prepared, run)
+                await self._forget_edits(prepared, run)
+
+    async def _forget_edits(self, prepared: PreparedCall, run: Run) -> None:
+        """Forget the edited plans of a run that has ended; in a month if the database fails."""
+        if self._store is None or not prepared.approvals:
+            return
+        if run.outcome is Outcome.CANCELLED and prepared.will_resume():
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.approvals.forget_steps(run.id)
+            except StoreError as error:
+                log_exception(error)
 
     def _open_approver(self, prepared: PreparedCall) -> Approver | None:
         """Return what asks a person for approval of the call's plans; None: it is not needed."""

@@ -1,0 +1,22 @@
+"""Edited plans outlive a restart of the server that waits for their approval."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+branch_labels = None
+depends_on = None
+
+NAMES = ("written", "steps", "edited_by")
+
+
+def upgrade() -> None:
+    for name in NAMES:
+        column = sa.Column(name, sa.Text(), nullable=False, server_default=sa.text("''"))
+        op.add_column("approvals", column)
+
+
+def downgrade() -> None:
+    for name in reversed(NAMES):
+        op.drop_column("approvals", name)
