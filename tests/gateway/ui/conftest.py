@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import aiohttp
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -76,6 +77,22 @@ def measured(folder):
 def keyed(tmp_path_factory):
     with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
         yield house
+
+
+@pytest.fixture
+async def browse():
+    """A browser without a screen: keeps cookies, follows nothing."""
+    sessions = []
+
+    def browse(house):
+        jar = aiohttp.CookieJar(unsafe=True)
+        session = aiohttp.ClientSession(house.url, cookie_jar=jar)
+        sessions.append(session)
+        return session
+
+    yield browse
+    for session in sessions:
+        await session.close()
 
 
 class Watch:

@@ -33,6 +33,7 @@ from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
 from gateway.live_server import Serving, orchestra
 from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
 from gateway.ui.seen import Seen
+from gateway.ui.visitors import asked, sign_in, token_of
 from store.strategies import make_run
 
 SCREENS = (
@@ -57,41 +58,6 @@ def house(tmp_path_factory):
 def keyed(tmp_path_factory):
     with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
         yield house
-
-
-@pytest.fixture
-async def browse():
-    """A browser without a screen: keeps cookies, follows nothing."""
-    sessions = []
-
-    def browse(house):
-        jar = aiohttp.CookieJar(unsafe=True)
-        session = aiohttp.ClientSession(house.url, cookie_jar=jar)
-        sessions.append(session)
-        return session
-
-    yield browse
-    for session in sessions:
-        await session.close()
-
-
-async def token_of(http, address="/ui/"):
-    async with http.get(address) as response:
-        return re.search(r'(?:name="token" value|data-token)="([^"]+)"', await response.text())[1]
-
-
-async def sign_in(http, key):
-    form = {"key": key, "token": await token_of(http, "/ui/sign-in"), "then": "/ui/runs"}
-    async with http.post("/ui/sign-in", data=form, allow_redirects=False) as response:
-        return response.status, response.headers
-
-
-async def asked(http):
-    body = {"model": "batuta-mini", "messages": [{"role": "user", "content": QUESTION}]}
-    headers = {"x-token": await token_of(http)}
-    async with http.post("/ui/ask", json=body, headers=headers) as response:
-        assert response.status == 200
-        return response.headers["x-batuta-run-id"], await response.text()
 
 
 SLOW = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
@@ -741,7 +707,7 @@ async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, brows
     await post("stranger", "/ui/sign-in", key=ADMIN)
     await post("admin", "/ui/sign-out")
     done = {re.sub("(limits|rotate|revoke)$", "{what}", d) if "/keys/" in d else d for d in done}
-    assert done == posting_routes()
+    assert done | {"/ui/plan"} == posting_routes()  # which prices a plan and changes nothing
 
 
 @pytest.mark.parametrize("screen", ["keys", "own-keys"])

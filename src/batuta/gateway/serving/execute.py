@@ -61,6 +61,7 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     session_id,
 )
+from batuta.gateway.serving.plan_estimate import PlanEstimate, estimate_plan
 from batuta.gateway.serving.prepare import (
     CallPreparer,
     auxiliary_kind,
@@ -155,6 +156,14 @@ class RunService:
             APIError: there is none.
         """
         return find_served_model(self._catalogue, name)
+
+    def estimate_plan(self, call: ParsedCall, caller: Caller) -> PlanEstimate:
+        """Return what the call's own workflow is expected to take; nothing is called or booked.
+
+        Raises:
+            APIError: it may not be run.
+        """
+        return estimate_plan(self._preparer, call, caller, self._call_seconds)
 
     @asynccontextmanager
     async def prepare_call(

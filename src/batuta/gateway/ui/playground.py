@@ -35,7 +35,7 @@ from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
-from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.parsed_call import ParsedCall, parse_run_options
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.run_view import panel_scope
@@ -160,7 +160,10 @@ class PlaygroundPage:
 
 @final
 class PlaygroundEndpoint:
-    """POST /ui/ask: the body of a chat completion, or `replay` with a run's id; begins a run.
+    """POST /ui/ask: the body of a chat completion; begins a run.
+
+    In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
+    question by the workflow in `orchestration`.
 
     It is booked and executed like a call of the API, under the same rules and limits. The answer
     is the address of its events; the request continues behind the answer until the run has ended.
@@ -187,16 +190,15 @@ class PlaygroundEndpoint:
         visitor = self._sessions.identify_signed_in(Request(scope, receive))
         check_form_token(visitor, Request(scope).headers.get("x-token"))
         body = await read_fields(scope, receive)
-        replayed = body.text("replay")
+        replayed, edited = body.text("replay"), body.text("edit")
         run = None
-        if replayed:
-            run = await load_run(self._store, self._page_runs, replayed, visitor)
-        call = (
-            parse_chat(_drop_fields(body, "replay", "scope")) if run is None else _repeat_call(run)
-        )
+        if given := replayed or edited:
+            run = await load_run(self._store, self._page_runs, given, visitor)
+        call = _read_call(body, run)
         delivery = self._delivery
         async with delivery.service.prepare_call(call, visitor.caller) as prepared:
-            planned = prepared if run is None else self._with_recorded_plan(prepared, run)
+            repeats = run is not None and replayed
+            planned = self._with_recorded_plan(prepared, run) if repeats else prepared
             with self._page_runs.track(prepared, visitor) as page_run:
                 address = f"/ui/runs/{page_run.id}/events?scope={panel_scope(body.text('scope'))}"
                 headers = {**PAGE_HEADERS, **prepared.headers}
@@ -256,8 +258,31 @@ def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
     return replace(prepared, served_model=replace(served, conductor=conductor))
 
 
+def _read_call(body: Fields, run: Run | None) -> ParsedCall:
+    """Return what the body asks; `run` is the one that it repeats or edits.
+
+    Raises:
+        APIError: the body is malformed.
+    """
+    if run is None:
+        return parse_chat(_drop_fields(body, "replay", "edit", "scope"))
+    return _repeat_call(run) if body.text("replay") else edited_call(run, body)
+
+
 def _repeat_call(run: Run) -> ParsedCall:
     return ParsedCall(model=run.header.model or ULTRA_MODEL, question=run.header.question)
+
+
+def edited_call(run: Run, body: Fields) -> ParsedCall:
+    """The question of the run, to be answered by the workflow in the body.
+
+    Raises:
+        APIError: the body is malformed or has no workflow.
+    """
+    options = parse_run_options(body)
+    if options.workflow is None:
+        raise invalid_value("orchestration.workflow", "a plan needs at least one step.")
+    return ParsedCall(model=body.need_text("model"), question=run.header.question, options=options)
 
 
 def _drop_fields(body: Fields, *names: str) -> Fields:

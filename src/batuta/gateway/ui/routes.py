@@ -22,6 +22,7 @@ from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
 from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.page_runs import PageRuns
+from batuta.gateway.ui.plan_editor import PlanEditorPage, PlanPreviewEndpoint
 from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.run_stream import RunEventsEndpoint
@@ -48,11 +49,11 @@ def page_routes(
     learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals = ApprovalPage(store)
-    asking = delivery, store, sessions, page_runs
     screens = {
         "/ui/": PlaygroundPage(*shown).page,
         "/ui/runs": runs.list_page,
         "/ui/runs/{id}": runs.run_page,
+        "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
         "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
@@ -81,12 +82,23 @@ def page_routes(
     return [
         *(Route(place, _redirect_home) for place in ("/", "/ui")),
         Route(ROOT + "{name}", send_asset),
-        Route("/ui/ask", PlaygroundEndpoint(*asking), methods=["POST"]),
-        Route("/ui/runs/{id}/events", RunEventsEndpoint(*asking), methods=["GET"]),
+        *_list_asking_routes(delivery, store, sessions, page_runs),
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
         *_list_routes(sessions, forms, "POST"),
         Route("/ui/{path:path}", sessions.page_endpoint(_page_not_found)),
+    ]
+
+
+def _list_asking_routes(
+    delivery: AnswerDelivery, store: Store | None, sessions: SessionManager, page_runs: PageRuns
+) -> list[Route]:
+    """List the routes of the page's script, which begin a run, price a plan and tell a run."""
+    asking = delivery, store, sessions, page_runs
+    return [
+        Route("/ui/ask", PlaygroundEndpoint(*asking), methods=["POST"]),
+        Route("/ui/plan", PlanPreviewEndpoint(*asking), methods=["POST"]),
+        Route("/ui/runs/{id}/events", RunEventsEndpoint(*asking), methods=["GET"]),
     ]
 
 

@@ -313,7 +313,11 @@ class Stage {
     const other = document.createElement("a");
     other.href = `/ui/compare?a=${encodeURIComponent(this.id)}`;
     other.textContent = "Compare";
-    links.replaceChildren(chip, ...(this.root.dataset.stage ? [] : [other]));
+    const edit = document.createElement("a");
+    edit.href = `/ui/runs/${encodeURIComponent(this.id)}/edit`;
+    edit.textContent = "Edit the plan";
+    const further = this.part("rounds").childElementCount ? [edit, other] : [other];
+    links.replaceChildren(chip, ...(this.root.dataset.stage ? [] : further));
   }
 }
 
@@ -429,6 +433,147 @@ if (ask) {
   };
   ask.addEventListener("change", count);
   count();
+}
+
+/* ---- a plan by hand ------------------------------------------------------------------- */
+
+/** The steps of a plan in a form: what each reads is kept by step, not by number, while they move. */
+class PlanForm {
+  constructor(form) {
+    this.form = form;
+    this.list = $("[data-steps]", form);
+    this.most = Number(form.dataset.most);
+    this.reads = new Map();
+    const rows = this.rows();
+    for (const row of rows) {
+      const given = $("[data-reads]", row).dataset.reads;
+      this.reads.set(row, new Set(given ? given.split(",").map((at) => rows[Number(at)]) : []));
+    }
+    this.number();
+    form.addEventListener("click", (event) => this.click(event));
+    form.addEventListener("input", () => this.price(400));
+    this.price(0);
+  }
+
+  rows() {
+    return $$("[data-step]", this.list);
+  }
+
+  click({ target }) {
+    const row = target.closest("[data-step]");
+    const move = Number(target.closest("[data-move]")?.dataset.move ?? 0);
+    if (target.closest("[data-add]")) this.add();
+    else if (move) this.move(row, move);
+    else if (target.closest("[data-remove]")) this.remove(row);
+    else return;
+    this.number();
+    this.price(0);
+  }
+
+  add() {
+    const row = $("[data-blank]", this.form).content.firstElementChild.cloneNode(true);
+    const before = this.rows();
+    this.reads.set(row, new Set(before.slice(-1)));
+    this.list.append(row);
+    $("[data-worker]", row).focus();
+  }
+
+  move(row, by) {
+    const other = by < 0 ? row.previousElementSibling : row.nextElementSibling;
+    if (!other) return;
+    if (by < 0) other.before(row);
+    else other.after(row);
+    const [first, second] = by < 0 ? [row, other] : [other, row];
+    if (this.reads.get(first).delete(second)) say("A step reads earlier steps only: this one no longer reads the one that it has passed.");
+    this.held = [row, by];
+  }
+
+  remove(row) {
+    const beside = row.nextElementSibling ?? row.previousElementSibling;
+    row.remove();
+    this.reads.delete(row);
+    for (const read of this.reads.values()) read.delete(row);
+    (beside ? $("[data-worker]", beside) : $("[data-add]", this.form)).focus();
+  }
+
+  number() {
+    const rows = this.rows();
+    rows.forEach((row, at) => {
+      $("[data-number]", row).textContent = at + 1;
+      const [up, down] = [-1, 1].map((by) => $(`[data-move="${by}"]`, row));
+      [up.disabled, down.disabled] = [at === 0, at === rows.length - 1];
+      const box = $("[data-reads]", row);
+      const label = document.createElement("small");
+      label.textContent = at ? "Reads" : "Reads the question only";
+      box.replaceChildren(label, ...rows.slice(0, at).map((other, number) => this.choice(row, other, number + 1)));
+    });
+    $("[data-add]", this.form).disabled = rows.length >= this.most;
+    if (this.held) {
+      const [row, by] = this.held;
+      const button = $(`[data-move="${by}"]`, row);
+      (button.disabled ? $(`[data-move="${-by}"]`, row) : button).focus();
+      this.held = null;
+    }
+  }
+
+  choice(row, other, number) {
+    const label = document.createElement("label");
+    const input = document.createElement("input");
+    input.type = "checkbox";
+    input.checked = this.reads.get(row).has(other);
+    input.addEventListener("change", () => this.reads.get(row)[input.checked ? "add" : "delete"](other));
+    label.append(input, `step ${number}`);
+    return label;
+  }
+
+  body() {
+    const rows = this.rows();
+    const steps = rows.map((row) => ({
+      worker: $("[data-worker]", row).value,
+      subtask: $("[data-subtask]", row).value,
+      access: rows.map((other, at) => (this.reads.get(row).has(other) ? at : -1)).filter((at) => at >= 0),
+    }));
+    const most = number($("[data-most-cost]", this.form).value);
+    return { edit: this.form.dataset.plan, model: this.form.dataset.model, orchestration: { workflow: { steps }, max_cost_usd: most } };
+  }
+
+  price(wait) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.preview(), wait);
+  }
+
+  /** Shows the plan as it stands; an answer that comes late is not shown. */
+  async preview() {
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const place = $("[data-preview]", this.form);
+    place.setAttribute("aria-busy", "true");
+    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
+    const response = await fetch("/ui/plan", { method: "POST", headers, body: JSON.stringify(this.body()) }).catch(() => null);
+    const text = response?.ok ? await response.text() : (await response?.json().catch(() => null))?.error?.message;
+    if (turn !== this.turn) return;
+    place.setAttribute("aria-busy", "false");
+    if (response?.ok) place.innerHTML = text;
+    else {
+      const failure = document.createElement("p");
+      failure.className = "failure";
+      failure.textContent = text ?? "The server cannot be reached.";
+      place.replaceChildren(failure);
+    }
+  }
+}
+
+const planning = $("[data-plan]");
+if (planning) {
+  const [plan, stage] = [new PlanForm(planning), new Stage($("[data-stage]"))];
+  stage.onBegin = (id) => {
+    moveTo(`/ui/runs/${encodeURIComponent(id)}`);
+    stage.root.scrollIntoView({ block: "start", behavior: "smooth" });
+  };
+  planning.addEventListener("submit", (event) => {
+    event.preventDefault();
+    during(planning, () => stage.ask(plan.body(), planning.dataset.token));
+  });
+  $("[data-stop]", planning).addEventListener("click", () => stage.stop());
 }
 
 document.addEventListener("click", (event) => {

@@ -1,0 +1,137 @@
+"""A run's workflow, edited by hand, priced while it is edited, and played as a new run."""
+
+from __future__ import annotations
+
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from batuta.core import MAX_STEPS, Pool, Round, Run, Workflow
+from batuta.core.formatting import format_cost, format_count
+from batuta.core.workflow import Plan
+from batuta.gateway.errors import not_found
+from batuta.gateway.http.body import read_fields
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.models import Catalogue, ServedModel
+from batuta.gateway.serving.plan_estimate import PlanEstimate
+from batuta.gateway.ui.page_runs import PageRuns
+from batuta.gateway.ui.playground import default_model, edited_call, load_run
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
+from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
+from batuta.store import Store
+from batuta.usage import usage_cost
+
+
+def planned_rounds(run: Run) -> list[tuple[int, Workflow]]:
+    """Return the workflows of a run and the numbers of their rounds, from 1."""
+    return [
+        (number, round_.workflow)
+        for number, round_ in enumerate(run.rounds, 1)
+        if round_.workflow is not None
+    ]
+
+
+def find_playing_model(catalogue: Catalogue, run: Run) -> ServedModel:
+    """Return the model whose workers may play the run's workflow: its own, or the default."""
+    own = catalogue.find_model(run.header.model or "")
+    if own is not None and own.writes_workflows:
+        return own
+    found = catalogue.find_model(default_model(catalogue))
+    assert found is not None  # noqa: S101 - the default is one of them
+    return found
+
+
+def estimate_notes(estimate: PlanEstimate) -> list[str]:
+    """Say of each step what its call is expected to take."""
+    workers = [estimate.pool[step.worker] for step in estimate.workflow.steps]
+    return [
+        f"about {format_count(usage.total)} tok, {format_cost(usage_cost(usage, worker.price))}"
+        for worker, usage in zip(workers, estimate.expected.steps, strict=True)
+    ]
+
+
+@final
+class PlanEditorPage:
+    """The screen."""
+
+    def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._page_runs = page_runs
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Show the steps of a round of the run, to be changed and played.
+
+        Raises:
+            APIError: there is no such run, or no workflow in it.
+        """
+        run_id: str = request.path_params["id"]
+        run = await load_run(self._store, self._page_runs, run_id, session)
+        rounds = planned_rounds(run)
+        wanted = request.query_params.get("round")
+        chosen = [each for each in rounds if wanted in {None, "", str(each[0])}]
+        if not chosen:
+            raise not_found(f"A workflow of the run '{run_id[:80]}'")
+        served = find_playing_model(self._catalogue, run)
+        number, workflow = chosen[0]
+        return render_page(
+            request,
+            "plan.html.jinja",
+            session=session,
+            run=run,
+            rounds=[each for each, _ in rounds],
+            number=number,
+            steps=workflow.steps,
+            reads_round_before=any(step.previous for step in workflow.steps),
+            model=served.name,
+            workers=_offered_workers(served.pool, session),
+            most_steps=min(MAX_STEPS, served.limits.steps),
+        )
+
+
+def _offered_workers(pool: Pool, session: WebSession) -> list[str]:
+    allows = session.caller.permissions.allows_worker
+    return [str(worker.id) for worker in pool if allows(worker)]
+
+
+@final
+class PlanPreviewEndpoint:
+    """POST /ui/plan: the body of the playground's plan; its picture and what it will cost.
+
+    Nothing is called, booked or stored, and the workflow is read by the parser of the API.
+    """
+
+    def __init__(
+        self,
+        delivery: AnswerDelivery,
+        store: Store | None,
+        sessions: SessionManager,
+        page_runs: PageRuns,
+    ) -> None:
+        self._delivery = delivery
+        self._page_runs = page_runs
+        self._store = store
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: the plan may not be played; the message says why in a sentence.
+        """
+        request = Request(scope)
+        visitor = self._sessions.identify_signed_in(request)
+        check_form_token(visitor, request.headers.get("x-token"))
+        body = await read_fields(scope, receive)
+        run = await load_run(self._store, self._page_runs, body.need_text("edit"), visitor)
+        estimate = self._delivery.service.estimate_plan(edited_call(run, body), visitor.caller)
+        workflow = estimate.workflow
+        html = render_fragment(
+            "plan_preview.html.jinja",
+            round=Round(decision=Plan(workflow), workflow=workflow),
+            estimate=estimate,
+            notes=estimate_notes(estimate),
+        )
+        await HTMLResponse(html, headers=PAGE_HEADERS)(scope, receive, send)
