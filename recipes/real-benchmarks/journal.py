@@ -2,24 +2,35 @@
 
     python recipes/real-benchmarks/journal.py pack FOLDER...   # every *.db in them, to calls.jsonl.zst here
     python recipes/real-benchmarks/journal.py unpack runs/real-benchmarks/calls.db
+    python recipes/real-benchmarks/journal.py record FOLDER... # evaluations, to recorded:real-benchmarks
 
 A call is the worker's name, a digest of its request, and its reply. With `calls.db` as `--journal` an
 evaluation or a tuning asks only what nobody has asked before.
+
+`record` writes what each system of these evaluations earned on each question; a conductor's column has its folder's
+name. Questions are named by their ids, and a long answer, which may quote its question, by a digest: all that
+votes and cascades do with answers is to compare them.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import hashlib
 import io
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
 from batuta.clients import CallCache
+from batuta.lab.tasks.recorded import find_outcomes_file
 
 RECORD = Path(__file__).parent / "calls.jsonl.zst"
+LONG_ANSWER = 80
+"""Characters from which an answer is kept as a digest."""
 
 
 def pack(folders: list[Path]) -> None:
@@ -72,12 +83,53 @@ def unpack(place: Path) -> None:
     print(f"{place}: {calls:,} calls")
 
 
+def record(folders: list[Path]) -> None:
+    """Write the packaged record of these evaluations; runs without a score are left out."""
+    lines: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        tokens = read_tokens(folder / "runs.db")
+        for row in map(json.loads, (folder / "results.jsonl").read_text("utf-8").splitlines()):
+            if row["score"] is None or row["seed"] or row["system"].startswith("calibration/"):
+                continue
+            name = folder.name if row["system"] == "ultra" else row["system"]
+            line = {"id": row["task"], "family": row["family"], "workers": {}}
+            lines.setdefault(row["task"], line)["workers"][name] = as_outcome(row, tokens)
+    place = find_outcomes_file("real-benchmarks")
+    text = "".join(json.dumps(line) + "\n" for line in lines.values())
+    place.write_bytes(gzip.compress(text.encode(), mtime=0))
+    print(f"{place}: {len(lines):,} questions, {place.stat().st_size:,} bytes")
+
+
+def read_tokens(place: Path) -> dict[str, tuple[int, int]]:
+    """Return the input and output tokens of each stored run."""
+    with sqlite3.connect(f"file:{place}?mode=ro", uri=True) as file:
+        rows = file.execute("SELECT id, input_tokens, output_tokens FROM runs")
+        return {run: (sent, got) for run, sent, got in rows}
+
+
+def as_outcome(row: dict[str, Any], tokens: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return a result as a worker's outcome."""
+    answer = row["answer"]
+    if answer is not None and len(answer) > LONG_ANSWER:
+        answer = f"sha256:{hashlib.sha256(answer.encode()).hexdigest()[:16]}"
+    sent, got = tokens[row["run"]]
+    return {
+        "scores": [row["score"]],
+        "answers": [answer],
+        "input_tokens": sent,
+        "output_tokens": got,
+        "usd": None if row["usd"] is None else float(row["usd"]),
+    }
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("pack", "unpack"))
+    parser.add_argument("command", choices=("pack", "unpack", "record"))
     parser.add_argument("places", nargs="+", type=Path)
     said = parser.parse_args()
     if said.command == "pack":
         pack(said.places)
-    else:
+    elif said.command == "unpack":
         unpack(said.places[0])
+    else:
+        record(said.places)

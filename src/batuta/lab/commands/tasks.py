@@ -218,9 +218,22 @@ def _generated_json() -> list[dict[str, Any]]:
 
 
 def _recorded_json(folder: Path) -> list[dict[str, Any]]:
-    from batuta.lab.tasks.recorded import RECORDED_SETS  # noqa: PLC0415 - it loads NumPy
+    from batuta.lab.tasks.recorded import PACKAGED_RECORDS, RECORDED_SETS  # noqa: PLC0415 - it loads NumPy
 
-    return [
+    packaged = [
+        {
+            "name": f"{RECORDED_PREFIX}{name}",
+            "splits": [name],
+            "here": [name],
+            "licence": "Apache-2.0",
+            "about": "recorded answers of models; comes with Batuta, without the questions",
+            "vendor": True,
+            "origin": None,
+            "revision": None,
+        }
+        for name in PACKAGED_RECORDS
+    ]
+    return packaged + [
         {
             "name": f"{RECORDED_PREFIX}{name}",
             "splits": list(kept.parts),

@@ -311,6 +311,20 @@ def _reading_notes(report: Json) -> list[str]:
     return said
 
 
+def _record_notes(report: Json) -> list[str]:
+    """Return what a record lacks."""
+    said: list[str] = []
+    if report["incomplete"]:
+        few = f"{report['incomplete']:,}"
+        said.append(f"Questions that not every worker answered, left out: {few}.")
+    if sets := ", ".join(report.get("unread", ())):
+        said.append(
+            f"Questions whose sets are not here, so that routers read their numbers alone: {sets} "
+            "(`batuta tasks fetch` gets a set)."
+        )
+    return said
+
+
 def _missing_notes(report: Json) -> list[str]:
     said: list[str] = []
     if missing := report.get("unasked"):
@@ -319,9 +333,7 @@ def _missing_notes(report: Json) -> list[str]:
         )
     said += [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
     systems = report["systems"].items()
-    if report["incomplete"]:
-        few = f"{report['incomplete']:,}"
-        said.append(f"Questions that not every worker answered, left out: {few}.")
+    said += _record_notes(report)
     for what, word in (("tokens", "tokens"), ("usd", "dollars")):
         partly = [(name, s[f"{what}_unknown"]) for name, s in systems if s[what] is not None]
         if told := ", ".join(f"{name} {n}" for name, n in partly if n):

@@ -19,12 +19,13 @@ from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.task_sets import TaskSet
 from batuta.lab.learners.history import History, history_from_record
 from batuta.lab.tasks.recorded import (
+    PACKAGED_RECORDS,
     RECORDED_NAMES,
     RECORDED_SETS,
     QuestionSplit,
     RecordedOutcomes,
     ReplayPool,
-    is_outcomes_file,
+    find_outcomes_file,
     load_recorded,
     random_split,
     unseen_family_split,
@@ -43,13 +44,14 @@ _SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
 
 
 def available_sets() -> tuple[str, ...]:
-    """Return the recorded sets whose files are in the data folder."""
+    """Return the packaged records, and the recorded sets whose files are in the data folder."""
     folder = benchmark_folder() / "recorded"
-    return tuple(
+    there = (
         name
         for name in RECORDED_NAMES
         if (folder / RECORDED_SETS[name.partition("/")[0]].folder / "outcomes.parquet").is_file()
     )
+    return (*PACKAGED_RECORDS, *there)
 
 
 def open_recorded_parts(
@@ -66,7 +68,7 @@ def open_recorded_parts(
     """Open a recorded set and divide it as `make_record_parts` does.
 
     Args:
-        name: a name of `RECORDED_NAMES`, or the path of a file of outcomes.
+        name: a name of `RECORDED_NAMES`, a packaged record, or the path of a file of outcomes.
         split: how questions are divided.
         seeds: the seeds of the splits.
         models: the models to keep; empty for all.
@@ -79,10 +81,11 @@ def open_recorded_parts(
         ConfigError: no such set.
         SourceError: its files are missing, it has no such model, or too few families.
     """
-    if name not in RECORDED_NAMES and not is_outcomes_file(name):
-        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+    own = find_outcomes_file(name)
+    if name not in RECORDED_NAMES and own is None:
+        known = suggest_names(name, (*RECORDED_NAMES, *PACKAGED_RECORDS, "FILE.jsonl"))
         raise ConfigError(f"there is no recorded set {name!r}; {known}")
-    record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
+    record = load_recorded(name, with_texts=own is not None, models=models)
     return make_record_parts(
         record,
         split,

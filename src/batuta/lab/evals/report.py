@@ -63,6 +63,7 @@ def build_report(evaluation: Evaluation, command: str = "") -> Json:
         "unasked": evaluation.unasked,
         **_cost_quality(evaluation, systems),
         "incomplete": 0 if subject.replay_pool is None else subject.replay_pool.record.incomplete,
+        "unread": [] if subject.replay_pool is None else list(subject.replay_pool.record.unread),
         "command": command,
     }
 

@@ -37,6 +37,7 @@ from batuta.lab.evals.learned_methods import (
     UnfittedSolver,
     cascade_fitter,
 )
+from batuta.lab.evals.own_systems import is_own_system, open_own_system
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.lab.evals.subject import CONDUCTOR, MINI_CONDUCTOR, Subject, preset_conductor
 from batuta.lab.task_sources import REHEARSAL, TASK_SOURCES
@@ -231,6 +232,14 @@ _CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
 
 
+def _own_system(name: str) -> System:
+    solver, digest = open_own_system(name)
+    free = isinstance(solver, ConductorSolver)
+    return System(
+        name=name, solver=solver, needs_calibration=True, has_conductor=free, terms=digest
+    )
+
+
 def _served_system(name: str, subject: Subject) -> System | None:
     """Return what the settings serve under that name, if they name it."""
     if name == MINI and subject.mini is not None:
@@ -340,6 +349,13 @@ def find_system(name: str, subject: Subject) -> System:
     if name in subject.pool:
         worker = subject.pool[name].id
         return System(name=name, solver=SingleWorker(worker), worker=worker)
+    return _other_system(name, subject)
+
+
+def _other_system(name: str, subject: Subject) -> System:
+    """Open a system of the user's own; refuse any other name."""
+    if is_own_system(name):
+        return _own_system(name)
     if name.startswith("cascade@"):
         raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
     raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

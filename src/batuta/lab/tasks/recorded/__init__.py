@@ -7,7 +7,12 @@ from batuta.lab.tasks.recorded.catalog import (
     load_recorded,
 )
 from batuta.lab.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyTexts
-from batuta.lab.tasks.recorded.own import complete_record, is_outcomes_file, read_own_record
+from batuta.lab.tasks.recorded.own import (
+    PACKAGED_RECORDS,
+    complete_record,
+    find_outcomes_file,
+    read_own_record,
+)
 from batuta.lab.tasks.recorded.references import (
     ReferenceScores,
     plurality_credit,
@@ -19,6 +24,7 @@ from batuta.lab.tasks.recorded.split import SHARES, QuestionSplit, random_split,
 
 __all__ = [
     "GRADER",
+    "PACKAGED_RECORDS",
     "RECORDED_NAMES",
     "RECORDED_SETS",
     "SHARES",
@@ -32,7 +38,7 @@ __all__ = [
     "ReplayPool",
     "ReplyTexts",
     "complete_record",
-    "is_outcomes_file",
+    "find_outcomes_file",
     "load_recorded",
     "plurality_credit",
     "random_split",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batuta.core.suggestions import suggest_names
@@ -11,7 +11,12 @@ from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.lab.tasks.recorded import readers
 from batuta.lab.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
-from batuta.lab.tasks.recorded.own import complete_record, is_outcomes_file, read_own_record
+from batuta.lab.tasks.recorded.own import (
+    PACKAGED_RECORDS,
+    complete_record,
+    find_outcomes_file,
+    read_own_record,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +103,8 @@ def load_recorded(
     """Load a recorded set.
 
     Args:
-        name: such as `reasoning_gym/hard`, or the path of a file of outcomes, of which only the
-            questions that every worker answered are used.
+        name: such as `reasoning_gym/hard`, or a packaged record or the path of a file of outcomes,
+            of which only the questions that every worker answered are used.
         folder: the data folder; None for BATUTA_DATA, or the user's data folder.
         with_texts: whether to read the replies' texts, which are large, if there are any.
         models: the models to keep; empty for all.
@@ -107,11 +112,11 @@ def load_recorded(
     Raises:
         SourceError: there is no such set or model, or its files are missing or malformed.
     """
-    if is_outcomes_file(name):
-        own = read_own_record(Path(name), with_texts=with_texts)
-        return complete_record(own.select(models=models or None))
+    if path := find_outcomes_file(name):
+        own = read_own_record(path, with_texts=with_texts).select(models=models or None)
+        return complete_record(replace(own, name=name) if name in PACKAGED_RECORDS else own)
     if name not in RECORDED_NAMES:
-        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        known = suggest_names(name, (*RECORDED_NAMES, *PACKAGED_RECORDS, "FILE.jsonl"))
         raise SourceError(f"there is no recorded set {name!r}; {known}")
     wanted, _, part = name.partition("/")
     kept = RECORDED_SETS[wanted]

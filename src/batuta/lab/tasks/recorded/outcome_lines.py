@@ -3,6 +3,8 @@
     {"question": "2+2?", "workers": {"oboe": {"score": 1}}}
 
 is the shortest line. A question may also have `id`, `family` and `target` (the right answer). A
+question of a benchmark may be left out where its `id` is the benchmark's (`gsm8k/81817ecac799`):
+its text is read from the data folder, and where the benchmark is not there the id stands for it. A
 worker may have its single runs: `scores` (null if ungraded), with as many `answers` (extracted
 ones, null if none) and `replies` (whole texts); or `runs`, the number of runs of which `score` is
 the mean. `usd`, `input_tokens`, `output_tokens` and `seconds` are a number for all runs, or a list
@@ -11,8 +13,8 @@ with one for each. A missing field is unknown, which is not zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +24,7 @@ import orjson
 from batuta.errors import SourceError, StoreError
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
 from batuta.lab.tasks.graders.answer_form import strip_edges
+from batuta.lab.tasks.recorded.question_texts import find_texts
 from batuta.language.answer_extraction import final_answer
 
 EXAMPLE = '{"question": "2+2?", "workers": {"oboe": {"score": 1}}}'
@@ -55,10 +58,13 @@ class OutcomeLine:
     """A question, and each worker's outcome on it."""
 
     question: str
+    """Its text; empty if the line leaves it out."""
     workers: Mapping[str, WorkerOutcome]
     id: str = ""
     family: str = ""
     target: str = ""
+    is_named_by_id: bool = False
+    """Whether it leaves out its text, which is then that of the data folder, or the id."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,22 +149,34 @@ def read_outcome_lines(path: Path) -> tuple[OutcomeLine, ...]:
             raise SourceError(f"{path}: question {number} cannot be used: {reason}") from None
     if not any(line.workers for line in lines):
         raise SourceError(f"{path} has no outcomes: write one question a line, such as {EXAMPLE}")
-    return tuple(lines)
+    return _with_questions(lines)
+
+
+def _with_questions(lines: Sequence[OutcomeLine]) -> tuple[OutcomeLine, ...]:
+    """Return the lines with the texts that were left out, or the ids in their place."""
+    texts = find_texts(line.id for line in lines if not line.question)
+    return tuple(
+        line
+        if line.question
+        else replace(line, question=texts.get(line.id, line.id), is_named_by_id=True)
+        for line in lines
+    )
 
 
 def parse_outcome_line(row: Row) -> OutcomeLine:
     """Parse the line of a JSON object.
 
     Raises:
-        KeyError: it has no question or workers, or one of them has no score.
+        KeyError: it has no question or id, no workers, or one of them has no score.
         TypeError: a field has another form.
         ValueError: a score is not in [0, 1], or lists are of different lengths.
     """
     workers = cast("Mapping[str, Row]", row["workers"])
-    if not isinstance(row["question"], str):
+    question = "" if "question" not in row and row.get("id") else row["question"]
+    if not isinstance(question, str):
         raise TypeError("its question is not a text")
     return OutcomeLine(
-        question=row["question"],
+        question=question,
         workers={str(name): parse_worker_outcome(outcome) for name, outcome in workers.items()},
         id=_field_text(row, "id"),
         family=_field_text(row, "family"),

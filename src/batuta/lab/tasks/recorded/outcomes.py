@@ -93,6 +93,8 @@ class RecordedOutcomes:
     """A digest of a user's file; empty for a set that does not change."""
     incomplete: int = 0
     """Questions that were left out because not every model answered them."""
+    is_drawn_by_id: bool = False
+    """Whether splits are drawn by the questions' ids, because not everybody has their texts."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
     """The questions with a text; more than one if the set repeats itself."""
 
@@ -109,6 +111,12 @@ class RecordedOutcomes:
     def __repr__(self) -> str:
         q, m, s = self.scores_qms.shape
         return f"Recorded({self.name!r}, {q} questions, {m} models, {s} samples)"
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The benchmarks of the questions that are known by their ids alone."""
+        ids = (str(task.id) for task in self.tasks if task.question == task.id)
+        return tuple(dict.fromkeys(id_.partition("/")[0] for id_ in ids))
 
     @property
     def credit_qms(self) -> NDArray[np.float32]:

@@ -20,9 +20,15 @@ SUFFIX = ".jsonl"
 """The ending of a file of outcomes; `.gz` or `.zst` may follow."""
 
 
-def is_outcomes_file(name: str) -> bool:
-    """Tell whether a recorded set's name is the path of a user's file."""
-    return SUFFIX in Path(name).suffixes[-2:]
+PACKAGED_RECORDS = {"real-benchmarks": "real_benchmarks.jsonl.gz"}
+"""Records without their questions that are distributed with Batuta, and their files here."""
+
+
+def find_outcomes_file(name: str) -> Path | None:
+    """Return the file of a record that is packaged, or that the name is the path of, or None."""
+    if name in PACKAGED_RECORDS:
+        return Path(__file__).parent / PACKAGED_RECORDS[name]
+    return Path(name) if SUFFIX in Path(name).suffixes[-2:] else None
 
 
 def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
@@ -56,6 +62,7 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
         answers_qms=codes_qms if texts else None,
         answers=texts,
         usage=_recorded_usage(lines, models, shape),
+        is_drawn_by_id=any(line.is_named_by_id for line in lines),
         version=hashlib.sha256(path.read_bytes()).hexdigest()[:12],
     )
     said = _reply_rows(lines, ids)

@@ -69,12 +69,21 @@ def unseen_family_split(
 
 
 def _question_keys(record: RecordedOutcomes) -> list[str]:
-    return [text_key(task.question) for task in record.tasks]
+    return [text_key(text) for text in _drawn_texts(record)]
+
+
+def _drawn_texts(record: RecordedOutcomes) -> list[str]:
+    """Return what the lot of each question is drawn by.
+
+    It is the id where a text may be missing, so that the split is the same with and without it.
+    """
+    tasks = record.tasks
+    return [str(task.id) if record.is_drawn_by_id else task.question for task in tasks]
 
 
 def _common_texts(record: RecordedOutcomes) -> list[str]:
     """Return for each question the alphabetically first of its near-duplicates' texts."""
-    keys, texts = _question_keys(record), [task.question.strip() for task in record.tasks]
+    keys, texts = _question_keys(record), [text.strip() for text in _drawn_texts(record)]
     first = dict(sorted(zip(keys, texts, strict=True), reverse=True))
     return [first[key] for key in keys]
 

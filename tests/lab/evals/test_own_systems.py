@@ -1,0 +1,120 @@
+"""Systems of one's own: a Python file beside the command is enough to measure one."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from batuta.errors import ConfigError
+from batuta.lab.commands import evaluate
+from batuta.lab.evals.own_systems import is_own_system, open_own_system
+
+MINE = '''
+from batuta.core import Plan, Step, Workflow
+from batuta.lab.baselines.single import SingleWorker
+
+
+class First:
+    """Asks the pool's {place} worker."""
+
+    name = "first"
+
+    async def plan(self, context, listener=None):
+        return Plan(Workflow((Step(subtask="", worker=context.pool.ranked()[{place}].id),)))
+
+
+made = First()
+alone = SingleWorker()
+
+
+def fit_best(history, *, seed=0):
+    return SingleWorker(history.best_worker())
+
+
+def fit_nothing(history):
+    raise ValueError("nothing to learn")
+
+
+class Nameless:
+    async def plan(self, context, listener=None):
+        return None
+
+
+class Useless:
+    name = "useless"
+
+
+def needs(more):
+    return more
+'''
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE.replace("{place}", "0"))
+    return path
+
+
+@pytest.fixture
+def measure(tmp_path, mine):
+    def run(*systems, out="out"):
+        record = [
+            {"question": f"{n}?", "workers": {"good": {"score": n % 4 > 0}, "bad": {"score": 0}}}
+            for n in range(60)
+        ]
+        path = tmp_path / "o.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in record))
+        names = ",".join(f"{mine}:{one}" if one[0] != "=" else one[1:] for one in systems)
+        done = CliRunner().invoke(
+            evaluate.app,
+            ["--tasks", f"recorded:{path}", "--systems", names, "--json", "--out", str(tmp_path / out)],
+        )  # fmt: skip
+        if done.exit_code:
+            return done.stderr or str(done.exception)
+        found = json.loads(done.stdout)["systems"]
+        return {name.removeprefix(f"{mine}:"): one["accuracy"] for name, one in found.items()}
+
+    return run
+
+
+def test_conductors_solvers_and_fitted_ones_are_measured(measure):
+    found = measure("First", "made", "alone", "fit_best", "=good", "=bad")
+    good = found.pop("good")
+    assert found.pop("bad") == 0 < good
+    assert found == dict.fromkeys(("First", "made", "alone", "fit_best"), good)
+
+
+def test_results_are_those_of_the_file_as_it_is(measure, mine):
+    assert measure("First")["First"] > 0
+    mine.write_text(MINE.replace("{place}", "-1"))
+    assert measure("First")["First"] == 0
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        ("absent", "has no absent"),
+        ("Nameless", "has no `name`"),
+        ("Useless", "neither `plan` nor `answer`"),
+        ("needs", "cannot be made: TypeError"),
+        ("fit_nothing", "nothing to learn"),
+    ],
+)
+def test_what_is_no_system_is_told_in_a_sentence(measure, member, told):
+    found = measure(member)
+    assert isinstance(found, str) and told in " ".join(found.split())
+
+
+def test_a_file_that_fails_or_is_not_there_is_told(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name")
+    with pytest.raises(ConfigError, match=r"broken\.py cannot be run: ModuleNotFoundError"):
+        open_own_system(f"{broken}:x")
+    with pytest.raises(ConfigError, match="there is no file"):
+        open_own_system("absent.py:x")
+
+
+def test_other_names_are_no_files():
+    assert is_own_system("a/mine.py:Mine")
+    assert not any(map(is_own_system, ("chain/a>b", "cascade@0.001", "mine.py", "x.py:a b")))
