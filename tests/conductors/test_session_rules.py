@@ -41,7 +41,6 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.workflow import Draft
 
 A, B = WorkerId("a"), WorkerId("b")
 PRICE = Price(input=Decimal(10), output=Decimal(20), cached=Decimal(1))
@@ -311,7 +310,7 @@ def test_a_reviewer_is_of_another_family_if_there_is_one():
     ],
 )
 def test_a_verdict_is_the_first_word_and_nothing_else(text, redo, reasons):
-    verdict = read_verdict(B, text, Draft())
+    verdict = read_verdict(B, text)
     assert verdict.redo is redo and (verdict.reasons == reasons or not redo)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.load import load_config
+from batuta.config.presets import PATTERN_PREFIX, PATTERNS, open_patterns
 from batuta.core import Reply
 from batuta.core.conductor import conductor_worker
 from batuta.errors import ConfigError
@@ -73,7 +74,9 @@ async def opened(folder, text=PRESETS):
     options = ServeOptions(
         pool=None, conductor=None, history=None, cascade=None, checker=None, folders=()
     )
-    return options.build_catalogue(replace(config, clients=clients)), asked
+    own = tuple(one for one in config.presets if not one.name.startswith(PATTERN_PREFIX))
+    presets = (*own, *open_patterns(config.pool, clients))
+    return options.build_catalogue(replace(config, clients=clients, presets=presets)), asked
 
 
 def workers_of(asked):
@@ -129,6 +132,33 @@ async def test_what_each_kind_runs(tmp_path):
         assert workers_of(asked) == ["ada", "bob", "ada"]
 
 
+async def test_every_pattern_answers_by_its_name_without_a_line_of_settings(tmp_path):
+    catalogue, asked = await opened(tmp_path, "")
+    async with Serving(ServerState(catalogue=catalogue)) as server:
+        _, listed = await server.get("/v1/models")
+        told = {each["id"]: each["description"] for each in listed["data"]}
+        assert {f"pattern/{name}" for name in PATTERNS} <= told.keys()
+        assert told["pattern/gate"] == PATTERNS["gate"]
+        for name in ("escalate", "advise"):
+            await ask(server, f"pattern/{name}")
+        assert workers_of(asked) == ["cyd", "cyd"]
+        asked.clear()
+        await ask(server, "pattern/lead-and-hands")
+        assert workers_of(asked) == ["ada", "cyd", "ada"]  # a plan, the work, a review
+        asked.clear()
+        await ask(server, "pattern/gate", orchestration={"workers_deny": ["ada"]})
+        assert workers_of(asked) == ["cyd", "bob"]
+        assert "pattern/gate" in catalogue.known_names.models
+
+
+async def test_over_one_worker_there_is_no_pattern(tmp_path):
+    text = '[[workers]]\nid = "one"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    (tmp_path / "batuta.toml").write_text(text)
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(tmp_path / "batuta.toml"), environ={})
+    assert config.presets == ()
+
+
 async def test_a_request_tightens_limits_and_never_widens_them(tmp_path):
     catalogue, asked = await opened(tmp_path)
     async with Serving(ServerState(catalogue=catalogue)) as server:
@@ -178,6 +208,7 @@ WRONG = {
     '[models.x]\nbaseline = "moa"\nlimits = { max_steps = 2 }': "`max_steps` is not of a baseline",
     '[models.batuta-mini]\nconductor = "vote"': "models.batuta-mini: another model has that name",
     '[models."worker/ada"]\nconductor = "vote"': "models.worker/ada: another model has that name",
+    '[models."pattern/gate"]\nconductor = "vote"': "models.pattern/gate: another model has that",
     '[models."a b"]\nconductor = "vote"': "models.a b: a name has up to 100",
     '[limits]\nmax_cost_usd = 1\n[models.x]\nconductor = "vote"\nlimits = { max_cost_usd = 2 }':
         "models.x.limits.max_cost_usd must be at most 1, as in [limits]",

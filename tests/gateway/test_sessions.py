@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors.sessions.lead import LeadAndHands
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.conductors.sessions.state import SessionRules
 from batuta.core import (
@@ -27,6 +28,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.errors import ClientError
 from batuta.gateway import served_models
 from batuta.gateway.serving.session_call import LocalSessions
 from batuta.store import Store
@@ -321,6 +323,59 @@ async def test_gate_asks_a_judge_no_more_often_than_it_may():
         await agent.say("And now the docs")
         assert agent.said[-1]["content"] == "3"
     assert asked(clients) == {"small": 3, "big": 1}
+
+
+async def test_a_lead_plans_on_a_brief_the_hands_act_and_the_lead_sends_back_and_accepts(store):
+    clients = scripted(
+        small=[call(arguments='{"n":1}'), call(), "Done.", call(), "Really done."],
+        big=["1. Read line 3.", "REDO: run the tests.", "ACCEPT"],
+    )
+    conductor = LeadAndHands(clients=clients)
+    async with Serving(house(conductor, clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring("x" * 50_000)
+        await agent.bring("edited")
+        await agent.bring("3 passed")
+        assert agent.status == 200 and agent.said[-1]["content"] == "Really done."
+    planned, judged, _ = clients["big"].requests
+    assert not planned.tools and "Mend it" in planned.messages[-1].text
+    assert [request.messages[0].role for request in clients["big"].requests] == ["user"] * 3
+    seen = judged.messages[-1].text
+    assert "Bash {}: edited" in seen and "Done." in seen and len(seen) < 4_000
+    first, second, *_ = clients["small"].requests
+    assert "Read line 3." in first.messages[-1].text
+    assert second.messages[: len(first.messages)] == first.messages
+    assert "run the tests" in clients["small"].requests[3].messages[-1].text
+    told = await reasons(store, 4)
+    assert told[0] == "small begins: nobody has acted in this conversation yet; big leads"
+    assert told[1] == "small goes on, nothing is conducted: 1 result of a tool came back"
+
+
+async def test_hands_that_are_stuck_get_a_new_plan_and_the_session_s_limit_holds():
+    rules = SessionRules(consultations=2)
+    clients = scripted(small=[call()] * 5 + ["Done."], big=["Plan one.", "Plan two."])
+    state = house(LeadAndHands(clients=clients), clients, session_rules=rules)
+    async with Serving(state) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        for _ in range(5):
+            await agent.bring(FAILED)
+    assert asked(clients) == {"small": 6, "big": 2}
+    (_, again) = clients["big"].requests
+    assert again.messages[-1].text.count("Exit code 1") == 2
+    assert agent.said[-1]["content"] == "Done."
+
+
+@pytest.mark.parametrize("said", [ClientError("overloaded", status=529), Reply(text="")])
+async def test_a_lead_that_fails_leaves_the_hands_to_act_alone(store, said):
+    clients = scripted(small=["Done."], big=[said] * 9)
+    async with Serving(house(LeadAndHands(clients=clients), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        assert agent.status == 200 and agent.said[-1]["content"] == "Done."
+    (told,) = await reasons(store, 1)
+    assert "big made no plan" in told
 
 
 async def test_the_cost_of_a_session_is_told_and_adds_up():

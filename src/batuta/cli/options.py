@@ -85,8 +85,8 @@ class PoolOptions:
         str | None,
         typer.Option(
             help="A worker's id, best, vote, fusion, critique, research, slides, "
-            "plan-solve-verify, escalate, advise, gate, single/<id>, chain/<id>><id>, or a file "
-            "with a workflow (*.txt)."
+            "plan-solve-verify, escalate, advise, gate, lead-and-hands, single/<id>, "
+            "chain/<id>><id>, or a file with a workflow (*.txt)."
         ),
     ] = None
     yes: Annotated[

@@ -19,6 +19,7 @@ from batuta.conductors.llm_conductor import LLMConductor
 from batuta.conductors.prompted import ConductorOptions, prompted_conductor
 from batuta.conductors.research import Research, slide_writer
 from batuta.conductors.selector import is_selector, open_selector
+from batuta.conductors.sessions.lead import LeadAndHands
 from batuta.conductors.sessions.patterns import Advise, Escalate, Gate
 from batuta.conductors.workflow_selector import is_workflow_selector, open_workflow_selector
 from batuta.core import Client, Conductor, Pool, WorkerId
@@ -40,8 +41,11 @@ FIXED: Mapping[str, Callable[[], Conductor]] = {
     "vote": parallel_vote,
 }
 """Conductors that need no model of their own."""
-GATE = "gate"
-"""The name of the conductor that has the pool's workers judge each other."""
+_CONSULTING: Mapping[str, Callable[[Mapping[WorkerId, Client]], Conductor]] = {
+    "gate": lambda clients: Gate(clients=clients),
+    "lead-and-hands": lambda clients: LeadAndHands(clients=clients),
+}
+"""Conductors that ask workers of the pool themselves, to judge or to plan."""
 WORKFLOW_SUFFIX = ".txt"
 """The suffix of a file with one workflow."""
 _SINGLE = "single/"
@@ -72,9 +76,10 @@ def open_conductor(
     """Open the conductor of that name or folder.
 
     Args:
-        name: a worker's id, whose model is prompted; one of `FIXED`; `gate`; `single/<id>`;
-            `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; a
-            trained conductor's GGUF file; or a file `*.txt` with one workflow.
+        name: a worker's id, whose model is prompted; one of `FIXED`; `gate`;
+            `lead-and-hands`; `single/<id>`; `chain/<id>><id>`, workers in a row; the folder of a
+            trained conductor or selector; a trained conductor's GGUF file; or a file `*.txt` with
+            one workflow.
         pool: the workers that it conducts.
         clients: the workers' clients.
         options: the options of a prompted conductor.
@@ -88,15 +93,15 @@ def open_conductor(
         return opened
     if name in FIXED:
         return FIXED[name]()
-    if name == GATE:
-        return Gate(clients=clients)
+    if name in _CONSULTING:
+        return _CONSULTING[name](clients)
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
     chain = _chain_workers(name)
     if chain and all(one in pool for one in chain):
         return worker_chain(chain)
     if name not in pool:
-        known = suggest_names(name, (*FIXED, GATE, *(worker.id for worker in pool)))
+        known = suggest_names(name, (*FIXED, *_CONSULTING, *(worker.id for worker in pool)))
         raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)

@@ -24,7 +24,7 @@ from batuta.conductors.open_conductor import open_trained
 from batuta.config.aliases import Aliases
 from batuta.config.conductors import CONDUCTOR, ConductorOpener
 from batuta.config.loaded import LoadedConfig, PoolPlugin
-from batuta.config.presets import Preset, open_presets
+from batuta.config.presets import Preset, open_patterns, open_presets
 from batuta.config.settings import (
     ConductorSetting,
     LimitsSetting,
@@ -187,7 +187,8 @@ def _open_plugged(pool: str, conductor: str | None, time_scale: float | None) ->
     def use(plugin: PoolPlugin) -> LoadedConfig:
         return plugin.open(pool, conductor, time_scale)
 
-    return open_plugin("pool", pool.partition(":")[0], use)
+    loaded = open_plugin("pool", pool.partition(":")[0], use)
+    return replace(loaded, presets=open_patterns(loaded.pool, loaded.clients))
 
 
 def find_plugged_pool(workers: Pool) -> str | None:
@@ -323,7 +324,7 @@ def _build_config(
         explore=settings.mini.explore,
         notes=_setting_notes(settings, ultra, named=conductor is not None),
         sessions=settings.sessions,
-        presets=presets,
+        presets=(*presets, *open_patterns(pool, clients)),
         aliases=Aliases(settings.aliases),
         embedders=embedders,
         health=health,

@@ -9,17 +9,30 @@ from pathlib import Path
 from typing import TypeVar
 
 from batuta.conductors.fixed_workflows import read_workflow_conductor
+from batuta.conductors.open_conductor import open_conductor
+from batuta.conductors.prompted import ConductorOptions
 from batuta.config.aliases import MINI_MODEL, ULTRA_MODEL
 from batuta.config.conductors import ConductorOpener
 from batuta.config.settings import PresetLimits, PresetSetting
 from batuta.config.worker_settings import EffortWord
-from batuta.core import MAX_STEPS, Conductor, Limits, Pool, WorkerId
+from batuta.core import MAX_STEPS, Client, Conductor, Limits, Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError, WorkflowError
 
 _Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
-_TAKEN = ("worker/", "baseline/")
+PATTERN_PREFIX = "pattern/"
+"""The beginning of the names of the models that are served without a line of settings."""
+_TAKEN = ("worker/", "baseline/", PATTERN_PREFIX)
+PATTERNS = {
+    "escalate": "The cheapest worker acts; the best takes over after failures, till the next task.",
+    "advise": "The cheapest worker acts; where it is stuck the best one says what to do.",
+    "gate": "The cheapest worker acts; another family's model judges whether it is done.",
+    "lead-and-hands": "The best worker plans and reviews on a short brief; the cheapest one acts.",
+    "fusion": "Three workers answer; the best one compares the answers, and writes its own.",
+    "critique": "The best worker answers, the second best criticises, the best one revises.",
+}
+"""Conductors that are served over all workers as `pattern/NAME`, and what each does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,23 @@ def open_presets(
         ConfigError: one cannot be used; the sentence names it.
     """
     return tuple(_open_preset(name, each, opener, limits) for name, each in settings.items())
+
+
+def open_patterns(pool: Pool, clients: Mapping[WorkerId, Client]) -> tuple[Preset, ...]:
+    """Open every pattern over the pool; over one worker there is nothing to choose."""
+    if len(pool) == 1:
+        return ()
+    return tuple(
+        Preset(
+            name=f"{PATTERN_PREFIX}{name}",
+            conductor=open_conductor(name, pool, clients, ConductorOptions()),
+            baseline=None,
+            pool=pool,
+            limits=PresetLimits(),
+            description=description,
+        )
+        for name, description in PATTERNS.items()
+    )
 
 
 def _open_preset(

@@ -163,7 +163,7 @@ class SessionsSetting(StrictModel):
     stall_actions: int = Field(default=DEFAULT_RULES.stall_actions, ge=2, lt=MOST_ACTIONS)
     """Actions in a row without a change after which a task has stalled."""
     consultations: int = Field(default=DEFAULT_RULES.consultations, ge=0)
-    """How often a session's second model advises or judges, at most."""
+    """How often a session's second model plans, advises or judges, at most."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
     """Dollars that a session may cost; None: any."""
     max_turns: int | None = Field(default=None, ge=1)

@@ -1,13 +1,17 @@
 """Names and what they stand for."""
 
+from dataclasses import replace
+
 import pytest
 from evaluated import subject
 
+from batuta.config.presets import PATTERNS, open_patterns
 from batuta.errors import ConfigError
 from batuta.lab.baselines import SingleWorker
 from batuta.lab.evals import find_system, system_names
 from batuta.lab.evals.learned_methods import LEARNED_METHODS
 from batuta.lab.evals.served_solver import ServedSolver
+from batuta.lab.evals.systems import runnable_systems
 
 KNOWN = system_names(subject())
 
@@ -17,6 +21,29 @@ def test_every_name_is_a_system_under_that_name(name):
     found = find_system(name, subject())
     assert found.name == name
     assert found.solver.name
+
+
+def test_patterns_are_measured_by_their_names_and_are_no_part_of_all():
+    base = subject()
+    measured = replace(base, presets=open_patterns(base.pool, base.clients))
+    names = [f"pattern/{name}" for name in PATTERNS]
+    assert [find_system(name, measured).name for name in names] == names
+    assert not {*names}.intersection(runnable_systems(measured))
+
+
+def test_calls_that_a_pattern_makes_itself_are_limited_and_cached_too():
+    class Limit:
+        is_spent = False
+
+        def limit_client(self, client, worker):
+            return (worker.id, client)
+
+    base = subject()
+    presets = open_patterns(base.pool, base.clients)
+    limited = replace(base, presets=presets).with_call_limit(Limit())
+    asking = [one.conductor for one in limited.presets if hasattr(one.conductor, "clients")]
+    assert len(asking) == 2
+    assert all(one.clients == limited.clients != base.clients for one in asking)
 
 
 def test_no_two_systems_are_filed_under_the_same_method():

@@ -18,7 +18,12 @@ from statistics import fmean
 from typing import Protocol, runtime_checkable
 
 from batuta.conductors.sessions.boundaries import Boundary, Moment
-from batuta.conductors.sessions.review import find_reviewer, review_answer
+from batuta.conductors.sessions.review import (
+    REVIEWS,
+    find_reviewer,
+    judge_round,
+    last_answer,
+)
 from batuta.conductors.sessions.state import DEFAULT_RULES, SessionRules, SessionThread, Turn
 from batuta.core import (
     AcceptedAnswer,
@@ -30,7 +35,6 @@ from batuta.core import (
     PlanningContext,
     Pool,
     Question,
-    Reply,
     Step,
     Worker,
     WorkerId,
@@ -40,7 +44,6 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.formatting import format_usd
 from batuta.core.worker import PROGRAM, token_price
 from batuta.engine.step_prompt import able_workers
-from batuta.language.conversation import clip_text
 from batuta.usage import MILLION
 
 _UNKNOWN_CHANCE = 0.5
@@ -125,10 +128,6 @@ def solving_chance(worker: Worker) -> float:
     return fmean(shares) if shares else _UNKNOWN_CHANCE
 
 
-REVIEWS = 2
-"""Reviews of one run, after each of which its work can go on."""
-_LONGEST_REASONS = 2_000
-"""Characters of a reviewer's reasons that the acting worker is told."""
 ADVISE = (
     "The worker that acts here is stuck. Read what was done so far and say what it should do next, "
     "in at most 300 words (400 tokens): the likely cause, then the steps in their order, with the "
@@ -137,11 +136,6 @@ ADVISE = (
 FOLLOW = (
     "Go on with the task. The advice comes from a stronger model that saw the same conversation: "
     "follow it where it is right."
-)
-REDO = (
-    "A reviewer has read your work and says that it is not done yet. Its reasons:\n\n{reasons}\n\n"
-    "Do what is missing. Where one of the tools can run tests, run them before you say that you "
-    "are done."
 )
 
 
@@ -258,7 +252,7 @@ class _BeginsCheaply:
 
 async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
     worker = cheapest_actor(context.question, context.pool, rules)
-    reason = _describe_cheapest(worker, context.pool)
+    reason = describe_cheapest(worker, context.pool)
     return await ActingWorker(name=name, worker=worker.id, reason=reason).plan(context)
 
 
@@ -276,7 +270,8 @@ class Escalate(_BeginsCheaply):
         return Conducting(conductor=conductor, goes_on=goes_on, is_plain=True)
 
 
-def _describe_cheapest(worker: Worker, pool: Pool) -> str:
+def describe_cheapest(worker: Worker, pool: Pool) -> str:
+    """Say that the worker acts, and why that one."""
     return f"{worker.id} acts, the cheapest of {len(pool)}"
 
 
@@ -293,7 +288,7 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
         if acting.id == cheap.id:
             return _take_over(view, acting, strong)
     if acting is None:
-        return cheap, f"{_describe_cheapest(cheap, view.pool)}: {view.moment.reason}"
+        return cheap, f"{describe_cheapest(cheap, view.pool)}: {view.moment.reason}"
     return acting, f"{acting.id} goes on: {view.moment.reason}"
 
 
@@ -328,7 +323,7 @@ class Advise(_BeginsCheaply):
             return Conducting(conductor=advised, goes_on=False)
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
-            reason = f"{_describe_cheapest(acting, view.pool)}: {view.moment.reason}"
+            reason = f"{describe_cheapest(acting, view.pool)}: {view.moment.reason}"
         conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
         return Conducting(
             conductor=conductor, goes_on=view.moment.boundary is None or is_stuck, is_plain=True
@@ -387,25 +382,17 @@ class Gate:
             if self.acting is None:
                 return await _begin_cheaply(self.name, context, self.rules)
             return await self.acting.plan(context)
-        ended = context.previous[-1]
-        last = ended.step(len(ended.workflow) - 1) if ended.workflow else None
-        if last is None or not isinstance(last.result, Reply):
-            return AcceptedAnswer(reason="there is no answer to judge")
-        reviewer = find_reviewer(last.worker, context)
         asked = self.consultations + len(context.previous) - 1
-        if reviewer is None or reviewer.id not in self.clients:
-            return AcceptedAnswer(reason="no other model may judge the answer")
-        if asked >= self.rules.consultations:
-            return AcceptedAnswer(reason=f"a judge was asked {asked} times in this session")
-        client = self.clients[reviewer.id]
-        verdict = await review_answer(
-            context, last.result, reviewer, client=client, listener=listener
+        done = asked >= self.rules.consultations
+        last = last_answer(context)
+        reviewer = find_reviewer(last.worker, context) if last else None
+        return await judge_round(
+            context,
+            reviewer,
+            client=self.clients.get(reviewer.id) if reviewer else None,
+            refusal=f"a judge was asked {asked} times in this session" if done else "",
+            listener=listener,
         )
-        if not verdict.redo:
-            return AcceptedAnswer(verdict.draft, reason=verdict.reason)
-        subtask = REDO.format(reasons=clip_text(verdict.reasons, _LONGEST_REASONS))
-        step = Step(subtask=subtask, worker=last.worker, continues=True)
-        return Plan(Workflow((step,)), verdict.draft, reason=verdict.reason)
 
     def in_session(self, view: SessionView) -> Conducting:
         """Let the acting worker go on; its answer is judged."""

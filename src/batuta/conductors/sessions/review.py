@@ -1,4 +1,4 @@
-"""A second model judges whether an agent's work is done."""
+"""A second model is asked beside the acting worker: it judges whether the work is done."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from dataclasses import dataclass
 import anyio
 
 from batuta.core import (
+    AcceptedAnswer,
     CallListener,
     Client,
+    Decision,
     Failure,
+    Plan,
     PlanningContext,
     Reply,
     Request,
+    Step,
+    StepRun,
     Worker,
     WorkerId,
+    Workflow,
     user_message,
 )
 from batuta.core.redaction import clean_message
@@ -23,7 +29,7 @@ from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM
 from batuta.core.workflow import Draft
 from batuta.errors import ClientError, LimitReachedError
-from batuta.language.conversation import question_text
+from batuta.language.conversation import clip_text, question_text
 from batuta.language.material import wrap_in_tag
 from batuta.usage import ZERO_COST, ZERO_USAGE, Usage, usage_cost
 
@@ -36,6 +42,15 @@ Write ACCEPT as the first word if the user's task is done, as far as the convers
 Write REDO as the first word if it is not: something was left out, a test failed or was not run \
 though a tool could run it, or what is claimed was never done. Then give the reasons in a few \
 sentences."""
+REDO = (
+    "A reviewer has read your work and says that it is not done yet. Its reasons:\n\n{reasons}\n\n"
+    "Do what is missing. Where one of the tools can run tests, run them before you say that you "
+    "are done."
+)
+REVIEWS = 2
+"""Reviews of one run, after each of which its work can go on."""
+_LONGEST_REASONS = 2_000
+"""Characters of a reviewer's reasons that the acting worker is told."""
 _VERDICT = re.compile(r"\W{0,9}(ACCEPT|REDO)\b")
 _FAMILY = re.compile(r"[a-z]+")
 _FAMILIES = {
@@ -76,62 +91,112 @@ class Review:
     """The verdict as a clause."""
     reasons: str = ""
     """The reviewer's own words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consultation:
+    """A second model was asked beside the acting worker."""
+
+    text: str | None
+    """Its words; None: it could not be asked."""
+    reason: str
+    """Why it could not, as a clause; empty: it was."""
     draft: Draft
 
 
-async def review_answer(
-    context: PlanningContext,
-    answer: Reply,
-    reviewer: Worker,
-    *,
-    client: Client,
-    listener: CallListener,
-) -> Review:
-    """Ask the reviewer; an answer that cannot be judged stands."""
-    request = _review_request(context, answer)
+async def consult_worker(
+    request: Request, worker: Worker, *, client: Client, listener: CallListener
+) -> Consultation:
+    """Ask a second model; what it fails to say is no failure of the run."""
     try:
-        request = await listener.before_call(request, reviewer)
+        request = await listener.before_call(request, worker)
         reply = await client.complete(request, listener)
     except LimitReachedError as error:
-        return Review(redo=False, reason=f"not judged: {error}", draft=Draft(request=request))
+        return Consultation(text=None, reason=str(error), draft=Draft(request=request))
     except ClientError as error:
         usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
         lost = Draft(usage=usage, cost=cost, request=request)
-        told = clean_message(str(error))
-        return Review(redo=False, reason=f"{reviewer.id} could not judge: {told}", draft=lost)
+        told = f"{worker.id} failed: {clean_message(str(error))}"
+        return Consultation(text=None, reason=told, draft=lost)
     except anyio.get_cancelled_exc_class():
-        await _report_cancelled(request, reviewer, listener)
+        await _report_cancelled(request, worker, listener)
         raise
     draft = Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
-    return read_verdict(reviewer.id, reply.text, draft)
+    return Consultation(text=reply.text, reason="", draft=draft)
 
 
-def read_verdict(reviewer: WorkerId, text: str, draft: Draft) -> Review:
+async def judge_round(
+    context: PlanningContext,
+    reviewer: Worker | None,
+    *,
+    client: Client | None,
+    refusal: str = "",
+    conversation: str | None = None,
+    listener: CallListener,
+) -> Decision:
+    """Have the last answer judged, and its work go on if it is not done.
+
+    Args:
+        context: the rounds so far, the last one with the answer.
+        reviewer: who judges; None: nobody may.
+        client: how the reviewer is called; None: it cannot be.
+        refusal: why nobody is asked, as a clause; empty: somebody may be.
+        conversation: what the reviewer sees of the conversation; None: all of it.
+        listener: told of the call.
+    """
+    last = last_answer(context)
+    if last is None or not isinstance(last.result, Reply):
+        return AcceptedAnswer(reason="there is no answer to judge")
+    if reviewer is None or client is None:
+        return AcceptedAnswer(reason="no other model may judge the answer")
+    if refusal:
+        return AcceptedAnswer(reason=refusal)
+    shown = question_text(context.question) if conversation is None else conversation
+    request = _review_request(shown, last.result)
+    said = await consult_worker(request, reviewer, client=client, listener=listener)
+    if said.text is None:
+        return AcceptedAnswer(said.draft, reason=f"not judged: {said.reason}")
+    verdict = read_verdict(reviewer.id, said.text)
+    if not verdict.redo:
+        return AcceptedAnswer(said.draft, reason=verdict.reason)
+    subtask = REDO.format(reasons=clip_text(verdict.reasons, _LONGEST_REASONS))
+    step = Step(subtask=subtask, worker=last.worker, continues=True)
+    return Plan(Workflow((step,)), said.draft, reason=verdict.reason)
+
+
+def last_answer(context: PlanningContext) -> StepRun | None:
+    """Return the last round's last step, if it has a reply."""
+    ended = context.previous[-1]
+    last = ended.step(len(ended.workflow) - 1) if ended.workflow else None
+    return last if last is not None and isinstance(last.result, Reply) else None
+
+
+def read_verdict(reviewer: WorkerId, text: str) -> Review:
     """Read the verdict, which is the reply's first word."""
     found = _VERDICT.match(text)
     if found is None:
-        return Review(redo=False, reason=f"{reviewer} gave no verdict", draft=draft)
+        return Review(redo=False, reason=f"{reviewer} gave no verdict")
     redo, reasons = found[1] == "REDO", text[found.end() :].strip(" \t\r\n:.*-")
     said = "sends the work back" if redo else "accepts the work"
-    return Review(redo=redo, reason=f"{reviewer} {said}", reasons=reasons, draft=draft)
+    return Review(redo=redo, reason=f"{reviewer} {said}", reasons=reasons)
 
 
-def _review_request(context: PlanningContext, answer: Reply) -> Request:
+def _review_request(conversation: str, answer: Reply) -> Request:
     parts = (
         JUDGE,
-        wrap_in_tag("conversation", question_text(context.question)),
+        wrap_in_tag("conversation", conversation),
         wrap_in_tag("answer", answer.text),
     )
     return Request(messages=(user_message("\n\n".join(parts)),))
 
 
-async def _report_cancelled(request: Request, reviewer: Worker, listener: CallListener) -> None:
+async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:
     """Report what a cancelled call is likely to have consumed."""
     usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
     failure = Failure(
         code="cancelled",
-        message="the review was cancelled",
+        message="the second model's call was cancelled",
         usage=usage,
-        cost=usage_cost(usage, reviewer.price),
+        cost=usage_cost(usage, worker.price),
     )
     await listener.on_failure(failure)

@@ -198,7 +198,7 @@ class SessionRules:
     stall_actions: int = 25
     """Actions in a row without a change after which a task has stalled."""
     consultations: int = 5
-    """How often a session's second model is asked, to advise or to judge, at most."""
+    """How often a session's second model is asked, to plan, advise or judge, at most."""
     max_cost_usd: Decimal | None = None
     """Dollars that a session may cost; None: any."""
     max_turns: int | None = None

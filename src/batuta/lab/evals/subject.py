@@ -9,6 +9,8 @@ from typing import Protocol
 from batuta.clients.cache import CallCacheClient, CallJournal
 from batuta.clients.providers import Identity, client_identity
 from batuta.conductors import LLMConductor
+from batuta.conductors.sessions.lead import LeadAndHands
+from batuta.conductors.sessions.patterns import Gate
 from batuta.config.effort import narrow_system
 from batuta.config.presets import Preset
 from batuta.config.served_systems import (
@@ -178,8 +180,13 @@ class Subject:
 
     def with_call_limit(self, limit: CallLimit) -> Subject:
         """Return the subject with limited calls; call it before `with_call_cache`."""
+        clients = {
+            worker.id: limit.limit_client(self.clients[worker.id], worker) for worker in self.pool
+        }
 
         def limit_conductor(conductor: Conductor | None) -> Conductor | None:
+            if isinstance(conductor, Gate | LeadAndHands):
+                return replace(conductor, clients=clients)
             if not isinstance(conductor, LLMConductor) or conductor.worker is None:
                 return conductor
             model = limit.limit_client(conductor.client, conductor.worker)
@@ -188,10 +195,7 @@ class Subject:
         return replace(
             self,
             call_limit=limit,
-            clients={
-                worker.id: limit.limit_client(self.clients[worker.id], worker)
-                for worker in self.pool
-            },
+            clients=clients,
             conductor=limit_conductor(self.conductor),
             mini=limit_conductor(self.mini),
             presets=self._presets_with(limit_conductor),
@@ -205,6 +209,8 @@ class Subject:
         }
 
         def journal(conductor: Conductor | None) -> Conductor | None:
+            if isinstance(conductor, Gate | LeadAndHands):
+                return replace(conductor, clients=clients)
             return conductor and _with_journal(conductor, call_cache)
 
         return replace(
