@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from batuta.clients import HttpTransport
-from batuta.clients.http_target import HttpTarget
-from batuta.clients.proxies import OutwardRoutes
+from batuta.clients.http_target import HttpTarget, OutwardRoutes
 from batuta.errors import ConfigError, ProviderUnreachableError
 from fakes.openai import FakeOpenAI
 

@@ -1,15 +1,126 @@
-"""The address, headers and key of a provider's endpoint."""
+"""Where requests to a provider go: its address, headers and key, and the proxy on the way there."""
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    proxy_bypass_environment,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+)
+
+import aiohttp
+from yarl import URL
 
 from batuta.core.redaction import HIDDEN_KEY, hide_keys
 from batuta.errors import ClientError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """The proxy through which a URL is reached."""
+
+    url: URL | None = None
+    """None: a direct connection."""
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    """Headers with the login, if there is one."""
+
+
+NO_PROXY = Proxy()
+
+
+class OutwardRoutes:
+    """The proxies of URLs, and the certificates that are trusted."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Reads the variables; the lower case of a name counts before the upper one.
+
+        Args:
+            environ: usually `os.environ`.
+
+        Raises:
+            ConfigError: a proxy is of a kind that cannot be used, or there are no certificates
+                where the variables say.
+        """
+        named = {kind: _read_either(environ, f"{kind}_proxy") for kind in ("http", "https", "all")}
+        if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
+            named["http"] = ""  # a CGI program's HTTP_PROXY is a caller's header
+        self._proxies = {kind: _parse_proxy(kind, url) for kind, url in named.items() if url}
+        self.are_direct = not self._proxies
+        """Whether no proxy is named at all."""
+        self._without = _read_either(environ, "no_proxy")
+        self.certificates = _load_certificates(environ)
+        """None: the default ones."""
+
+    def find_proxy(self, url: str) -> Proxy:
+        """Find the proxy of a request for that URL."""
+        parts = urlsplit(url)
+        found = self._proxies.get(parts.scheme) or self._proxies.get("all")
+        if found is None or self._is_direct(parts.hostname or "", parts.port):
+            return NO_PROXY
+        return found
+
+    def _is_direct(self, host: str, port: int | None) -> bool:
+        """Tell whether `NO_PROXY` names the host; this machine's own servers need no proxy."""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            address = None
+        if host == "localhost" or (address is not None and address.is_loopback):
+            return True
+        if not self._without:
+            return False
+        place = f"{host}:{port}" if port else host
+        if proxy_bypass_environment(place, {"no": self._without}):
+            return True
+        named = (each.strip() for each in self._without.split(","))
+        return address is not None and any(_holds_address(each, str(address)) for each in named)
+
+
+def _read_either(environ: Mapping[str, str], name: str) -> str:
+    return (environ.get(name) or environ.get(name.upper(), "")).strip()
+
+
+def _parse_proxy(kind: str, given: str) -> Proxy:
+    try:
+        proxy = urlsplit(given if "://" in given else f"http://{given}")
+        known = proxy.scheme in {"http", "https"} and bool(proxy.hostname)
+        at = URL(proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl())
+    except ValueError:
+        known, at, proxy = False, URL(), urlsplit("")
+    if not known:
+        name = f"{kind.upper()}_PROXY"
+        raise ConfigError(f"{name} must be the address of a proxy, with http:// or https://")
+    if proxy.username is None:
+        return Proxy(at)
+    login = aiohttp.encode_basic_auth(unquote(proxy.username), unquote(proxy.password or ""))
+    return Proxy(at, {"Proxy-Authorization": login})
+
+
+def _load_certificates(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+    file, folder = environ.get("SSL_CERT_FILE", ""), environ.get("SSL_CERT_DIR", "")
+    if not file and not folder:
+        return None
+    if file and not Path(file).is_file():
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which is no file")
+    try:
+        return ssl.create_default_context(cafile=file or None, capath=folder or None)
+    except (OSError, ssl.SSLError):
+        raise ConfigError(f"SSL_CERT_FILE names {file}, which holds no certificates") from None
+
+
+def _holds_address(network: str, address: str) -> bool:
+    """Tell whether an entry of `NO_PROXY` is a network with the address in it."""
+    try:
+        return ip_address(address) in ip_network(network, strict=False)
+    except ValueError:
+        return False
+
 
 _SENDABLE = re.compile(r"[!-~]*")
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, final
 from urllib.parse import urlencode
 
@@ -23,8 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.decoding import SseEvent, SseParser, load_json
 from batuta.clients.error_mapping import decode_body, error_from_response
-from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.proxies import NO_PROXY, OutwardRoutes
+from batuta.clients.http_target import NO_PROXY, HttpTarget, OutwardRoutes, with_host
 from batuta.core.redaction import address_parts, hide_addresses
 from batuta.errors import (
     BadRequestError,
@@ -226,12 +224,7 @@ class HttpTransport:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -510,12 +503,7 @@ class EventStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _release_connection(self._response)
 
     async def batch(self) -> list[SseEvent] | None:

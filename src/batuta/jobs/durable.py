@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar, final
 from uuid import uuid4
 
@@ -122,12 +121,7 @@ class DurableJobs:
         await run_sync(self._open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Let go of what is being run: the next process takes it up again."""
         with anyio.CancelScope(shield=True):
             await run_sync(self._close)

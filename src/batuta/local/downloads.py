@@ -8,14 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, final
 from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
 
-from batuta.clients.proxies import OutwardRoutes
+from batuta.clients.http_target import OutwardRoutes
 from batuta.core.redaction import clean_message
 from batuta.errors import DownloadError
 
@@ -59,12 +58,7 @@ class Downloader:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._opened is not None:
             await self._opened.close()
 

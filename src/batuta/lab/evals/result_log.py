@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 import orjson
@@ -104,12 +103,7 @@ class ResultLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def is_done(self, key: str) -> bool:

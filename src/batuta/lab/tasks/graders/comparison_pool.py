@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Self, final
 
 from batuta.distribution import install_hint
@@ -68,12 +67,7 @@ class MathsPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Self, final
 
 from batuta.core import Client, Grade, Grader, Task
@@ -97,12 +96,7 @@ class GraderRegistry:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.close()
 
