@@ -15,7 +15,7 @@ from batuta.clients import HttpTransport, ScriptedClient
 from batuta.config.tool_settings import FileSearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
 from batuta.core import Finish, Image, Reply, Role, Text, ToolCall
-from batuta.gateway.files.endpoint import plain_name
+from batuta.core.formatting import plain_name
 from batuta.gateway.serving.uploaded_files import FileLimits
 from fakes import documents
 from gateway.keyed_server import KeyedServer

@@ -32,6 +32,7 @@ from batuta.clients.resilience import SleepFunction
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
+from batuta.core.server_tools import NamedFiles, TakesFiles
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.errors import RateLimitError
 
@@ -410,6 +411,12 @@ class RateLimitedClient:
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """`inner`'s reply; the wait for a turn comes first."""
         return await self.limiter.run(self.inner, request, listener)
+
+    def with_files(self, files: NamedFiles) -> RateLimitedClient:
+        """Return it with those files, where its programs can read some; else as it is."""
+        if not isinstance(self.inner, TakesFiles):
+            return self
+        return RateLimitedClient(self.inner.with_files(files), self.limiter)
 
 
 _RATE_WINDOW_SECONDS = 10.0

@@ -143,12 +143,13 @@ def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:
     return open_search_worker(source)
 
 
-def _open_code(setting: PythonSetting, _: ToolWish | None) -> CodeInterpreter:
+def _open_code(setting: PythonSetting, wish: ToolWish | None) -> CodeInterpreter:
     return CodeInterpreter(
         seconds=setting.timeout_s,
         memory=setting.memory_mb * MEGABYTE,
         characters=setting.max_characters,
         python=setting.interpreter or sys.executable,
+        files=wish.files if wish else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection, Iterable
 from decimal import Decimal
 from math import isnan
 
@@ -119,6 +120,11 @@ INVISIBLE = (
 
 A word with some of them between its letters is read as that word.
 """
+MAX_NAME = 200
+"""Characters of a file's name that are kept."""
+MAX_PATH_NAME = 60
+"""Characters of a name in a folder, its ending among them: systems allow 255 bytes."""
+_UNSEEN_IN_NAMES = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
 _CONTROLS = re.compile(
     f"\r\n|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff{_UNSEEN}]|(?:(?<=[\x00-\x7f])|^)[{_JOINERS}]+"
     f"|(?<=[\x00-\x7f])[{_SELECTORS}]"
@@ -129,6 +135,29 @@ _FIRST_PICTURE = 0x2400
 _DELETE, _DELETE_PICTURE = "\x7f", "\u2421"
 _REPLACEMENT = "\ufffd"
 _LAST_OF_PLAIN_PLANE = 0xFFFF
+
+
+def plain_name(given: str) -> str:
+    """Return a file's name without folders and what cannot be seen; no path is ever made of it."""
+    last = re.split(r"[\\/]", _UNSEEN_IN_NAMES.sub("", given))[-1].strip(" .")
+    return last[-MAX_NAME:] or "file"
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return a name for a file in a folder that holds others."""
+    short = name[-MAX_PATH_NAME:]
+    free, number = short, 2
+    while free in taken:
+        free, number = f"{number}-{short}", number + 1
+    return free
+
+
+def folder_names(names: Iterable[str]) -> list[str]:
+    """Return the names that files have in one folder; no two are alike."""
+    taken: list[str] = []
+    for name in names:
+        taken.append(free_name(name, taken))
+    return taken
 
 
 def escape_controls(text: str) -> str:

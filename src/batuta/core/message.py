@@ -120,6 +120,16 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file that a program wrote and that is kept for the caller."""
+
+    id: str
+    name: str
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
     """A tool's call that the server ran while a model answered."""
 
@@ -139,6 +149,8 @@ class ServerCall:
     """Why the program failed, if it did."""
     pictures: tuple[str, ...] = ()
     """The pictures that the program drew, as `data:` addresses."""
+    files: tuple[WrittenFile, ...] = ()
+    """The files that the program wrote."""
     cost: Cost = ZERO_COST
     """Dollars of the call, which are a part of the reply's."""
 

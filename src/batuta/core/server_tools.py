@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self, runtime_checkable
 
 from batuta.core.conductor import Client
-from batuta.core.message import Tool
+from batuta.core.message import Tool, WrittenFile
 from batuta.core.worker import Worker
 
 WEB_SEARCH = "web_search"
@@ -39,6 +39,31 @@ class NamedFiles(Protocol):
         """Return the texts of files by their ids."""
         ...
 
+    async def read_contents(self) -> list[tuple[str, bytes]]:
+        """Return the names of the named files that exist, with what is in them.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        ...
+
+    async def keep(self, name: str, content: bytes) -> WrittenFile:
+        """Keep a file that a program wrote for the tenant.
+
+        Raises:
+            StoreError: it is not kept; the sentence says why.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesFiles(Protocol):
+    """A client whose programs can read the files of a request and write some."""
+
+    def with_files(self, files: NamedFiles) -> Self:
+        """Return it with those files."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolWish:
@@ -60,7 +85,9 @@ class ToolWish:
     """Domains; empty: all."""
     deny: tuple[str, ...] = ()
     file_ids: tuple[str, ...] = ()
-    """The files that are to be searched, as the client names them."""
+    """The files that are to be searched, or that programs read, as the client names them."""
+    file_names: tuple[str, ...] = ()
+    """The names of those that programs read, as they have them."""
     files: NamedFiles | None = None
     """The same where there are files."""
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import re
 import textwrap
+from dataclasses import replace
 from typing import final
 
-from batuta.core import CallListener, Delta, Finish, Reply, Request, Role, Usage
+from batuta.core import (
+    CallListener,
+    Delta,
+    Finish,
+    Reply,
+    Request,
+    Role,
+    ServerCall,
+    Usage,
+    WrittenFile,
+)
 from batuta.core.conductor import NULL_LISTENER
-from batuta.errors import ProviderUnreachableError, SandboxError
+from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
+from batuta.errors import ProviderUnreachableError, SandboxError, StoreError
+from batuta.sandbox.notebook import keep_written, read_given, run_in_notebook, tell_written
 from batuta.sandbox.program import (
     MEGABYTE,
     EndReason,
@@ -36,9 +49,20 @@ _PYTHON = {"python", "python3", "py", "py3"}
 class PythonWorker:
     """A Client that runs the last Python block of a request."""
 
-    def __init__(self, limits: SandboxLimits = RUN_LIMITS) -> None:
-        """Starts nothing; each program gets a sandbox of its own with these limits."""
+    def __init__(self, limits: SandboxLimits = RUN_LIMITS, files: NamedFiles | None = None) -> None:
+        """Starts nothing yet.
+
+        Args:
+            limits: of one program, which gets a sandbox of its own.
+            files: those of a request, which stand in its folder, and where what it writes is
+                kept; None: neither.
+        """
         self.limits = limits
+        self._files = files
+
+    def with_files(self, files: NamedFiles) -> PythonWorker:
+        """Return it for a request with those files."""
+        return PythonWorker(self.limits, files)
 
     def __repr__(self) -> str:
         return "PythonWorker()"
@@ -52,12 +76,64 @@ class PythonWorker:
             ProviderUnreachableError: no sandbox works on this machine.
         """
         source = last_program(request)
-        outcome = None if source is None else await _run_program(source, self.limits)
-        text = NO_PROGRAM if outcome is None else outcome_text(outcome, self.limits)
-        finish = Finish.STOP if outcome is not None and has_output(outcome) else Finish.NO_OUTPUT
+        calls: tuple[ServerCall, ...] = ()
+        if source is None:
+            text, finish = NO_PROGRAM, Finish.NO_OUTPUT
+        else:
+            outcome, files, unkept = await self._run(source)
+            told = (outcome_text(outcome, self.limits), tell_written(files), unkept)
+            text = "\n\n".join(filter(None, told))
+            came = has_output(outcome) or (files and outcome.end is EndReason.RETURNED)
+            finish = Finish.STOP if came else Finish.NO_OUTPUT
+            calls = _program_calls(source, outcome, files)
         if listener.streaming and finish is Finish.STOP:
+            for call in calls:
+                await listener.on_delta(Delta(server_call=call))
             await listener.on_delta(Delta(text=text))
-        return Reply(text=text, usage=Usage(calls=1), cost=ZERO_COST, finish=finish, model="python")
+        return Reply(
+            text=text,
+            usage=Usage(calls=1),
+            cost=ZERO_COST,
+            finish=finish,
+            model="python",
+            server_calls=calls,
+        )
+
+    async def _run(self, source: str) -> tuple[ProgramResult, tuple[WrittenFile, ...], str]:
+        """Return how the program ended, the files that it wrote, and why others are not kept.
+
+        Raises:
+            ProviderUnreachableError: no sandbox works on this machine.
+        """
+        if self._files is None:
+            return await _run_program(source, self.limits), (), ""
+        try:
+            given = await read_given(self._files)
+            run = await run_in_notebook(source, self.limits, given=given, shows_value=False)
+        except SandboxError as error:
+            raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+        except StoreError as error:
+            fault = ProgramResult(end=EndReason.EXITED, stderr=f"It was not run: {error}.")
+            return fault, (), ""
+        files, unkept = await keep_written(run, self._files)
+        return replace(run.outcome, stdout=run.printed), files, unkept
+
+
+def _program_calls(
+    source: str, outcome: ProgramResult, files: tuple[WrittenFile, ...]
+) -> tuple[ServerCall, ...]:
+    """Return the program as a call, where it wrote files: so each dialect has a place for them."""
+    if not files:
+        return ()
+    call = ServerCall(
+        id=f"program_{files[0].id.removeprefix('file-')}",
+        name=CODE_INTERPRETER,
+        query=source,
+        output=_shorten_text(outcome.stdout),
+        failure="" if outcome.end is EndReason.RETURNED else outcome.stderr,
+        files=files,
+    )
+    return (call,)
 
 
 def last_program(request: Request) -> str | None:

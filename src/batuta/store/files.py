@@ -122,6 +122,16 @@ class FileTable:
         rows = await self._database.fetch_rows(query)
         return StoredFile(**rows[0]) if rows else None
 
+    async def heads(self, ids: Sequence[str], tenant: str) -> dict[str, StoredFile]:
+        """Return those of the files that exist, by their ids.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        named = [sql_text(one) for one in ids]
+        query = select(*_HEAD).where(FILES.c.id.in_(named), *_is_live(tenant))
+        return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}
+
     async def list(
         self, tenant: str, *, purpose: str = "", after: str = "", limit: int = 100
     ) -> list[StoredFile]:

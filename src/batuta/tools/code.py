@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import secrets
 import sys
 from collections.abc import Mapping
 from decimal import Decimal
@@ -13,20 +9,17 @@ from pathlib import Path
 from typing import Any, final
 
 from batuta.core import Image, Text
-from batuta.core.server_tools import CODE_INTERPRETER
+from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
 from batuta.core.tool_classes import ToolClass
-from batuta.errors import SandboxError
-from batuta.sandbox import Program, Sandbox, SandboxLimits, ScriptTest
-from batuta.sandbox.inside import notebook
+from batuta.errors import SandboxError, StoreError
+from batuta.sandbox import SandboxLimits
+from batuta.sandbox.notebook import keep_written, read_given, run_in_notebook
 from batuta.sandbox.python_worker import limit_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
 MAX_CODE = 50_000
 """Characters of one program."""
-MAX_PICTURES = 4
-MAX_PICTURE_BYTES = 512 << 10
 MEGABYTE = 1 << 20
-_PNG = b"\x89PNG\r\n\x1a\n"
 _START_SECONDS = 10.0
 """Seconds in which a sandbox starts, beside the program's own time."""
 NOTHING_PRINTED = "The program ended without printing anything."
@@ -69,6 +62,7 @@ class CodeInterpreter:
         memory: int = 512 * MEGABYTE,
         characters: int = 16_000,
         python: str | Path = sys.executable,
+        files: NamedFiles | None = None,
     ) -> None:
         """Starts nothing yet, and has nothing of an earlier program.
 
@@ -77,10 +71,13 @@ class CodeInterpreter:
             memory: bytes of its processes.
             characters: of its output that are told.
             python: the interpreter, with the packages that programs may import.
+            files: those of the request, which stand in its folder, and where what it writes is
+                kept; None: neither.
         """
         self.limits = ToolLimits(seconds=seconds + _START_SECONDS, characters=characters)
         self._bounds = SandboxLimits(seconds=seconds, memory=memory, output=4 * MEGABYTE)
         self._python = python
+        self._files = files
         self._before: list[str] = []
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
@@ -89,36 +86,25 @@ class CodeInterpreter:
         Raises:
             ToolError: no sandbox works on this machine.
         """
-        mark, code = secrets.token_hex(16), arguments["code"]
-        told = json.dumps({"before": self._before, "code": code, "mark": mark})
-        source = Path(notebook.__file__).read_text(encoding="utf-8")
+        code = arguments["code"]
         try:
-            async with Sandbox.open(slots=1, python=self._python) as sandbox:
-                (outcome,) = await sandbox.run(Program(source), (ScriptTest(told),), self._bounds)
+            run = await run_in_notebook(
+                code,
+                self._bounds,
+                before=self._before,
+                given=await read_given(self._files),
+                python=self._python,
+            )
         except SandboxError as error:
             raise ToolError(f"no sandbox works here: {error}") from None
-        printed, pictures = _split_pictures(outcome.stdout, mark)
-        fault = limit_text(outcome.end, self._bounds)
+        except StoreError as error:
+            raise ToolError(f"the files cannot be read: {error}") from None
+        fault = limit_text(run.outcome.end, self._bounds)
         if not fault:  # what passed a limit would do so again
             self._before.append(code)
-        if not fault and outcome.status:
-            fault = outcome.stderr.strip() or f"It ended with status {outcome.status}."
-        parts = (Text(printed), *(Image(url=url) for url in pictures))
-        return ToolOutput(parts=parts, failure=fault[-4000:])
-
-
-def _split_pictures(printed: str, mark: str) -> tuple[str, tuple[str, ...]]:
-    """Return what was printed, and what was drawn, which stands after a mark."""
-    text, *drawn = printed.split(mark)
-    return text, tuple(filter(None, map(_picture_url, drawn[:MAX_PICTURES])))
-
-
-def _picture_url(data: str) -> str:
-    """Return the address of a picture; empty if it is none, or too large."""
-    try:
-        picture = base64.b64decode(data.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        return ""
-    if not picture.startswith(_PNG) or len(picture) > MAX_PICTURE_BYTES:
-        return ""
-    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        if not fault and run.outcome.status:
+            fault = run.outcome.stderr.strip() or f"It ended with status {run.outcome.status}."
+        files, unkept = await keep_written(run, self._files)
+        printed = "\n".join(filter(None, (run.printed, unkept)))
+        parts = (Text(printed), *(Image(url=url) for url in run.pictures))
+        return ToolOutput(parts=parts, failure=fault[-4000:], files=files)

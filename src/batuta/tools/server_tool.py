@@ -31,6 +31,7 @@ from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
 from batuta.core.server_tools import WEB_SEARCH, ServerTools, ToolWish
 from batuta.errors import ClientError, LimitReachedError
+from batuta.sandbox.notebook import tell_written
 from batuta.tools.domains import DomainRules
 from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
@@ -277,6 +278,7 @@ class ServerToolClient:
             output="" if call.name == WEB_SEARCH else output.text,
             failure=output.failure,
             pictures=output.pictures,
+            files=output.files,
             cost=output.cost,
         )
         return kept, _told_output(output)
@@ -293,7 +295,8 @@ def _told_output(output: ToolOutput) -> str:
     drawn = len(output.pictures)
     shown = f"[{drawn} picture{'s' * (drawn > 1)} drawn: the user sees them]" if drawn else ""
     failed = f"It failed.\n{output.failure}" if output.failure else ""
-    told = [part for part in (output.text.rstrip(), shown, failed) if part]
+    written = tell_written(output.files)
+    told = [part for part in (output.text.rstrip(), shown, written, failed) if part]
     return "\n\n".join(told) or "It ended without any output."
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from batuta.core import Citation, Image, Text
+from batuta.core import Citation, Image, Text, WrittenFile
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import BatutaError
 from batuta.schemas import SchemaTimeoutError, validator_for
@@ -60,6 +60,8 @@ class ToolOutput:
     citations: tuple[Citation, ...] = ()
     """Where it is from."""
     cost: Cost = ZERO_COST
+    files: tuple[WrittenFile, ...] = ()
+    """The files that a program wrote."""
     failure: str = ""
     """The error of a program that ran; the parts are what came out before."""
 

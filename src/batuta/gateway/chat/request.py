@@ -147,6 +147,7 @@ def parse_chat(body: Fields) -> ParsedCall:
         store=body.flag("store") is not False,
         options=parse_run_options(body),
         session=client_session(body),
+        files=body.files,
         labels=request_labels(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
         server_tools=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else (),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mimetypes
 import re
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -18,19 +17,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message
 
-from batuta.core.formatting import INVISIBLE
+from batuta.core.formatting import plain_name
 from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
 from batuta.gateway.http.body import json_response, read_body
-from batuta.gateway.serving.uploaded_files import UploadedFiles
+from batuta.gateway.serving.uploaded_files import UNKNOWN_TYPE, UploadedFiles, new_file_id
 from batuta.store.files import FileQuotaError, StoredFile
 
 Json = dict[str, Any]
 FILES_PATH = "/v1/files"
-MAX_NAME = 200
+CONTAINER_PATH = "/v1/containers/{container}/files"
+"""Where OpenAI's clients look for what programs wrote; the id of the file alone tells which."""
 _MAX_PAGE = 1000
-_UNSEEN = re.compile(rf"[{INVISIBLE}\x00-\x1f\x7f]+")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _PURPOSE = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _MIN_LIFE, _MAX_LIFE = 3600, 30 * 86_400
@@ -52,6 +51,8 @@ class FileRoutes:
             Route(f"{FILES_PATH}/{{id}}", self.get_file, methods=["GET"]),
             Route(f"{FILES_PATH}/{{id}}", self.delete_file, methods=["DELETE"]),
             Route(f"{FILES_PATH}/{{id}}/content", self.get_content, methods=["GET"]),
+            Route(f"{CONTAINER_PATH}/{{id}}", self.get_file, methods=["GET"]),
+            Route(f"{CONTAINER_PATH}/{{id}}/content", self.get_content, methods=["GET"]),
         ]
 
     async def upload(self, request: Request) -> Response:
@@ -75,7 +76,7 @@ class FileRoutes:
         text, fault = await self._files.read_text(name, content)
         now = time()
         file = StoredFile(
-            id=f"file-{secrets.token_hex(12)}",
+            id=new_file_id(),
             tenant=tenant,
             name=name,
             media_type=_media_type(name, given.content_type),
@@ -170,12 +171,6 @@ class FileRoutes:
         return found
 
 
-def plain_name(given: str) -> str:
-    """Return a file's name without folders and what cannot be seen; no path is ever made of it."""
-    last = re.split(r"[\\/]", _UNSEEN.sub("", given))[-1].strip(" .")
-    return last[-MAX_NAME:] or "file"
-
-
 def _owner_of(request: Request) -> str:
     """Return the tenant whose files the caller may have.
 
@@ -211,7 +206,7 @@ async def _read_form(request: Request) -> FormData:
 def _media_type(name: str, given: str | None) -> str:
     guessed = mimetypes.guess_type(name)[0] or given or ""
     plain = guessed.partition(";")[0].strip().lower()
-    return plain if _MEDIA_TYPE.fullmatch(plain) else "application/octet-stream"
+    return plain if _MEDIA_TYPE.fullmatch(plain) else UNKNOWN_TYPE
 
 
 def _parse_purpose(form: Mapping[str, Any]) -> str:

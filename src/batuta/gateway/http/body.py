@@ -353,7 +353,7 @@ class Fields:
     Every reader raises `APIError` if the field's value is of the wrong type or out of bounds.
     """
 
-    __slots__ = ("_data", "_where", "is_fresh", "session")
+    __slots__ = ("_data", "_where", "files", "is_fresh", "session")
 
     def __init__(
         self,
@@ -362,6 +362,7 @@ class Fields:
         *,
         is_fresh: bool = False,
         session: str = "",
+        files: tuple[str, ...] = (),
     ) -> None:
         self._data = data
         self._where = where
@@ -369,6 +370,8 @@ class Fields:
         """Whether the request's headers ask for an answer that nothing has kept."""
         self.session = session
         """The session that the request's headers name; empty: none."""
+        self.files = files
+        """The ids of the uploaded files that the conversation names."""
 
     @staticmethod
     def of(value: object, where: str) -> Fields:

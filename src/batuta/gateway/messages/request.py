@@ -85,6 +85,7 @@ def parse_message(body: Fields) -> MessageCall:
         stream=bool(body.flag("stream")),
         options=parse_run_options(body),
         session=client_session(body),
+        files=body.files,
         labels=request_labels(body),
         ignored=_ignored_fields(body),
         server_tools=_parse_wishes(body),

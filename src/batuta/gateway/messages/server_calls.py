@@ -78,7 +78,7 @@ def _program_result(call: ServerCall) -> Json:
         "stdout": call.output,
         "stderr": call.failure,
         "return_code": 1 if call.failure else 0,
-        "content": [],
+        "content": [{"type": "code_execution_output", "file_id": file.id} for file in call.files],
     }
 
 

@@ -81,6 +81,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/embeddings"): Operation(
         summary="Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
     ),
+    ("GET", "/v1/containers/{container}/files/{id}"): Operation(summary="A file of a program"),
+    ("GET", "/v1/containers/{container}/files/{id}/content"): Operation(
+        summary="What a program wrote", answer=""
+    ),
     ("POST", "/v1/files"): Operation(summary="Keeps a file", form=True),
     ("GET", "/v1/files"): Operation(
         summary="The caller's files",

@@ -125,6 +125,7 @@ class BackgroundResponses:
             "past": found,
             "created": created,
             "session": body.session,
+            "files": list(body.files),
         }
         await self._responses.save(response_call, caller, queued)
         await self._jobs.submit(Job(queued["id"], caller.tenant, job, key=caller.key))
@@ -137,7 +138,11 @@ class BackgroundResponses:
             StoreError: the database fails; it can be run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
-        request = Fields(job.body["request"], session=job.body.get("session", ""))
+        request = Fields(
+            job.body["request"],
+            session=job.body.get("session", ""),
+            files=tuple(job.body.get("files", ())),
+        )
         asked = await parse_with_history(request, past)
         base = new_response(asked.echo, job.id, job.body["created"])
         ear, script = (

@@ -11,12 +11,18 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.core import Citation, Reply, ServerCall, Thought, ToolCall
+from batuta.core import Citation, Reply, ServerCall, Thought, ToolCall, WrittenFile
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id
-from batuta.gateway.responses.server_calls import ITEM_IDS, begun_item, call_item, call_phases
+from batuta.gateway.responses.server_calls import (
+    ITEM_IDS,
+    begun_item,
+    call_item,
+    call_phases,
+    file_annotations,
+)
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
     NAMESPACE,
@@ -71,6 +77,8 @@ class ResponseEventWriter:
         self._thoughts: list[Thought] = []
         self._pages: list[Citation] = []
         """What searches have found, in the order of its numbers."""
+        self._files: list[WrittenFile] = []
+        """What programs wrote and no text has cited."""
         self._server_calls = 0
         self._replayed: list[Json] = []
         """Citations of a text that is told again."""
@@ -166,6 +174,7 @@ class ResponseEventWriter:
     def server_call(self, call: ServerCall) -> Events:
         """A call that the server ran has ended, with what came out."""
         self._pages += call.citations
+        self._files += call.files
         self._server_calls += 1
         return self.whole_call(call_item(call, self.base["id"]))
 
@@ -321,7 +330,10 @@ class ResponseEventWriter:
         part = self._open_item["content"][0]
         part["text"] = "".join(self._message_texts)
         events: Events = []
-        for cited in self._replayed or _find_annotations(part["text"], self._pages):
+        found = _find_annotations(part["text"], self._pages)
+        found += file_annotations(part["text"], self._files, self.base["id"])
+        self._files.clear()
+        for cited in self._replayed or found:
             kind = "response.output_text.annotation.added"
             number = len(part["annotations"])
             part["annotations"].append(cited)

@@ -190,6 +190,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         store=store,
         options=parse_run_options(body),
         session=client_session(body),
+        files=body.files,
         labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batuta.core import Citation, ServerCall
+from batuta.core import Citation, ServerCall, WrittenFile
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH
 
 Json = dict[str, Any]
@@ -22,8 +22,8 @@ def call_item(call: ServerCall, response: str) -> Json:
     """
     status = "failed" if call.error else "completed"
     if call.name == CODE_INTERPRETER:
-        container = "cntr_" + response.partition("_")[2]
-        fields = {"code": call.query, "container_id": container, "outputs": _program_outputs(call)}
+        fields: Json = {"code": call.query, "container_id": container_id(response)}
+        fields["outputs"] = _program_outputs(call)
         return {"type": "code_interpreter_call", "status": status, **fields}
     if call.name == FILE_SEARCH:
         found = [_passage_object(page) for page in call.citations]
@@ -40,6 +40,30 @@ def call_item(call: ServerCall, response: str) -> Json:
         action = {"type": "search", "query": call.query, "queries": [call.query]}
         action["sources"] = sources
     return {"type": "web_search_call", "status": status, "action": action}
+
+
+def container_id(response: str) -> str:
+    """Return the id of what a response's programs share."""
+    return "cntr_" + response.partition("_")[2]
+
+
+def file_annotations(text: str, files: Sequence[WrittenFile], response: str) -> list[Json]:
+    """Return where a text speaks of files that programs wrote; its end, where it does not."""
+    cited: list[Json] = []
+    for file in files:
+        start = text.find(file.name)
+        place = (start, start + len(file.name)) if start >= 0 else (len(text), len(text))
+        cited.append(
+            {
+                "type": "container_file_citation",
+                "container_id": container_id(response),
+                "file_id": file.id,
+                "filename": file.name,
+                "start_index": place[0],
+                "end_index": place[1],
+            }
+        )
+    return cited
 
 
 def _passage_object(page: Citation) -> Json:

@@ -79,7 +79,8 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
     asked for; with a trace the whole run, as it is stored; and without one the outcome, where
     the answer is not the one that was planned, how sure it is, where that is known, and how much of
-    a long conversation the conductor was shown, where that was not the whole.
+    a long conversation the conductor was shown, where that was not the whole, and the files that
+    programs wrote in any of its steps.
     """
     if run.outcome is Outcome.PLANNED:
         return plan_of(run)
@@ -88,10 +89,23 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
     repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
     sure = {} if run.confidence is None else {"confidence": run.confidence}
-    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not repeated and not sure:
+    files = written_files(run)
+    extra = {**repeated, **sure, **({"files": files} if files else {})}
+    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
         return None
-    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **repeated, **sure}
+    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
     return told if cropping is None else {**told, "cropped": cropping_json(cropping)}
+
+
+def written_files(run: Run) -> list[dict[str, Any]]:
+    """Return the files that programs wrote in the steps of a run."""
+    return [
+        {"id": file.id, "filename": file.name, "bytes": file.size}
+        for step in run.steps
+        if isinstance(step.result, Reply)
+        for call in step.result.server_calls
+        for file in call.files
+    ]
 
 
 def cropping_json(cropping: Cropping) -> dict[str, int]:

@@ -139,6 +139,7 @@ class RunService:
         self._catalogue = catalogue
         self._conversations = ConversationWorkers()
         self._reasoning = ReasoningMemory()
+        self._files = files
         self._preparer = CallPreparer(catalogue, self._conversations, files)
         self._store = store
         self._admission = AdmissionController(store, rate_limiter)
@@ -190,6 +191,7 @@ class RunService:
             APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
         await load_served_model(self._catalogue, call.model)
+        call = await self._files.bind(call, caller)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         is_kept = not call.options.dry_run and auxiliary_kind(call) is None
@@ -313,7 +315,8 @@ class RunService:
         cache, call, served = self._answer_cache, booking.call, booking.served_model
         options = call.options
         # What the web says today is not what it said then, and each caller has domains of its own.
-        wanted = call.store and options.cache is not False and not call.server_tools
+        is_own = bool(call.server_tools or call.files)
+        wanted = call.store and options.cache is not False and not is_own
         if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
             return booking
         if options.trace or options.dry_run or booking.resumed is not None:

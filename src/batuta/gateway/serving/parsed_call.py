@@ -301,7 +301,9 @@ class ParsedCall:
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
     server_tools: tuple[ToolWish, ...] = ()
-    """The wish that the models may search the web; None: there is none."""
+    """The wishes that the models may call tools of the server."""
+    files: tuple[str, ...] = ()
+    """The ids of the uploaded files that it names, which programs may read."""
 
 
 def parse_cache(body: Fields) -> PromptCache | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import final
 
 from batuta.clients.public_addresses import is_public_url
@@ -193,6 +192,7 @@ class CallPreparer:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
         call, clients = self._with_tools(call, clients, pool, caller)
+        pool, clients = self._files.open_for_programs(call, caller, pool, clients)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
@@ -270,13 +270,7 @@ class CallPreparer:
         if offered is not None and may.tools:
             allowed = {name: tool for name, tool in offered.tools.items() if may.allows_tool(name)}
             offered = replace(offered, tools=allowed)
-        return grant_tools(
-            call,
-            clients,
-            pool,
-            offered=offered,
-            find_files=partial(self._files.find_named, caller.tenant),
-        )
+        return grant_tools(call, clients, pool, offered=offered)
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
         """Return what an agent asks for itself of a conducting model; None: conduct the request."""

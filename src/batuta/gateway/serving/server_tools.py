@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batuta.core import Citation, Client, Pool, Reply, Tool, WorkerId
@@ -12,7 +12,6 @@ from batuta.core.server_tools import (
     FILE_SEARCH,
     WEB_FETCH,
     WEB_SEARCH,
-    NamedFiles,
     ServerTools,
     ToolWish,
 )
@@ -22,6 +21,8 @@ from batuta.gateway.serving.parsed_call import ParsedCall
 
 MAX_DOMAINS = 100
 MAX_FILES = 10_000
+MAX_NAMED = 50
+"""Files that programs read."""
 _MAX_USES = 1_000_000
 _VERSION = r"(?:_\d{4}_?\d{2}_?\d{2})?"
 _KINDS = {
@@ -68,7 +69,7 @@ def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
         tool=name,
         field=f"tools.{entry.text('type')}",
         opens_pages=opens_pages and name == WEB_SEARCH,
-        file_ids=_parse_file_ids(entry) if name == FILE_SEARCH else (),
+        file_ids=_parse_file_ids(name, entry),
         max_uses=entry.whole("max_uses", 1, _MAX_USES),
         allow=(*(entry.texts("allowed_domains", MAX_DOMAINS) or ()), *inner),
         deny=(
@@ -78,12 +79,19 @@ def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
     )
 
 
-def _parse_file_ids(entry: Fields) -> tuple[str, ...]:
-    """Return what is to be searched; the dialect calls it vector stores, of which there are none.
+def _parse_file_ids(name: str, entry: Fields) -> tuple[str, ...]:
+    """Return the files that a tool is to search, or its programs to read.
+
+    The dialects call the first vector stores, of which there are none here.
 
     Raises:
-        APIError: nothing is named.
+        APIError: nothing is named to be searched.
     """
+    if name == CODE_INTERPRETER:
+        container = entry.object("container") if isinstance(entry.get("container"), dict) else None
+        return (container.texts("file_ids", MAX_NAMED) if container else None) or ()
+    if name != FILE_SEARCH:
+        return ()
     named = entry.texts("vector_store_ids", MAX_FILES) or ()
     if not named:
         raise missing_parameter(entry.path("vector_store_ids"))
@@ -96,7 +104,6 @@ def grant_tools(
     pool: Pool,
     *,
     offered: ServerTools | None,
-    find_files: Callable[[tuple[str, ...]], NamedFiles | None],
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
     """Return the call whose models can call the tools that it wishes for and that are here.
 
@@ -113,12 +120,8 @@ def grant_tools(
     fields = {wish.field for wish in wishes}
     call = replace(call, ignored=tuple(name for name in call.ignored if name not in fields))
     own = {tool.name for tool in call.question.tools}  # what the client runs by itself
-    granted = tuple(
-        replace(wish, files=find_files(wish.file_ids)) if wish.file_ids else wish
-        for wish in _with_pages(wishes, here)
-        if wish.tool not in own
-    )
-    tools = tuple(here[wish.tool] for wish in granted)
+    granted = tuple(wish for wish in _with_pages(wishes, here) if wish.tool not in own)
+    tools = tuple(_tell_files(here[wish.tool], wish.file_names) for wish in granted)
     question = replace(call.question, tools=(*call.question.tools, *tools))
     wrapped = {
         worker.id: offered.wrap_client(clients[worker.id], worker, granted)
@@ -126,6 +129,14 @@ def grant_tools(
         if granted and worker.is_model and worker.id in clients
     }
     return replace(call, question=question), {**clients, **wrapped}
+
+
+def _tell_files(tool: Tool, names: tuple[str, ...]) -> Tool:
+    """Return the tool whose description names the files that its programs find."""
+    if not names:
+        return tool
+    told = f"{tool.description} These files are in its working folder: {', '.join(names)}."
+    return replace(tool, description=told)
 
 
 def _with_pages(wishes: list[ToolWish], here: Mapping[str, object]) -> list[ToolWish]:

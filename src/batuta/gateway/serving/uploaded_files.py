@@ -7,21 +7,38 @@ picture, before anything else reads the body.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import mimetypes
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import time
 from typing import Any, cast, final
 
 from starlette.types import Receive, Scope
 
-from batuta.gateway.access.caller import caller_of
+from batuta.core import Client, Pool, WorkerId, WrittenFile
+from batuta.core.formatting import folder_names
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, TakesFiles, ToolWish
+from batuta.core.worker import PROGRAM
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import invalid_value, require_part
 from batuta.gateway.http.body import Fields, read_fields
+from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched
 from batuta.store import Store
-from batuta.store.files import FileTable, FileText
+from batuta.store.files import FileQuotaError, FileTable, FileText, StoredFile
 
 Json = dict[str, Any]
 NO_FILES = "This server keeps no files: its settings have no [files]."
+UNKNOWN_TYPE = "application/octet-stream"
+WRITTEN_PURPOSE = "code_output"
+"""The purpose of files that programs wrote."""
+WRITTEN_SECONDS = 30 * 86_400.0
+"""For how long they are kept, if not deleted before."""
+MAX_READ_BYTES = 20_000_000
+"""Bytes of the files together that a program is given."""
+PROGRAM_FILES = "The files that the question names are in its working folder, by their names."
 ALL = "all"
 """Stands for all files of the tenant where files to be searched are named."""
 MAX_NAMED = 50
@@ -65,11 +82,14 @@ class _NamedFile:
 class StoredNamedFiles:
     """Files of a tenant that a request names, or all of them."""
 
-    def __init__(self, table: FileTable, tenant: str, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, table: FileTable, tenant: str, names: tuple[str, ...], limits: FileLimits
+    ) -> None:
         """Reads nothing yet."""
         self._table = table
         self.tenant = tenant
         self._names = names
+        self._limits = limits
 
     async def list_names(self) -> Mapping[str, str]:
         """Return the named files that exist: their names by their ids."""
@@ -86,6 +106,54 @@ class StoredNamedFiles:
         """Return the texts of files by their ids."""
         found = await self._table.texts(ids, self.tenant)
         return [(file.id, file.text or "") for file in found]
+
+    async def read_contents(self) -> list[tuple[str, bytes]]:
+        """Return the names of the named files that exist, with what is in them.
+
+        Raises:
+            StoreError: they cannot be read, or are too large together.
+        """
+        heads = await self._table.heads(self._names, self.tenant)
+        check_room(heads.values())
+        found: list[tuple[str, bytes]] = []
+        for file_id in self._names:
+            content = await self._table.read(file_id, self.tenant) if file_id in heads else None
+            if content is not None:
+                found.append((heads[file_id].name, content))
+        return found
+
+    async def keep(self, name: str, content: bytes) -> WrittenFile:
+        """Keep a file that a program wrote, for a month at most.
+
+        Raises:
+            StoreError: it is not kept; the sentence says why.
+        """
+        now, limits = time(), self._limits
+        file = StoredFile(
+            id=new_file_id(),
+            tenant=self.tenant,
+            name=name,
+            media_type=mimetypes.guess_type(name)[0] or UNKNOWN_TYPE,
+            purpose=WRITTEN_PURPOSE,
+            created=now,
+            expires=now + min(limits.keep_seconds or WRITTEN_SECONDS, WRITTEN_SECONDS),
+            size=len(content),
+        )
+        text, fault = await read_file_text(name, content, limits.max_characters)
+        if len(content) > limits.max_bytes:
+            raise StoreError(f"a file may have {limits.max_bytes} bytes")
+        try:
+            await self._table.put(
+                file,
+                content,
+                text=text,
+                fault=fault,
+                most_files=limits.tenant_files,
+                most_bytes=limits.tenant_bytes,
+            )
+        except FileQuotaError as error:
+            raise StoreError(f"there is no room for it: {error}") from None
+        return WrittenFile(id=file.id, name=name, size=file.size)
 
 
 @final
@@ -114,20 +182,70 @@ class UploadedFiles:
         """
         return require_part(self._store, NO_FILES).files
 
-    def find_named(self, tenant: str, names: tuple[str, ...]) -> StoredNamedFiles | None:
-        """Return the files that a client names to be searched; None: no files are kept here."""
-        table = None if self._store is None else self._store.files
-        return None if table is None else StoredNamedFiles(table, tenant, names)
+    def find_named(self, caller: Caller, names: tuple[str, ...]) -> StoredNamedFiles | None:
+        """Return the files that a caller names; None: no files are kept here for it."""
+        if self._store is None or self._limits is None or caller.role is CallerRole.ADMIN:
+            return None
+        return StoredNamedFiles(self._store.files, caller.tenant, names, self._limits)
+
+    async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
+        """Return the call whose wishes for tools have the files that they name.
+
+        Raises:
+            APIError: a program is to read what is not here, or too much.
+        """
+        if not call.server_tools:
+            return call
+        wishes = [await self._bind_wish(wish, call, caller) for wish in call.server_tools]
+        return replace(call, server_tools=tuple(wishes))
+
+    async def _bind_wish(self, wish: ToolWish, call: ParsedCall, caller: Caller) -> ToolWish:
+        if wish.tool == FILE_SEARCH:
+            return replace(wish, files=self.find_named(caller, wish.file_ids))
+        if wish.tool != CODE_INTERPRETER:
+            return wish
+        ids = tuple(dict.fromkeys((*wish.file_ids, *call.files)))
+        files = self.find_named(caller, ids)
+        if files is None:
+            if wish.file_ids:
+                raise invalid_value(f"{wish.field}.container.file_ids", NO_FILES)
+            return wish
+        found = await self.require_table().heads(ids, caller.tenant)
+        for file_id in wish.file_ids:
+            if file_id not in found:
+                reason = f"there is no file '{file_id[:100]}'."
+                raise invalid_value(f"{wish.field}.container.file_ids", reason)
+        try:
+            check_room(found.values())
+        except StoreError as error:
+            raise invalid_value(f"{wish.field}.container.file_ids", f"{error}.") from None
+        names = folder_names(found[file_id].name for file_id in ids if file_id in found)
+        return replace(wish, files=files, file_names=tuple(names))
+
+    def open_for_programs(
+        self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
+    ) -> tuple[Pool, Mapping[WorkerId, Client]]:
+        """Return the workers and clients; those that run programs have the files of the call."""
+        programs = {worker.id for worker in pool if PROGRAM in worker.tags}
+        files = self.find_named(caller, call.files) if programs else None
+        if files is None:
+            return pool, clients
+        own: dict[WorkerId, Client] = {}
+        for name in programs:
+            client = clients.get(name)
+            if isinstance(client, TakesFiles):
+                own[name] = cast("Client", client.with_files(files))
+        workers = [
+            replace(worker, description=f"{worker.description} {PROGRAM_FILES}")
+            if call.files and worker.id in own
+            else worker
+            for worker in pool
+        ]
+        return Pool(tuple(workers)), {**clients, **own}
 
     async def read_text(self, name: str, content: bytes) -> tuple[str | None, str]:
         """Return what can be read of a file, and why nothing can be if it should."""
-        from batuta.tools.parsing import read_document  # noqa: PLC0415 - only where files are kept
-        from batuta.tools.source import ToolError  # noqa: PLC0415 - same
-
-        try:
-            return await read_document(name, content, self.limits.max_characters), ""
-        except ToolError as error:
-            return None, str(error)
+        return await read_file_text(name, content, self.limits.max_characters)
 
     async def read_fields(self, scope: Scope, receive: Receive) -> Fields:
         """Read a body, its files in place.
@@ -142,6 +260,7 @@ class UploadedFiles:
             raise invalid_value(named[MAX_NAMED].path, f"more than {MAX_NAMED} files are named.")
         if named:
             await self._put_in_place(named, caller_of(scope).tenant)
+            body.files = tuple(dict.fromkeys(one.file_id for one in named))
         return body
 
     async def _put_in_place(self, named: list[_NamedFile], tenant: str) -> None:
@@ -161,6 +280,8 @@ class UploadedFiles:
             APIError: no worker can read the file.
         """
         kept = {key: named.part[key] for key in ("cache_control",) if key in named.part}
+        if named.part["type"] == "container_upload":
+            return {"type": "text", "text": f"The file {file.name} ({file.id}) is uploaded."} | kept
         if file.text is not None and file.text.strip():
             kind = "input_text" if named.is_spoken_to_openai else "text"
             told = f"File {file.name} ({file.id}):\n{wrap_fetched(file.text)}"
@@ -180,6 +301,32 @@ class UploadedFiles:
 
 
 NO_FILES_KEPT = UploadedFiles()
+
+
+def check_room(files: Iterable[StoredFile]) -> None:
+    """Return if a program may be given these files.
+
+    Raises:
+        StoreError: they are too large together.
+    """
+    if sum(file.size for file in files) > MAX_READ_BYTES:
+        raise StoreError(f"programs may read {MAX_READ_BYTES} bytes of files")
+
+
+def new_file_id() -> str:
+    """Return an id that nobody can guess."""
+    return f"file-{secrets.token_hex(12)}"
+
+
+async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | None, str]:
+    """Return what can be read of a file, and why nothing can be if it should."""
+    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only where files are kept
+    from batuta.tools.source import ToolError  # noqa: PLC0415 - same
+
+    try:
+        return await read_document(name, content, most), ""
+    except ToolError as error:
+        return None, str(error)
 
 
 def _picture_part(named: _NamedFile, media_type: str, data: str) -> Json:
@@ -235,6 +382,8 @@ def _named_id(entry: Any) -> tuple[str, str]:
             return named, ".file_id"
         case {"type": "file", "file": {"file_id": str(named)}}:
             return named, ".file.file_id"
+        case {"type": "container_upload", "file_id": str(named)}:
+            return named, ".file_id"
         case {"type": "document" | "image", "source": {"type": "file", "file_id": str(named)}}:
             return named, ".source.file_id"
         case _:

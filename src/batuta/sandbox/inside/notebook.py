@@ -1,12 +1,14 @@
 """The program around a model's programs: what the sandbox runs, with the standard library alone.
 
-It reads the earlier programs and the new one from its input, runs the earlier ones unheard, and
-writes each picture that the new one drew after a mark.
+It reads the earlier programs, the new one and files from its input, runs the earlier ones unheard,
+and writes each picture that the new one drew, and each file that it wrote, after a mark.
 """
+# ruff: noqa: PTH113, PTH114, PTH118, PTH119, PTH123, PTH109 - no pathlib, see the package
 
 import ast
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import linecache
@@ -43,27 +45,76 @@ def write_pictures(mark: str) -> None:
     plots.close("all")
 
 
-def run_all() -> None:
-    """Run what the input says."""
-    given = json.loads(sys.stdin.read())
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    space: dict[str, Any] = {"__name__": "__main__"}
-    for number, code in enumerate(given["before"], 1):
+def put_files(folder: str, given: dict[str, str]) -> None:
+    """Write the files that are given into the folder."""
+    for name, content in given.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(base64.b64decode(content))
+
+
+def list_files(folder: str) -> dict[str, str]:
+    """Return the files below the folder, and the digests of what is in them."""
+    found: dict[str, str] = {}
+    for place, inner, names in os.walk(folder):
+        inner[:] = [one for one in inner if not one.startswith((".", "__"))]
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            if name.startswith(".") or os.path.islink(path) or not os.path.isfile(path):
+                continue
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def write_files(mark: str, new: list[str], most: int, room: int) -> None:
+    """Write files, and the names alone of those that are too much."""
+    for number, path in enumerate(new[: 2 * most]):
+        name = base64.b64encode(os.path.basename(path).encode("utf-8", "replace"))
+        content = "-"
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            whole = file.read(room + 1) if number < most else b""
+            if number < most and len(whole) <= room:
+                room -= len(whole)
+                content = base64.b64encode(whole).decode()
+        print(f"{mark}{name.decode()}:{content}")  # noqa: T201 - its output
+
+
+def run_before(codes: list[str], space: dict[str, Any]) -> None:
+    """Run the earlier programs unheard, whatever becomes of them."""
+    for number, code in enumerate(codes, 1):
         unheard = io.StringIO()
         with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):
             with contextlib.suppress(Exception, SystemExit):
                 run_code(code, f"program {number}", space, shows=False)
             write_pictures("")
+
+
+def run_all() -> None:
+    """Run what the input says."""
+    given, folder = json.loads(sys.stdin.read()), os.getcwd()
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    put_files(folder, given["given"])
+    main = sys.modules["__main__"] = type(sys)("__main__")  # what is pickled is looked for there
+    space, number = main.__dict__, len(given["before"]) + 1
+    run_before(given["before"], space)
+    status: Any = 0
+    files = list_files(folder) if given["most_files"] else {}
     try:
-        run_code(given["code"], f"program {len(given['before']) + 1}", space, shows=True)
+        run_code(given["code"], f"program {number}", space, shows=given["shows"])
+    except SystemExit as error:
+        status = error.code
     except Exception as error:  # noqa: BLE001 - whatever a program raises
         inner = error.__traceback__.tb_next if error.__traceback__ else None
         while inner is not None and inner.tb_frame.f_code.co_filename in _OURS:
             inner = inner.tb_next
         traceback.print_exception(type(error), error, inner)
-        write_pictures(given["mark"])
-        sys.exit(1)
+        status = 1
     write_pictures(given["mark"])
+    if given["most_files"]:
+        new = [path for path, digest in list_files(folder).items() if files.get(path) != digest]
+        write_files(given["mark"], new, given["most_files"], given["most_bytes"])
+    if status:
+        sys.exit(status)
 
 
 if __name__ == "__main__":
