@@ -327,3 +327,162 @@ async def test_a_response_searches_uploaded_files_and_cites_page_and_file(store,
     assert [kind for kind in kinds if "file_search" in kind] == [
         f"response.file_search_call.{phase}" for phase in ("in_progress", "searching", "completed")
     ]
+
+
+@asynccontextmanager
+async def searching_server(store, ada):
+    tools = ToolsSetting(files=FileSearchSetting(server_tool=True))
+    async with HttpTransport() as http:
+        offered = open_served_tools(tools, http, {})
+        state = orchestra({"ada": ada}, store=store, file_limits=LIMITS, server_tools=offered)
+        async with Serving(state) as server:
+            yield server
+
+
+async def test_a_message_searches_uploaded_files_and_cites_them(store):
+    async with searching_server(store, searching()) as server:
+        _, made = await upload(server, "paper.pdf", documents.pdf("The observatory opened"))
+        tool = {"type": "file_search", "name": "file_search", "vector_store_ids": [made["id"]]}
+        body: Any = {
+            "model": "worker/ada",
+            "max_tokens": 200,
+            "messages": [{"role": "user", "content": "When?"}],
+            "tools": [tool],
+        }
+        api = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api:
+            whole: Any = await api.messages.create(**body)
+            async with api.messages.stream(**body) as stream:
+                streamed: Any = await stream.get_final_message()
+        _, _, raw = await server.post("/v1/messages", json=body)
+        turns = [*body["messages"], {"role": "assistant", "content": raw["content"]}]
+        again = {**body, "messages": [*turns, {"role": "user", "content": "Sure?"}]}
+        assert (await server.post("/v1/messages", json=again))[0] == 200
+        status, _, said = await server.post(
+            "/v1/messages", json={**body, "tools": [{"type": "file_search", "name": "file_search"}]}
+        )
+        assert status == 400 and said["error"]["message"].count("vector_store_ids") == 1
+    for got in (whole, streamed):
+        call, result, text = got.content
+        assert (call.type, call.name) == ("server_tool_use", "file_search")
+        assert result.type == "file_search_tool_result" and result.tool_use_id == call.id
+        (found,) = result.content
+        told: Any = found if isinstance(found, dict) else found.to_dict()
+        assert (told["type"], told["source"]) == ("search_result", made["id"])
+        assert told["content"][0]["text"] == "page 1\nThe observatory opened"
+        (cited,) = text.citations
+        assert (cited.type, cited.source, cited.title) == (
+            "search_result_location",
+            made["id"],
+            "paper.pdf",
+        )
+        assert cited.search_result_index == 0 and cited.cited_text == "The observatory opened"
+
+
+@pytest.mark.parametrize("choice", [None, "required", {"type": "file_search"}, "none"])
+async def test_a_chat_searches_uploaded_files_and_cites_them(store, choice):
+    ada = heard() if choice == "none" else searching()
+    async with searching_server(store, ada) as server:
+        _, made = await upload(server, "paper.pdf", documents.pdf("The observatory opened"))
+        tool = {"type": "file_search", "vector_store_ids": [made["id"]]}
+        said = [{"role": "user", "content": "When?"}]
+        body: Any = {"model": "worker/ada", "messages": said, "tools": [tool]}
+        if choice is not None:
+            body["tool_choice"] = choice
+        status, _, got = await server.post(json=body)
+        assert status == 200, got
+        async with server.http.post(
+            "/v1/chat/completions", json=body | {"stream": True}
+        ) as response:
+            streamed = (await response.read()).decode()
+    if choice == "none":
+        assert not ada.requests[0].tools
+        return
+    assert ada.requests[0].tool_choice == (None if choice is None else "file_search")
+    (cited,) = got["choices"][0]["message"]["annotations"]
+    assert (cited["type"], cited["text"]) == ("file_citation", "[1]")
+    assert cited["file_citation"]["file_id"] == made["id"] and made["id"] in streamed
+
+
+async def test_a_chat_without_search_in_files_is_refused(store):
+    async with serving(store) as server:
+        for tool, words in (
+            ({"type": "file_search", "vector_store_ids": ["all"]}, "search in files"),
+            ({"type": "code_interpreter", "container": {"type": "auto"}}, "code interpreter"),
+        ):
+            body = {
+                "model": "worker/ada",
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [tool],
+            }
+            status, _, said = await server.post(json=body)
+            assert (status, said["error"]["param"]) == (400, f"tools.{tool['type']}")
+            assert f"there is no {words} here" in said["error"]["message"]
+
+
+WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+EXCEL = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+
+
+def sending(dialect, name, kind, content) -> tuple[str, dict[str, Any]]:
+    data = base64.b64encode(content).decode()
+    match dialect:
+        case "chat":
+            file = {"filename": name, "file_data": f"data:{kind};base64,{data}"}
+            turn = {"role": "user", "content": [{"type": "file", "file": file}]}
+            return "/v1/chat/completions", {"messages": [turn]}
+        case "messages":
+            source = {"type": "base64", "media_type": kind, "data": data}
+            part = {"type": "document", "source": source, "title": name}
+            said = [{"role": "user", "content": [part]}]
+            return "/v1/messages", {"max_tokens": 50, "messages": said}
+        case _:
+            part = {"type": "input_file", "filename": name, "file_data": data}
+            return "/v1/responses", {"input": [{"role": "user", "content": [part]}]}
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_office_files_are_sent_with_the_request(store, dialect):
+    ada = heard()
+    async with serving(store, ada, limits=None) as server:
+        for name, kind in (("letter.docx", WORD), ("sheet.xlsx", EXCEL)):
+            path, body = sending(dialect, name, kind, FILES[name])
+            status, _, said = await server.post(path, json={"model": "worker/ada", **body})
+            assert status == 200, said
+        for name in ("bomb.docx", "broken.docx", "lying.docx"):
+            path, body = sending(dialect, name, WORD, HOSTILE[name])
+            status, _, said = await server.post(path, json={"model": "worker/ada", **body})
+            assert status == 400 and f"{name} is not read" in said["error"]["message"]
+        path, body = sending(dialect, "no.docx", WORD, b"plain words")
+        status, _, said = await server.post(path, json={"model": "worker/ada", **body})
+        assert status == 400 and "it is not a DOCX" in said["error"]["message"]
+    assert len(ada.requests) == 2
+    for request, name in zip(ada.requests, ("letter.docx", "sheet.xlsx"), strict=True):
+        told = request.messages[-1].text
+        assert told.startswith(f"File {name}:\n<fetched_text>\n") and "1822" in told
+
+
+async def test_tokens_of_files_are_counted(store):
+    async with serving(store) as server:
+        _, made = await upload(server, "long.txt", b"word " * 900)
+        parts = {
+            "none": {"type": "text", "text": "x"},
+            "uploaded": {"type": "document", "source": {"type": "file", "file_id": made["id"]}},
+            "sent": sending("messages", "a.docx", WORD, documents.docx("word " * 900))[1][
+                "messages"
+            ][0]["content"][0],
+        }
+        counts = {}
+        for name, part in parts.items():
+            body = {"model": "worker/ada", "messages": [{"role": "user", "content": [part]}]}
+            status, _, got = await server.post("/v1/messages/count_tokens", json=body)
+            assert status == 200, got
+            counts[name] = got["input_tokens"]
+        assert (
+            counts["none"] < 50 and 500 < counts["uploaded"] < 2500 and 500 < counts["sent"] < 2500
+        )
+        body["messages"][0]["content"] = [
+            {"type": "document", "source": {"type": "file", "file_id": "file-x"}}
+        ]
+        status, _, said = await server.post("/v1/messages/count_tokens", json=body)
+        assert status == 400 and "there is no file" in said["error"]["message"]

@@ -159,7 +159,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),
         "/v1/messages": MessagesEndpoint(delivery, read),
-        "/v1/messages/count_tokens": TokenCounter(service).count,
+        "/v1/messages/count_tokens": TokenCounter(service, read).count,
     }
     routes = [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),

@@ -26,7 +26,12 @@ from batuta.gateway.serving.parsed_call import (
     parse_run_options,
     request_labels,
 )
-from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
+from batuta.gateway.serving.tools import (
+    NO_TOOLS,
+    parse_chat_wishes,
+    parse_response_format,
+    parse_tools,
+)
 
 _ROLES = tuple(role.value for role in Role)
 _UNSUPPORTED_PARTS = {"video_url", "audio"}
@@ -86,7 +91,7 @@ _ACCEPTED_FIELDS = {
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 _CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
 _TOOL_FIELDS = frozenset({"tools", "tool_choice"})
-_SEARCH_FIELDS = frozenset({"web_search_options"})
+_SERVER_FIELDS = frozenset({"web_search_options", "tools"})
 _FORMAT_FIELDS = frozenset({"response_format"})
 _SAMPLING_FIELDS = frozenset(
     {
@@ -150,8 +155,12 @@ def parse_chat(body: Fields) -> ParsedCall:
         files=body.files,
         labels=request_labels(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
-        server_tools=_parse_search(body) if body.mentions(_SEARCH_FIELDS) else (),
+        server_tools=_parse_wishes(body) if body.mentions(_SERVER_FIELDS) else (),
     )
+
+
+def _parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    return (*_parse_search(body), *parse_chat_wishes(body))
 
 
 def _parse_search(body: Fields) -> tuple[ToolWish, ...]:

@@ -22,7 +22,7 @@ from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import orchestration_of, usage_of
 from batuta.gateway.serving.progress import ProgressPiece, RunProgress
-from batuta.gateway.serving.server_tools import find_citations, found_pages
+from batuta.gateway.serving.server_tools import CitedPlace, find_citations, found_pages
 
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
@@ -113,19 +113,19 @@ def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
     """Return the places of the text that cite what was found for it."""
     if not reply.server_calls:
         return []
-    return [
-        {
-            "type": "url_citation",
-            "url_citation": {
-                "start_index": place.start,
-                "end_index": place.end,
-                "url": place.page.url,
-                "title": place.page.title,
-            },
-        }
-        for place in find_citations(reply.text, found_pages(reply))
-        if place.page.url
-    ]
+    places = find_citations(reply.text, found_pages(reply))
+    return [_annotation_object(place, reply.text) for place in places]
+
+
+def _annotation_object(place: CitedPlace, text: str) -> dict[str, Any]:
+    """Return an annotation; that of a file is the one of OpenAI's assistants."""
+    page, where = place.page, {"start_index": place.start, "end_index": place.end}
+    if page.file:
+        named = {"file_id": page.file, "filename": page.title, "quote": page.excerpt}
+        mark = text[place.start : place.end]
+        return {"type": "file_citation", "text": mark, **where, "file_citation": named}
+    named = {**where, "url": page.url, "title": page.title}
+    return {"type": "url_citation", "url_citation": named}
 
 
 DONE_FRAME = b"data: [DONE]\n\n"

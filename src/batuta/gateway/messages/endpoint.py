@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
-from batuta.gateway.http.body import BodyReader, Fields, json_response, read_fields
+from batuta.gateway.http.body import BodyReader, json_response
 from batuta.gateway.http.middleware import request_id
 from batuta.gateway.http.reader import SSEWriter, event_frame
 from batuta.gateway.messages.request import (
@@ -22,6 +22,7 @@ from batuta.gateway.messages.request import (
 )
 from batuta.gateway.messages.response import MessageEventWriter, message_object
 from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.attachments import read_office_files
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
@@ -69,8 +70,9 @@ class MessagesEndpoint:
 class TokenCounter:
     """Says about how many tokens a body has."""
 
-    def __init__(self, service: RunService) -> None:
+    def __init__(self, service: RunService, read: BodyReader) -> None:
         self._service = service
+        self._read = read
 
     async def count(self, request: Request) -> Response:
         """Serve one request; an estimate, as the workers' tokenizers differ.
@@ -78,9 +80,10 @@ class TokenCounter:
         Raises:
             APIError: the body is malformed, or no such model is served.
         """
-        body: Fields = await read_fields(request.scope, request.receive)
+        body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
-        return json_response({"input_tokens": estimate_question_tokens(parse_question(body))})
+        question = await read_office_files(parse_question(body))
+        return json_response({"input_tokens": estimate_question_tokens(question)})
 
 
 @final

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from batuta.config.effort import effort_of_thinking
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
-from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, ToolWish
+from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
@@ -194,8 +194,7 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
 
 
 def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    wishes = parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
-    return tuple(wish for wish in wishes if wish.tool != FILE_SEARCH)  # not of this dialect
+    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
 
 
 def _parse_thinking(body: Fields) -> str | None:

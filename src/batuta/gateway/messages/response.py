@@ -88,16 +88,29 @@ def _cited_text(text: str, pages: Sequence[Citation]) -> Json:
 
 def _citation_objects(text: str, pages: Sequence[Citation]) -> list[Json]:
     cited = dict.fromkeys(place.page for place in find_citations(text, pages))
-    return [
-        {
-            "type": "web_search_result_location",
-            "url": page.url,
+    return [_citation_object(page, pages) for page in cited]
+
+
+def _citation_object(page: Citation, pages: Sequence[Citation]) -> Json:
+    quoted = page.excerpt[:_MAX_CITED]
+    if page.file:
+        files = [one for one in pages if one.file]
+        return {
+            "type": "search_result_location",
+            "source": page.file,
             "title": page.title or None,
-            "encrypted_index": "",
-            "cited_text": page.excerpt[:_MAX_CITED],
+            "search_result_index": files.index(page),
+            "start_block_index": 0,
+            "end_block_index": 1,
+            "cited_text": quoted,
         }
-        for page in cited
-    ]
+    return {
+        "type": "web_search_result_location",
+        "url": page.url,
+        "title": page.title or None,
+        "encrypted_index": "",
+        "cited_text": quoted,
+    }
 
 
 def _thinking_blocks(reply: Reply) -> list[Json]:

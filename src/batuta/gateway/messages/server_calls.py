@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from batuta.core import ServerCall
-from batuta.core.server_tools import CODE_INTERPRETER, WEB_FETCH, WEB_SEARCH
+from batuta.core import Citation, ServerCall
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.gateway.messages.request import own_tool_name
 
 Json = dict[str, Any]
@@ -35,6 +35,8 @@ def result_block(call: ServerCall) -> Json:
         content = _found_pages(call)
     elif call.name == WEB_FETCH:
         content = _read_page(call)
+    elif call.name == FILE_SEARCH:
+        content = [_found_passage(page) for page in call.citations]
     else:
         content = _program_result(call)
     return {"type": kind, "tool_use_id": _call_id(call), "content": content}
@@ -58,6 +60,18 @@ def _found_pages(call: ServerCall) -> list[Json]:
         }
         for page in call.citations
     ]
+
+
+def _found_passage(page: Citation) -> Json:
+    """Return a passage in the dialect's form for what a search of one's own has found."""
+    said = {"type": "text", "text": f"{page.place}\n{page.excerpt}"}
+    return {
+        "type": "search_result",
+        "source": page.file,
+        "title": page.title,
+        "content": [said],
+        "citations": {"enabled": True},
+    }
 
 
 def _read_page(call: ServerCall) -> Json:

@@ -6,15 +6,27 @@ import binascii
 import mimetypes
 import re
 from base64 import b64decode
+from dataclasses import replace
+from pathlib import PurePosixPath
 
 from batuta.clients.data_url import plain_picture_url
-from batuta.core import Audio, File, Text
+from batuta.core import Audio, File, Part, Question, Text
 from batuta.errors import BadRequestError
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
+from batuta.language.material import wrap_fetched
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;charset=[\w-]+)?;base64,", re.IGNORECASE)
 _PDF = "application/pdf"
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+OFFICE_ENDINGS = {
+    f"{_OFFICE}.wordprocessingml.document": ".docx",
+    f"{_OFFICE}.spreadsheetml.sheet": ".xlsx",
+}
+"""The endings of Office files that are read here, by their types."""
+MAX_OFFICE_FILES = 20
+MAX_OFFICE_CHARACTERS = 400_000
+"""Characters of the text of one."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 """Beginnings of the types whose files are shown to every worker as text."""
 
@@ -45,10 +57,18 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
     Raises:
         APIError: it is no base64, or of a type that no worker is given.
     """
-    if media_type != _PDF and not media_type.startswith(_TEXT_TYPES):
-        reason = f"files of the type '{media_type}' are not passed on; PDF and text are."
+    plain = media_type == _PDF or media_type.startswith(_TEXT_TYPES)
+    office = "" if plain else OFFICE_ENDINGS.get(media_type) or _office_ending(title)
+    if not plain and not office:
+        kinds = "PDF, DOCX, XLSX and text are"
+        reason = f"files of the type '{media_type}' are not passed on; {kinds}."
         raise unsupported_parameter(path, reason)
     content = _decode_base64(path, data)
+    if office:
+        if not content.startswith(b"PK\x03\x04"):
+            raise invalid_value(path, f"it is not a {office[1:].upper()}.")
+        kind = next(kind for kind, ending in OFFICE_ENDINGS.items() if ending == office)
+        return File(media_type=kind, data=data, name=title)
     if media_type == _PDF:
         if not content.lstrip()[:5] == b"%PDF-":
             raise invalid_value(path, "it is not a PDF.")
@@ -57,6 +77,48 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
         return text_under_title(title, content.decode())
     except UnicodeDecodeError:
         raise invalid_value(path, "its text must be UTF-8.") from None
+
+
+def _office_ending(title: str) -> str:
+    """Return the ending of an Office file's name; empty: it is the name of none."""
+    ending = PurePosixPath(title.lower()).suffix
+    return ending if ending in OFFICE_ENDINGS.values() else ""
+
+
+async def read_office_files(question: Question) -> Question:
+    """Return the question with the texts of its Office files in their places.
+
+    Raises:
+        APIError: one cannot be read.
+    """
+    files = [part for said in question.messages for part in said.parts if _is_office(part)]
+    if not files:
+        return question
+    if len(files) > MAX_OFFICE_FILES:
+        raise invalid_value("file", f"more than {MAX_OFFICE_FILES} Office files are sent.")
+    messages = [
+        replace(said, parts=tuple([await _read_office(part) for part in said.parts]))
+        for said in question.messages
+    ]
+    return replace(question, messages=tuple(messages))
+
+
+def _is_office(part: Part) -> bool:
+    return isinstance(part, File) and part.media_type in OFFICE_ENDINGS
+
+
+async def _read_office(part: Part) -> Part:
+    if not isinstance(part, File) or part.media_type not in OFFICE_ENDINGS:
+        return part
+    from batuta.tools.parsing import read_document  # noqa: PLC0415 - only where one was sent
+    from batuta.tools.source import ToolError  # noqa: PLC0415 - same
+
+    name = f"file{OFFICE_ENDINGS[part.media_type]}"
+    try:
+        text = await read_document(name, b64decode(part.data), MAX_OFFICE_CHARACTERS)
+    except ToolError as error:
+        raise invalid_value("file", f"{part.name or name} is not read: {error}.") from None
+    return Text(f"File {part.name or name}:\n{wrap_fetched(text or '')}", cache=part.cache)
 
 
 def text_under_title(title: str, text: str) -> Text:

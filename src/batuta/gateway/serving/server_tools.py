@@ -31,6 +31,11 @@ _KINDS = {
     FILE_SEARCH: re.compile("file_search"),
     CODE_INTERPRETER: re.compile(rf"code_(?:interpreter|execution){_VERSION}"),
 }
+_WORDS = {
+    WEB_SEARCH: "web search",
+    FILE_SEARCH: "search in files",
+    CODE_INTERPRETER: "code interpreter",
+}
 _MARKS = re.compile(r"\[(\d{1,3})\](?![(:])|https?://[^\s<>\"'`\\^{}|\]]+")
 _AFTER_ADDRESS = ".,;:!?*_)"
 
@@ -113,7 +118,7 @@ def grant_tools(
     here: Mapping[str, Tool] = offered.tools if offered is not None else {}
     for wish in call.server_tools:
         if wish.is_refused and wish.tool not in here:
-            raise unsupported_parameter(wish.field, "there is no web search here.")
+            raise unsupported_parameter(wish.field, f"there is no {_WORDS[wish.tool]} here.")
     wishes = [wish for wish in call.server_tools if wish.tool in here]
     if offered is None or not wishes:
         return call, clients

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from batuta.core import ResponseFormat, Tool
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, ToolWish
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
+from batuta.gateway.serving.server_tools import parse_tool_wishes, server_tool_name
 from batuta.schemas import measure_json, validator_for
 
 MAX_TOOL_VALUES = 20_000
 MAX_TOOL_DEPTH = 64
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_SERVED = frozenset({FILE_SEARCH, CODE_INTERPRETER})
+"""The tools of the server that stand among the tools of a chat body."""
 _MODES = ("none", "auto", "required")
 
 ToolSelection = tuple[tuple[Tool, ...], str | None]
@@ -24,10 +29,14 @@ NO_TOOLS: ToolSelection = ((), None)
 def parse_tools(body: Fields) -> ToolSelection:
     """The tools that the client offers, and which of them it wants called.
 
+    Those that the server runs are left out: see `parse_chat_wishes`.
+
     Raises:
         APIError: they are malformed, contradict each other, or are of a kind not understood.
     """
-    tools = tuple(_parse_tool(entry) for entry in body.objects("tools", MAX_ENTRIES) or ())
+    served = offered_by_server(body)
+    entries = body.objects("tools", MAX_ENTRIES) or ()
+    tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") not in served)
     names = [tool.name for tool in tools]
     if len(set(names)) != len(names):
         raise invalid_value("tools", "two tools have the same name.")
@@ -35,10 +44,43 @@ def parse_tools(body: Fields) -> ToolSelection:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
+        if choice == "required" and served and not tools:
+            return tools, None
         return tools, tool_choice_mode(body, tools)
     if not isinstance(choice, dict):
         raise invalid_type("tool_choice", "a string or an object", choice)
-    return _parse_named_choice(body.need_object("tool_choice"), tools)
+    picked = body.need_object("tool_choice")
+    if picked.text("type") in served:
+        return tools, "auto" if tools else None
+    return _parse_named_choice(picked, tools)
+
+
+def offered_by_server(body: Fields) -> dict[str, Fields]:
+    """Return the tools of a chat body that the server is to run, by their types."""
+    return {
+        kind: entry
+        for entry in body.objects("tools", MAX_ENTRIES) or ()
+        if (kind := entry.text("type")) and server_tool_name(kind) in _SERVED
+    }
+
+
+def parse_chat_wishes(body: Fields) -> tuple[ToolWish, ...]:
+    """Return the wishes of a chat body for tools of the server; none if it forbids all tools.
+
+    Raises:
+        APIError: one is malformed.
+    """
+    served = offered_by_server(body)
+    choice = body.get("tool_choice")
+    if not served or choice == "none":
+        return ()
+    tools, _ = parse_tools(body)
+    alone = choice == "required" and not tools and len(served) == 1
+    named = body.need_object("tool_choice").text("type") if isinstance(choice, dict) else None
+    return tuple(
+        replace(wish, is_refused=True, is_forced=alone or wish.tool == server_tool_name(named))
+        for wish in parse_tool_wishes(served.values())
+    )
 
 
 def _parse_tool(entry: Fields) -> Tool:

@@ -24,6 +24,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import invalid_value, require_part
 from batuta.gateway.http.body import Fields, read_fields
+from batuta.gateway.serving.attachments import read_office_files
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched
 from batuta.store import Store
@@ -191,9 +192,13 @@ class UploadedFiles:
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
         """Return the call whose wishes for tools have the files that they name.
 
+        Office files that came with it are there as their texts.
+
         Raises:
-            APIError: a program is to read what is not here, or too much.
+            APIError: a program is to read what is not here, or too much; or a file is not read.
         """
+        question = await read_office_files(call.question)
+        call = call if question is call.question else replace(call, question=question)
         if not call.server_tools:
             return call
         wishes = [await self._bind_wish(wish, call, caller) for wish in call.server_tools]
