@@ -129,6 +129,76 @@ async def test_a_compaction_is_one_item_and_goes_on_as_its_summary(store: Store)
     assert answer["output"][0]["type"] == "message"
 
 
+async def test_the_route_of_compaction_gives_what_takes_the_conversation_s_place(store: Store):
+    """Codex without its newer compaction sends this, and puts `output` where the past was."""
+    ada = ScriptedClient(lambda _: "a.py has a wrong sign.")
+    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+        body = asking(
+            model="batuta-ultra",
+            instructions="You are Codex.",
+            input=[
+                {"type": "message", "role": "developer", "content": "Rules."},
+                *TRIGGER[:2],
+                {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+                {"role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
+            ],
+            reasoning={"effort": "medium"},
+            stream=True,
+        )
+        status, headers, answer = await server.post("/v1/responses/compact", json=body)
+        assert (status, answer["object"]) == (200, "response.compaction")
+        assert "x-batuta-ignored" not in headers
+        first, second, summary = answer["output"]
+        assert first["content"] == [{"type": "input_text", "text": "Mend a.py"}]
+        assert second["content"][0]["text"] == "Go on" and summary["type"] == "compaction"
+        assert answer["usage"]["total_tokens"] >= 0
+        (asked,) = ada.requests  # nothing was conducted
+        assert not asked.tools and asked.messages[-1].role is Role.USER
+        status, headers, _ = await server.post(
+            "/v1/responses", json={"model": "worker/ada", "input": answer["output"]}
+        )
+        assert status == 200 and "x-batuta-ignored" not in headers
+        assert ada.requests[-1].messages[-1].text.endswith("a.py has a wrong sign.")
+        # who compacts keeps nothing here: Codex says `store: false` of the conversation itself
+        assert [row.model for row in await stored(store)] == ["worker/ada"]
+
+
+async def test_of_long_words_of_the_user_the_newest_stay_and_a_past_response_can_be_compacted(
+    store: Store,
+):
+    ada = ScriptedClient(lambda _: "Short.")
+    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+        _, _, before = await server.post(
+            "/v1/responses", json={"model": "worker/ada", "input": "x" * 70_000}
+        )
+        body = {"model": "worker/ada", "previous_response_id": before["id"]}
+        _, _, answer = await server.post("/v1/responses/compact", json=body)
+        assert [item["type"] for item in answer["output"]] == ["message", "compaction"]
+        body["input"] = "y" * 20_000
+        status, _, answer = await server.post("/v1/responses/compact", json=body)
+    assert status == 200
+    kept, _ = answer["output"]
+    assert kept["content"][0]["text"] == "y" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": "worker/ada"}, "input"),
+        ({"model": "worker/ada", "input": 5}, "input"),
+        ({"model": "worker/ada", "input": ["x"]}, "input[0]"),
+        ({"input": "x"}, "model"),
+        ({"model": "worker/ada", "input": [{"role": "user"}]}, "input[0].content"),
+        ({"model": "gone", "input": "x"}, "model"),
+    ],
+)
+async def test_a_wrong_body_of_compaction_is_refused_by_its_field(body, param):
+    async with Serving(ada=ScriptedClient([])) as server:
+        status, _, answer = await server.post("/v1/responses/compact", json=body)
+    assert status in {400, 404} and answer["error"]["param"] == param
+
+
 async def test_a_whole_answer_can_be_a_compaction_and_anothers_summary_is_left_out():
     async with Serving(ada=ScriptedClient(lambda _: "All of it.")) as server:
         _, headers, answer = await server.post("/v1/responses", json=asking(input=TRIGGER))

@@ -37,6 +37,7 @@ from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.document import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses, KeyLimitGate
 from batuta.gateway.responses.endpoint import (
+    CompactionEndpoint,
     ResponsesEndpoint,
     StoredResponseEndpoint,
     StoredResponseRoutes,
@@ -155,6 +156,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     posted: dict[str, Any] = {
         "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM, read),
         "/v1/responses": ResponsesEndpoint(delivery, responses, background, read),
+        "/v1/responses/compact": CompactionEndpoint(delivery, responses, read),
         COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM, read),
         MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),

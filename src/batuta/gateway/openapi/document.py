@@ -58,6 +58,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): Operation(
         summary="An answer as a response", body="ResponseRequest", answer="Response", streams=True
     ),
+    ("POST", "/v1/responses/compact"): Operation(
+        summary="A conversation in fewer words", body="ResponseRequest"
+    ),
     ("GET", "/v1/responses/{id}"): Operation(
         summary="A stored response",
         answer="Response",

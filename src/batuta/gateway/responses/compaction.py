@@ -8,14 +8,19 @@ is packed and no secret: any replica can read it, and after a restart too.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from batuta.core import Message, Role, Text
-from batuta.gateway.http.body import Fields
+from batuta.gateway.errors import invalid_value
+from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.serving.prepare import COMPACTION_BEGINNING
 
 COMPACTION_ITEM = "compaction"
 COMPACTION_TRIGGER = "compaction_trigger"
+_KEPT_CHARACTERS = 80_000
+"""Characters of the user's newest messages that stay beside a summary: about 20,000 tokens."""
+_NOT_OF_COMPACTION = ("background", "stream")
 _MARK = "batuta-summary-1:"
 _WISH = (
     f"{COMPACTION_BEGINNING} The conversation so far is about to be left out. Write a summary for "
@@ -32,6 +37,48 @@ _FOUND = (
 def asks_compaction(items: Sequence[Fields]) -> bool:
     """Tell whether the last item asks for a summary in the place of an answer."""
     return bool(items) and items[-1].text("type") == COMPACTION_TRIGGER
+
+
+def compaction_body(body: Fields) -> Fields:
+    """Return a body of POST /v1/responses/compact as one of POST /v1/responses that compacts.
+
+    Raises:
+        APIError: its input is malformed.
+    """
+    given = body.get("input")
+    if isinstance(given, str):
+        items: list[Mapping[str, Any]] = [{"role": "user", "content": given}]
+    else:
+        items = [item.raw for item in body.objects("input", MAX_ENTRIES) or ()]
+    if not items and body.text("previous_response_id") is None:
+        body.need("input")
+        raise invalid_value("input", "it must have at least one item.")
+    rest = {name: value for name, value in body.raw.items() if name not in _NOT_OF_COMPACTION}
+    trigger = {"type": COMPACTION_TRIGGER}
+    asked = {**rest, "input": [*items, trigger], "store": False}
+    return Fields(asked, is_fresh=body.is_fresh, session=body.session)
+
+
+def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
+    """Return the user's newest messages, which stay as they are beside the summary.
+
+    Args:
+        items: the conversation, which has been parsed.
+        response: the id of the compaction's response.
+    """
+    kept: list[dict[str, Any]] = []
+    left = _KEPT_CHARACTERS
+    said = [item for item in items if item.get("role") == Role.USER]
+    for index, item in reversed([*enumerate(said)]):
+        content = item["content"]
+        if isinstance(content, str):
+            content = [{"type": "input_text", "text": content}]
+        left -= sum(len(part.get("text") or "") for part in content)
+        if left < 0:
+            break
+        known = {"id": f"msg_{response}_{index}", "status": "completed"}
+        kept.append({**known, "type": "message", "role": "user", "content": content})
+    return kept[::-1]
 
 
 def compaction_wish() -> Message:

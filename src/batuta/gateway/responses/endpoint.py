@@ -18,6 +18,7 @@ from batuta.gateway.access.caller import Caller, actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import BodyReader, Fields, json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
+from batuta.gateway.responses.compaction import compaction_body, kept_messages
 from batuta.gateway.responses.events import ResponseEventWriter, replay_events
 from batuta.gateway.responses.request import (
     ResponseCall,
@@ -25,7 +26,7 @@ from batuta.gateway.responses.request import (
     parse_history_references,
     parse_with_history,
 )
-from batuta.gateway.responses.response import finished_response, new_response
+from batuta.gateway.responses.response import finished_response, new_response, response_usage
 from batuta.gateway.responses.store import ResponseStore, body_of, events_of, inputs_of
 from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink, send_events
 from batuta.gateway.serving.deletions import Deletions
@@ -103,6 +104,44 @@ class ResponsesEndpoint:
             return
         events = self._background.events(queued["id"], caller, -1)
         await send_events(self._delivery, events, response=queued, receive=receive, send=send)
+
+
+@final
+class CompactionEndpoint:
+    """Answers POST /v1/responses/compact: a conversation in fewer words, as Codex and SDKs ask."""
+
+    def __init__(
+        self, delivery: AnswerDelivery, responses: ResponseStore, read: BodyReader
+    ) -> None:
+        self._read = read
+        self._delivery = delivery
+        self._responses = responses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: before anything was said.
+        """
+        body = compaction_body(await self._read(scope, receive))
+        past = await self._responses.load_history(parse_history_references(body), scope)
+        asked = await parse_with_history(body, past)
+        async with self._delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
+            base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
+            events = ResponseEventWriter(base, compacts=True)
+
+            async def render(run: Run, reply: Reply) -> dict[str, Any]:
+                events.remaining(reply, reasoning=False)
+                kept = kept_messages((*past.items, *asked.items), base["id"])
+                return {
+                    "id": base["id"],
+                    "object": "response.compaction",
+                    "created_at": base["created_at"],
+                    "output": [*kept, *events.output],
+                    "usage": response_usage(run),
+                }
+
+            await self._delivery.send_answer(prepared, render, receive, send)
 
 
 Json = dict[str, Any]
