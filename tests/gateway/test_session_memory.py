@@ -19,6 +19,7 @@ from batuta.conductors.sessions.state import (
 )
 from batuta.core import Cost, WorkerId
 from batuta.gateway.serving.session_call import KEPT_SECONDS, LocalSessions, RedisSessions
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from gateway.keyed_server import COST, KeyedServer
 from gateway.live_server import HI
 
@@ -163,3 +164,37 @@ async def test_another_tenants_name_of_a_session_gives_nothing_of_it(store):
         _, headers, _ = await server.serving.post(json=body, headers=head)
         assert headers["x-batuta-session"] not in {session, forged}
         assert headers["x-batuta-session-cost"] == str(COST)
+
+
+async def test_a_key_s_limits_of_a_session_hold_whatever_the_request_asks(store):
+    async with KeyedServer(store) as server:
+        costs = await server.key("acme", session_max_cost=Decimal("0.0015"))
+        turns = await server.key("other", session_max_turns=1)
+
+        async def ask(key, words, session="s"):
+            said = [{"role": "user", "content": words}]
+            wish = {"session": {"max_cost_usd": 100, "max_turns": 100}}
+            body = {"model": "worker/ada", "messages": said, "orchestration": wish}
+            head = {"authorization": f"Bearer {key}", "x-session-id": session}
+            status, _, answer = await server.serving.post(json=body, headers=head)
+            return status, answer.get("error", {}).get("message", "")
+
+        while (told := await ask(costs, "hi"))[0] == 200:
+            pass
+        assert told[0] == 429 and "may cost $0.0015" in told[1]
+        assert (await ask(costs, "hi", "another"))[0] == 200
+        assert (await ask(turns, "hi"))[0] == 200
+        assert (await ask(turns, "hi"))[0] == 200, "the same turn, sent again"
+        status, message = await ask(turns, "something else")
+        assert status == 429 and "has had 1 turns and may have 1" in message
+
+
+def test_limits_of_a_session_are_written_and_read_and_old_replicas_read_keys_without_them():
+    limits = KeyPermissions(session_max_cost=Decimal("2.5"), session_max_turns=40)
+    written = permissions_json(limits)
+    assert (written["session_max_cost"], written["session_max_turns"]) == ("2.5", 40)
+    assert read_permissions(written) == limits
+    assert not {"session_max_cost", "session_max_turns"} & permissions_json(KeyPermissions()).keys()
+    for wrong in ({"session_max_cost": -1}, {"session_max_turns": 0}, {"session_max_turns": True}):
+        with pytest.raises(ValueError, match="session_max"):
+            read_permissions(wrong)

@@ -99,6 +99,16 @@ class KeyLimits:
     ] = None
     per_day: PerDay = None
     per_month: PerMonth = None
+    session_max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOLLARS", help="A session may cost this much.", rich_help_panel=BUDGET_PANEL
+        ),
+    ] = None
+    session_max_turns: Annotated[
+        int | None,
+        typer.Option(min=1, help="Turns that a session may have.", rich_help_panel=BUDGET_PANEL),
+    ] = None
     workers_allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -349,11 +359,13 @@ def describe_permissions(policy: KeyPermissions) -> str:
         (policy.max_cost, "a run"),
         (policy.per_day, "a day"),
         (policy.per_month, "a month"),
+        (policy.session_max_cost, "a session"),
     )
     counts = (
         (policy.rpm, "requests a minute"),
         (policy.tpm, "tokens a minute"),
         (policy.concurrency, "requests at once"),
+        (policy.session_max_turns, "turns a session"),
     )
     names = (
         ("models", policy.models),

@@ -37,6 +37,10 @@ class KeyPermissions:
     per_day: Decimal | None = None
     """Dollars a day, in UTC."""
     per_month: Decimal | None = None
+    session_max_cost: Decimal | None = None
+    """Dollars that one session may cost."""
+    session_max_turns: int | None = None
+    """Turns that one session may have."""
     workers_allow: tuple[str, ...] = ()
     """Workers that may read what this key sends: ids, or `tag:region:eu` for all of a tag."""
     workers_deny: tuple[str, ...] = ()
@@ -61,11 +65,11 @@ class KeyPermissions:
                 raise ValueError(_describe_unknown("tool", tool, _TOOL_NAMES))
 
     def _check_numbers(self) -> None:
-        for name in ("max_cost", "per_day", "per_month"):
+        for name in ("max_cost", "per_day", "per_month", "session_max_cost"):
             value: Decimal | None = getattr(self, name)
             if value is not None and (not value.is_finite() or value < 0):
                 raise ValueError(f"{name} is not a number of dollars: {value}")
-        for name in ("rpm", "tpm", "concurrency"):
+        for name in ("rpm", "tpm", "concurrency", "session_max_turns"):
             number: int | None = getattr(self, name)
             if number is not None and not 1 <= number <= _MAX_INTEGER:
                 raise ValueError(f"{name} must be at least 1: {number}")
@@ -143,11 +147,11 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
     """The policy as JSON values; money as text.
 
-    Tags and tools are left out where there are none: a replica of a version that knows none of them
-    reads the rest.
+    What came later is left out where there is none of it: a replica of a version that does not know
+    it reads the rest.
     """
     told = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
-    return {name: one for name, one in told.items() if one or name not in {"tags", "tools"}}
+    return {name: one for name, one in told.items() if one or name not in _LATER}
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
@@ -210,6 +214,7 @@ def _read_names(name: str, value: object) -> tuple[str, ...]:
     return texts
 
 
+_LATER = frozenset({"tags", "tools", "session_max_cost", "session_max_turns"})
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "models": _read_names,
     "max_cost": _read_usd,
@@ -218,6 +223,8 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "concurrency": _read_integer,
     "per_day": _read_usd,
     "per_month": _read_usd,
+    "session_max_cost": _read_usd,
+    "session_max_turns": _read_integer,
     "workers_allow": _read_names,
     "workers_deny": _read_names,
     "tools": _read_names,

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -905,3 +906,19 @@ async def test_the_latest_runs_are_read_in_their_order_over_pages(tmp_path):
         ids = [run.id for run, _ in await recent_runs(store.database, 43)]
         assert ids == [f"run_{number:06}" for number in range(44, 1, -1)]
         assert len(await recent_runs(store.database, 5)) == 5
+
+
+async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, browse):
+    """What the form left out, setting another limit would take away."""
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    old = KeyPermissions(tools=("none",), session_max_cost=Decimal("1.75"), session_max_turns=40)
+    key, _ = keyed.call(keyed.store.keys.create, keyed.mint, "whole", "tests", old)
+    async with admin.get("/ui/keys?tenant=whole") as response:
+        text = await response.text()
+    assert "$1.75 a session" in text and "40 turns a session" in text
+    part = text[text.index(f"/ui/keys/{key.id}/limits") :].partition("</form>")[0]
+    found = dict(re.findall(r'name="(\w+)"[^>]*?value="([^"]*)"', part))
+    async with admin.post(f"/ui/keys/{key.id}/limits", data=found) as response:
+        assert response.status == 200
+    assert keyed.call(keyed.store.keys.find, key.id).policy == old

@@ -73,6 +73,7 @@ from batuta.gateway.serving.session_call import (
     SessionKeeper,
     SessionMemory,
     SessionPlan,
+    rules_of_key,
 )
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
@@ -246,9 +247,8 @@ class RunService:
         session = await self._find_session(call, tenant)
         if session is None:
             return prepared
-        begun = await self._sessions.begin(
-            call, tenant, session, self._catalogue.session_rules, is_kept=is_kept
-        )
+        rules = rules_of_key(self._catalogue.session_rules, prepared.caller.permissions)
+        begun = await self._sessions.begin(call, tenant, session, rules, is_kept=is_kept)
         return replace(prepared, session=session, in_session=begun)
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:

@@ -57,6 +57,7 @@ from batuta.gateway.errors import APIError
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
 from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
+from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import nano_to_usd, usd_to_nano
 
 COST_HEADER = "x-batuta-session-cost"
@@ -105,7 +106,7 @@ class SessionCall:
         message = (
             f"This session has cost {format_usd(spent)} and may cost {format_usd(most)}, which "
             "leaves too little for this request: begin a new session, or raise max_cost_usd of "
-            "orchestration.session."
+            "orchestration.session or the key's limit."
         )
         return _limit_error(message)
 
@@ -255,9 +256,21 @@ def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) 
     if most is not None and is_new and turns + 1 > most:
         message = (
             f"This session has had {turns} turns and may have {most}: begin a new session, or "
-            "raise max_turns of orchestration.session."
+            "raise max_turns of orchestration.session or of the key."
         )
         raise _limit_error(message)
+
+
+def rules_of_key(rules: SessionRules, permissions: KeyPermissions) -> SessionRules:
+    """Return the rules with the limits of a key where these are stricter."""
+    usd, turns = permissions.session_max_cost, permissions.session_max_turns
+    if usd is None and turns is None:
+        return rules
+    return replace(
+        rules,
+        max_cost_usd=_least_limit(rules.max_cost_usd, usd),
+        max_turns=_least_limit(rules.max_turns, turns),
+    )
 
 
 def _least_limit(one: _N | None, other: _N | None) -> _N | None:

@@ -33,14 +33,16 @@ GRACE_SECONDS = 24 * 3600.0
 """Seconds for which a rotated key's old text is taken."""
 _SEE_OTHER = 303
 _DAY = 86400.0
-_MONEY_FIELDS = ("max_cost", "per_day", "per_month")
-_INTEGER_FIELDS = ("rpm", "tpm", "concurrency")
+_MONEY_FIELDS = ("max_cost", "per_day", "per_month", "session_max_cost")
+_INTEGER_FIELDS = ("rpm", "tpm", "concurrency", "session_max_turns")
 _NAME_FIELDS = ("models", "workers_allow", "workers_deny", "tags", "tools")
 LIMIT_FIELDS = (
     ("models", "Systems", "all; batuta-mini worker/*"),
     ("max_cost", "$ a request", "no limit"),
     ("per_day", "$ a day", "no limit"),
     ("per_month", "$ a month", "no limit"),
+    ("session_max_cost", "$ a session", "no limit"),
+    ("session_max_turns", "Turns a session", "no limit"),
     ("rpm", "Requests a minute", "no limit"),
     ("tpm", "Tokens a minute", "no limit"),
     ("concurrency", "Runs at once", "no limit"),
