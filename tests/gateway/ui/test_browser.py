@@ -317,7 +317,7 @@ def test_no_figure_of_the_list_is_cut(house, visit, run_address):
         house.call(house.store.append, long)
     page = visit(house, "/ui/runs?model=" + "a-name-" * 20)
     assert page.locator(".runs tbody tr").count() == len(Outcome)
-    cut = page.evaluate("""() => [...document.querySelectorAll('.runs td:not(.what, .cut)')]
+    cut = page.evaluate("""() => [...document.querySelectorAll('.runs td:not(.what, .cut, .pick-run)')]
         .filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetWidth < 40)
         .map((cell) => cell.textContent)""")
     assert cut == []
@@ -380,6 +380,47 @@ def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
     page.locator(".side [data-node]").last.click()
     assert page.locator("[data-panel]:visible").count() == 1
     sound(page)
+
+
+def test_four_systems_are_compared_by_keyboard(house, visit):
+    page = visit(house, "/ui/compare")
+    page.fill("#question", QUESTION)
+    for name, model in (("third", "worker/piano"), ("fourth", "worker/piano")):
+        page.select_option(f"[name={name}]", model)
+    page.locator("[data-go]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-difference] table")
+    assert page.locator(".side:visible").count() == 4
+    assert page.locator(".versus-table thead th").all_inner_texts() == ["A", "B", "C", "D"]
+    for side in page.locator(".side:visible").all():
+        assert "$" in side.locator("[data-cost]").inner_text()
+        assert "s" in side.locator("[data-time]").inner_text()
+    page.reload()
+    assert page.locator(".side").count() == 4
+    assert page.input_value("[name=fourth]") == "worker/piano"
+    sound(page)
+
+
+def test_runs_are_chosen_in_the_list_to_be_compared(house, visit, run_address):
+    page = visit(house, "/ui/runs")
+    button = page.locator("[data-choose] button")
+    assert button.is_disabled()
+    boxes = page.locator("[name=run]")
+    page.wait_for_selector("[name=run]")
+    while boxes.count() < 5:
+        page.goto("/ui/")
+        page.fill("#question", QUESTION)
+        page.click("[data-go]")
+        answered(page)
+        page.goto("/ui/runs")
+    for at in range(5):
+        boxes.nth(at).focus()
+        page.keyboard.press("Space")
+        assert button.is_disabled() == (at in {0, 4})
+    assert "at most 4" in page.inner_text("[data-chosen]")
+    boxes.nth(4).uncheck()
+    button.click()
+    assert page.locator(".side").count() == 4
 
 
 def test_the_pool_is_shown(house, visit, run_address):

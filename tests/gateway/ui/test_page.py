@@ -317,6 +317,21 @@ async def test_two_runs_that_go_on_are_compared_from_their_beginnings(house, bro
         assert f'data-follow="{done}"' in text and f'data-follow="{run_id}"' in text
 
 
+async def test_at_most_four_runs_are_compared(house, browse):
+    http = browse(house)
+    runs = [(await asked(http))[0] for _ in range(2)]
+    for many, status in ((1, 200), (2, 200), (4, 200), (5, 400)):
+        for place in ("compare", "compare/figures"):
+            query = "&".join(f"run={runs[at % 2]}" for at in range(many))
+            async with http.get(f"/ui/{place}?{query}") as page:
+                text = await page.text()
+            assert page.status == status
+            if status == 400:
+                assert "at most 4 runs are compared" in text
+            elif place == "compare":
+                assert text.count('class="side-name"') == (many if many > 1 else 4)
+
+
 @pytest.mark.parametrize("address", SCREENS)
 async def test_every_screen_is_kept_to_itself(house, browse, address):
     async with browse(house).get(address, allow_redirects=False) as response:

@@ -1,9 +1,10 @@
-"""Two runs side by side, and what differs between them."""
+"""Up to four runs side by side, and what differs between them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from batuta.config.aliases import MINI_MODEL
 from batuta.core import Run
 from batuta.core.formatting import format_cost, format_count, format_seconds
+from batuta.gateway.errors import invalid_value
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import default_model, group_models, load_run
@@ -23,15 +25,38 @@ _LATEST = 50
 """Runs that are offered to choose from."""
 
 
+SIDES = ("a", "b", "c", "d")
+"""The names of the sides, as addresses have them."""
+CHOICES = ("first", "second", "third", "fourth")
+"""The names of the fields that choose each side's system."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A figure of both runs."""
+    """A figure of all runs."""
 
     name: str
-    one: str
-    other: str
-    change: str
-    """The change from the first to the second; empty if there is nothing to say."""
+    values: tuple[str, ...]
+    changes: tuple[str, ...]
+    """How each differs from the first; empty if there is nothing to say."""
+
+    @property
+    def differs(self) -> bool:
+        """Return True if the runs do not all have the same."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDifference:
+    """How an answer differs from the first one."""
+
+    side: str
+    pieces: list[DiffPiece]
+
+    @property
+    def is_same(self) -> bool:
+        """Return True if the two are the same, to the letter."""
+        return all(kind == "same" for kind, _ in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +68,47 @@ class FollowedRun:
     question: str
 
 
-def comparison_rows(one: Run, other: Run) -> list[ComparisonRow]:
-    """The figures of both runs, and how the second differs."""
-    tokens = (one.usage.total, other.usage.total)
-    known = not (one.cost.unpriced_calls or other.cost.unpriced_calls)
-    costs = (float(one.cost.usd), float(other.cost.usd))
-    return [
+def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
+    """The figures of all runs, and how those after the first differ from it."""
+    words: list[tuple[str, Callable[[Run], str]]] = [
+        ("System", lambda run: run.header.model or "–"),
+        ("Conductor", lambda run: run.header.conductor),
+        ("Outcome", lambda run: run.outcome.value),
+        ("Steps", lambda run: str(len(run.steps))),
+        ("Rounds", lambda run: str(len(run.rounds))),
+    ]
+    figures: list[tuple[str, Callable[[Run], str], Callable[[Run], float | None]]] = [
+        ("Tokens", lambda run: format_count(run.usage.total), lambda run: run.usage.total),
+        ("Cost", lambda run: format_cost(run.cost), _known_dollars),
+        ("Time", lambda run: format_seconds(run.seconds), lambda run: run.seconds),
+    ]
+    same = ("",) * len(runs)
+    told = [
+        ComparisonRow(name=name, values=tuple(map(text, runs)), changes=same)
+        for name, text in words
+    ]
+    return told + [
         ComparisonRow(
-            name="System", one=one.header.model or "–", other=other.header.model or "–", change=""
-        ),
-        ComparisonRow(
-            name="Conductor", one=one.header.conductor, other=other.header.conductor, change=""
-        ),
-        ComparisonRow(name="Outcome", one=one.outcome.value, other=other.outcome.value, change=""),
-        ComparisonRow(
-            name="Steps", one=str(len(one.steps)), other=str(len(other.steps)), change=""
-        ),
-        ComparisonRow(
-            name="Rounds", one=str(len(one.rounds)), other=str(len(other.rounds)), change=""
-        ),
-        ComparisonRow(
-            name="Tokens",
-            one=format_count(tokens[0]),
-            other=format_count(tokens[1]),
-            change=_relative_change(*tokens),
-        ),
-        ComparisonRow(
-            name="Cost",
-            one=format_cost(one.cost),
-            other=format_cost(other.cost),
-            change=_relative_change(*costs) if known else "",
-        ),
-        ComparisonRow(
-            name="Time",
-            one=format_seconds(one.seconds),
-            other=format_seconds(other.seconds),
-            change=_relative_change(one.seconds, other.seconds),
-        ),
+            name=name,
+            values=tuple(map(text, runs)),
+            changes=tuple(_relative_change(value(runs[0]), value(run)) for run in runs),
+        )
+        for name, text, value in figures
     ]
 
 
-def ask_differently(one: Run, other: Run) -> bool:
+def _known_dollars(run: Run) -> float | None:
+    return None if run.cost.unpriced_calls else float(run.cost.usd)
+
+
+def ask_differently(runs: Sequence[Run]) -> bool:
     """Tell whether the runs were asked different things; earlier turns count, too."""
-    return one.header.question.messages != other.header.question.messages
+    first, *others = (run.header.question.messages for run in runs)
+    return any(other != first for other in others)
 
 
-def _relative_change(one: float, other: float) -> str:
-    if not one or one == other:
+def _relative_change(one: float | None, other: float | None) -> str:
+    if not one or other is None or one == other:
         return ""
     factor = other / one
     return f"{(factor - 1) * 100:+.0f} %" if factor < 10 else f"×\u202f{factor:.0f}"  # noqa: PLR2004
@@ -105,52 +124,46 @@ class ComparisonPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Two stored runs, or a question for two systems."""
+        """Stored runs side by side, or a question for several systems."""
         query, catalogue = request.query_params, self._catalogue
         following = await self._following(request, session)
         runs = [] if following else await self._runs(request, session)
         question = runs[0].header.question.text if runs else query.get("question", "")
         if following:
             question = following[0].question
-        second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
+        given, shown = _given_runs(request), [run.header.model for run in runs]
         return render_page(
             request,
             "compare.html.jinja",
             session=session,
-            ids=[query.get(side, "").strip() for side in ("a", "b")],
+            sides=SIDES,
+            choices=CHOICES,
+            ids=[*given, *[""] * (len(SIDES) - len(given))],
             runs=runs,
             following=following,
             answers=await render_answers(*runs),
-            lines=comparison_rows(*runs) if len(runs) > 1 else [],
-            pieces=await _text_difference(*runs) if len(runs) > 1 else [],
             question=question,
-            differ=len(runs) > 1 and ask_differently(*runs),
             latest=await self._latest(session),
             served=group_models(
                 m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
-            models=(query.get("first") or default_model(catalogue), query.get("second") or second),
+            models=_chosen_models(request, catalogue, [f.model for f in following] or shown),
+            **await _compare(runs),
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
-        """Show the differences of two runs, as a piece of a page."""
+        """Show the differences of the runs, as a piece of a page."""
         runs = await self._runs(request, session)
-        if len(runs) < 2:  # noqa: PLR2004 - two sides
+        if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
             return HTMLResponse("", headers=PAGE_HEADERS)
-        values = {
-            "lines": comparison_rows(*runs),
-            "pieces": await _text_difference(*runs),
-            "differ": ask_differently(*runs),
-        }
-        return HTMLResponse(
-            render_fragment("difference.html.jinja", **values), headers=PAGE_HEADERS
-        )
+        html = render_fragment("difference.html.jinja", sides=SIDES, **await _compare(runs))
+        return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
-        """Return both runs if one of them goes on, for the page tells both then."""
-        given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
+        """Return all runs if one of them goes on, for the page tells all of them then."""
+        given = _given_runs(request)
         going_on = [await self._page_runs.find_going_on(name, session) for name in given]
-        if not all(given) or not any(going_on):
+        if len(given) < 2 or not any(going_on):  # noqa: PLR2004 - nothing to compare with
             return []
         found: list[FollowedRun] = []
         for name, live in zip(given, going_on, strict=True):
@@ -167,12 +180,44 @@ class ComparisonPage:
         return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """Both runs, or the one that was named."""
-        given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
+        """The runs that were named."""
         return [
-            await load_run(self._store, self._page_runs, name, session) for name in given if name
+            await load_run(self._store, self._page_runs, name, session)
+            for name in _given_runs(request)
         ]
 
 
-async def _text_difference(one: Run, other: Run) -> list[DiffPiece]:
-    return await compare_texts(one.answer or "", other.answer or "")
+def _given_runs(request: Request) -> list[str]:
+    """Return the ids in the address: of the sides, or those that were chosen in a list.
+
+    Raises:
+        APIError: they are too many.
+    """
+    query = request.query_params
+    named = [*(query.get(side, "") for side in SIDES), *query.getlist("run")]
+    given = [name.strip() for name in named if name.strip()]
+    if len(given) > len(SIDES):
+        raise invalid_value("run", f"at most {len(SIDES)} runs are compared.")
+    return given
+
+
+def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str]) -> list[str]:
+    """Return the system that each side asks, which is that of the run shown; empty: none."""
+    second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
+    usual = [default_model(catalogue), second, "", ""]
+    if len(shown) > 1 and all(map(catalogue.find_model, shown)):
+        usual[: len(shown)] = shown
+    named = zip(CHOICES, usual, strict=True)
+    return [request.query_params.get(name) or model for name, model in named]
+
+
+async def _compare(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the templates show of the runs' differences."""
+    if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
+        return {"lines": [], "texts": [], "differ": False}
+    first, *others = (run.answer or "" for run in runs)
+    texts = [
+        TextDifference(side=side, pieces=await compare_texts(first, other))
+        for side, other in zip(SIDES[1:], others, strict=False)
+    ]
+    return {"lines": comparison_rows(runs), "texts": texts, "differ": ask_differently(runs)}

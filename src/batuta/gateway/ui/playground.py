@@ -197,8 +197,9 @@ class PlaygroundEndpoint:
         call = _read_call(body, run)
         delivery = self._delivery
         async with delivery.service.prepare_call(call, visitor.caller) as prepared:
-            repeats = run is not None and replayed
-            planned = self._with_recorded_plan(prepared, run) if repeats else prepared
+            planned = prepared
+            if run is not None and replayed:
+                planned = self._with_recorded_plan(prepared, run)
             with self._page_runs.track(prepared, visitor) as page_run:
                 address = f"/ui/runs/{page_run.id}/events?scope={panel_scope(body.text('scope'))}"
                 headers = {**PAGE_HEADERS, **prepared.headers}

@@ -102,7 +102,7 @@ def panel_anchor(number: int, index: int) -> str:
 
 def panel_scope(given: str | None) -> str:
     """Return the side of a comparison that is meant, or an empty text."""
-    return given if given in {"a", "b"} else ""
+    return given if given in {"a", "b", "c", "d"} else ""
 
 
 def describe_access(step: Step, number: int) -> str:

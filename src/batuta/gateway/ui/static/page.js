@@ -586,35 +586,41 @@ document.addEventListener("keydown", (event) => {
 const compare = $("[data-compare]");
 if (compare) {
   const sides = $$("[data-versus] [data-stage]").map((root) => new Stage(root));
+  /** The sides that take part; the others are not shown. */
+  let active = sides.filter((side) => side.root.dataset.follow);
   compare.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const names = ["first", "second"].map((name) => compare.elements[name].value);
+    const fields = ["first", "second", "third", "fourth"].map((name) => [name, compare.elements[name].value]).filter(([, value]) => value);
     const question = compare.elements.question.value;
     if (!sides.length) {
-      location.href = `/ui/compare?${new URLSearchParams({ question, first: names[0], second: names[1] })}#ask`;
+      location.href = `/ui/compare?${new URLSearchParams([["question", question], ...fields])}#ask`;
       return;
     }
     $("[data-versus]").hidden = false;
     $("[data-difference]").replaceChildren();
-    names.forEach((name, at) => ($(`[data-side="${"ab"[at]}"]`).textContent = name));
-    for (const side of sides) side.id = null;
-    both((side, at) => side.ask({ model: names[at], messages: [{ role: "user", content: question }], scope: "ab"[at] }, compare.dataset.token));
+    active = sides.slice(0, fields.length);
+    for (const side of sides) {
+      side.id = null;
+      side.root.closest(".side").hidden = !active.includes(side);
+    }
+    fields.forEach(([, name], at) => ($(`[data-side="${"abcd"[at]}"]`).textContent = name));
+    all((side, at) => side.ask({ model: fields[at][1], messages: [{ role: "user", content: question }], scope: "abcd"[at] }, compare.dataset.token));
   });
-  const pair = () => new URLSearchParams(sides.map((side, at) => ["ab"[at], side.id ?? ""]));
+  const ids = () => new URLSearchParams(active.filter((side) => side.id).map((side, at) => ["abcd"[at], side.id]));
   for (const side of sides) {
     side.onBegin = (id) => {
       side.id = id;
-      if (sides.every((each) => each.id)) moveTo(`/ui/compare?${pair()}`);
+      if (active.every((each) => each.id)) moveTo(`/ui/compare?${ids()}`);
     };
   }
-  /** Shows both runs to their ends, and then what differs. */
-  const both = async (show) => {
-    await during(compare, () => Promise.all(sides.map(show)));
-    if (!sides.every((side) => side.id)) return;
-    const response = await fetch(`/ui/compare/figures?${pair()}`);
+  /** Shows all runs to their ends, and then what differs. */
+  const all = async (show) => {
+    await during(compare, () => Promise.all(active.map(show)));
+    if (!active.every((side) => side.id)) return;
+    const response = await fetch(`/ui/compare/figures?${ids()}`);
     if (response.ok) $("[data-difference]").innerHTML = await response.text();
   };
-  if (sides.some((side) => side.root.dataset.follow)) both((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
+  if (active.length) all((side) => side.follow(side.root.dataset.follow, compare.dataset.token));
   $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
@@ -651,6 +657,17 @@ for (const form of $$("[data-filters]")) {
   form.addEventListener("formdata", ({ formData }) => {
     for (const [name, value] of [...formData]) if (!value.trim()) formData.delete(name);
   });
+}
+
+for (const form of $$("[data-choose]")) {
+  const count = () => {
+    const chosen = form.elements.run ? [...new FormData(form).getAll("run")].length : 0;
+    const most = Number(form.dataset.choose);
+    $("button", form).disabled = chosen < 2 || chosen > most;
+    $("[data-chosen]", form).textContent = chosen ? `${chosen} chosen${chosen > most ? `: at most ${most}` : ""}` : "Choose two to four.";
+  };
+  document.addEventListener("change", (event) => event.target.form === form && count());
+  addEventListener("pageshow", count);
 }
 
 /* ---- the keyboard ------------------------------------------------------------------------ */
