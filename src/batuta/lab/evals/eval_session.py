@@ -10,6 +10,7 @@ from batuta.core import Pool, WorkerId
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.baselines import Cascade, SolverContext
 from batuta.lab.baselines.checker import EXECUTED_TESTS, Checker
+from batuta.lab.baselines.routing.skill_orchestra import SkillOrchestra
 from batuta.lab.evals.best_worker import warn_unmeasured
 from batuta.lab.evals.checker_calibration import calibrate_checker, calibrate_tests
 from batuta.lab.evals.evaluation import EvalPart, Evaluation
@@ -22,6 +23,7 @@ from batuta.lab.evals.fitted_methods import (
 from batuta.lab.evals.forecast import EvalForecast, ExpectedCalls, expect_calls
 from batuta.lab.evals.learned_methods import (
     CHECKED_CASCADE,
+    SKILLS,
     adapt_to_record,
     history_digest,
     measured_history,
@@ -30,6 +32,7 @@ from batuta.lab.evals.matched_budget import EqualResource, MatchedBudget, match_
 from batuta.lab.evals.progress import StartProgress
 from batuta.lab.evals.result_log import ResultLog, TrialResult
 from batuta.lab.evals.runner import EvalOptions, EvalTrial, plan_trials, run_trials
+from batuta.lab.evals.skill_calibration import learn_skills
 from batuta.lab.evals.stats import mean_or_none
 from batuta.lab.evals.subject import Subject
 from batuta.lab.evals.systems import ALL as ALL_SYSTEMS
@@ -209,6 +212,8 @@ class _EvalSession:
         """Each part's id has the checker with the rates measured there."""
         self.executed: dict[int, Checker | None] = {}
         """Each part's id has the measured value of the tests that its questions show."""
+        self.skills: dict[int, SkillOrchestra] = {}
+        """Each part's id has the method with what it has learned there."""
         self._is_calibrated = False
 
     def runnable(self, wanted: Sequence[System]) -> list[System]:
@@ -266,6 +271,8 @@ class _EvalSession:
             await self._calibrate_checkers()
         if one.name.startswith("cascade"):
             await self._calibrate_tests()
+        if one.name == SKILLS:
+            await self._learn_skills(one)
         parts = self.calibrated_parts if one.needs_calibration else self.parts
         return [trial for part in parts for trial in self._plan_part(one, part)]
 
@@ -321,7 +328,9 @@ class _EvalSession:
         if all(self.result_log.is_done(trial.key) for trial in found):
             kept.append(self._fitted_file.get(key))
             return found
-        solver, replays = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
+        learned_skills = self.skills.get(id(part)) if one.name == SKILLS else None
+        solver = learned_skills or one.fitter(part.history, seed=part.seeds[0])
+        replays = part.subject.replay_pool
         questions = {task.id: task.question for task in part.tasks.tasks if not task.private}
         learned = describe_fitted(one.name, solver, part.history, questions)
         kept.append(learned)
@@ -405,6 +414,15 @@ class _EvalSession:
                 seed=part.seeds[0],
                 concurrency=self.options.concurrency,
             )
+
+    async def _learn_skills(self, one: System) -> None:
+        """Have a model find skills, and label the questions that calibrate the workers, once."""
+        for part in self.calibrated_parts:
+            done = all(self.result_log.is_done(trial.key) for trial in self._plan_keys(one, part))
+            if id(part) not in self.skills and part.history is not None and not done:
+                self.skills[id(part)] = await learn_skills(
+                    part, part.history, concurrency=self.options.concurrency
+                )
 
     async def _calibrate_tests(self) -> None:
         """Measure the value of the questions' own tests on the calibration's answers, once."""

@@ -16,7 +16,7 @@ from batuta.engine.workflow_estimate import estimate_workflow
 from batuta.lab.baselines import ConductorSolver, SingleWorker
 from batuta.lab.baselines.parallel_answers import build_parallel_workflow
 from batuta.lab.evals.all_workers import AllWorkers, Vote
-from batuta.lab.evals.learned_methods import UnfittedSolver
+from batuta.lab.evals.learned_methods import SKILLS, UnfittedSolver
 from batuta.lab.evals.runner import EvalTrial
 from batuta.lab.evals.served_solver import ServedSolver
 from batuta.usage import ZERO_COST
@@ -107,6 +107,8 @@ def _expect_run(trial: EvalTrial) -> ExpectedCalls:
 def _learned_calls(trial: EvalTrial) -> int:
     if trial.system.uses_all_answers:
         return len(trial.pool)
+    if trial.system.name == SKILLS:
+        return 2  # the skills are asked for, and then one worker
     if trial.system.name.startswith("cascade"):
         return _CASCADE_CALLS + trial.system.name.endswith("checker")
     return 1

@@ -18,6 +18,7 @@ from batuta.lab.baselines.cascade import Cascade, recorded_extractor
 from batuta.lab.baselines.cascade_training import fit_cascade
 from batuta.lab.baselines.checker import Checker
 from batuta.lab.baselines.registry import BASELINES
+from batuta.lab.baselines.routing.skill_orchestra import NAME as SKILLS
 from batuta.lab.baselines.routing.smoothie import Smoothie
 from batuta.lab.evals.result_log import TrialResult
 from batuta.lab.learners.cached_features import CachedFeatures
@@ -27,6 +28,8 @@ from batuta.lab.tasks.recorded import RecordedOutcomes
 
 CHECKED_CASCADE = "cascade+checker"
 """A cascade with a checker, which reads replies that no record has."""
+ASKS_MODELS = frozenset({CHECKED_CASCADE, SKILLS})
+"""Methods that ask a model more than the question, which no record has an answer to."""
 
 QUESTION_FEATURES = CachedFeatures()
 """Features of questions, computed once for all methods that use the default ones."""
@@ -95,12 +98,17 @@ def _fit_checked_cascade(history: History, *, seed: int = 0) -> Cascade:
     return replace(cascade_fitter()(history, seed=seed), checker=Checker())
 
 
+def _refuse_without_model(history: History, *, seed: int = 0) -> Solver:  # noqa: ARG001 - as all
+    raise ConfigError(f"{SKILLS} learns by asking a model of the pool: `batuta eval` has one")
+
+
 LEARNED_METHODS: Mapping[str, SolverFitter] = {
     "mini": lambda history, *, seed=0: ConductorSolver(
         _fit_shared_selector(history, seed), calls=1
     ),
     "cascade": cascade_fitter(),
     CHECKED_CASCADE: _fit_checked_cascade,
+    SKILLS: _refuse_without_model,
     **{
         each.name: conductor_fitter(partial(each.fit_router, features=QUESTION_FEATURES))
         for each in BASELINES

@@ -31,8 +31,9 @@ from batuta.lab.evals.all_workers import (
     skill_oracle_score,
 )
 from batuta.lab.evals.learned_methods import (
-    CHECKED_CASCADE,
+    ASKS_MODELS,
     LEARNED_METHODS,
+    SKILLS,
     SolverFitter,
     UnfittedSolver,
     cascade_fitter,
@@ -279,7 +280,7 @@ def runnable_systems(subject: Subject) -> tuple[str, ...]:
         return tuple(name for name in found if name not in excluded)
     excluded |= {
         *_EMBEDDING_CHOOSERS,
-        CHECKED_CASCADE,
+        *ASKS_MODELS,
         *(() if replays.simulate else _REPLY_READERS),
     }
     if replays.record.answers_qms is None:
@@ -298,6 +299,8 @@ def why_not_runnable(one: System, subject: Subject) -> str | None:
     counted, depth = _COUNT_PATTERN.fullmatch(one.name), record.scores_qms.shape[2]
     if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:
         return f"it needs {counted[2]} runs of a worker, and the record has {depth}"
+    if one.name == SKILLS:
+        return "it asks a model which skills a question needs, and a record has none"
     if not _compares_answers(one):
         return None
     if record.answers_qms is None:

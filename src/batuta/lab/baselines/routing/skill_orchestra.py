@@ -1,0 +1,296 @@
+"""SkillOrchestra: skills that a model finds, each worker's competence and cost, a choice by both.
+
+Wang et al., "SkillOrchestra: Learning to Route Agents via Skill Transfer" (arXiv 2602.19672), and
+the authors' code for routing among models. A model reads some questions with who was right and
+names the skills that tell them apart, in categories. Each question is labelled with the skills that
+it needs, and every worker's successes and attempts are counted under them. For a new question the
+orchestrating model says which skills it needs and how much of each; a worker's score is the
+weighted mean of its competences, less `price` for each dollar that its calls cost under those
+skills. Of equal scores the one ahead in the skills' categories is chosen, then over all questions,
+then the cheaper. How fine the skills should be (all, categories only, none) is chosen on questions
+that were not counted. Where the model names no skill that is known, words that mark a skill do.
+
+Deviations
+- Skills are not merged or split afterwards by asking the model again.
+- The questions counted are labelled as new ones are, without showing the model who was right, so
+  that both kinds are labelled alike and the labels of the validation are honest.
+- Competence is the mean of Beta(1 + right, 1 + wrong); the code has the bare share, 0 if unseen.
+- The last tie is broken by the cost and not drawn by lot.
+- One round with one worker: the turns of search and answer of the agentic part are left out.
+- The prompts are our own and name no benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Client,
+    Decision,
+    Draft,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Question,
+    Request,
+    Run,
+    Sampling,
+    Step,
+    WorkerId,
+    Workflow,
+    user_message,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.engine.solver import SolverContext, run_conductor
+from batuta.errors import ClientError, ConfigError, LimitReachedError
+from batuta.lab.baselines.routing.arrays import Floats
+from batuta.usage import ZERO_COST, ZERO_USAGE
+
+NAME = "skillorchestra"
+DEMAND_TOKENS = 400
+_SHOWN_CHARACTERS = 2000
+_EQUAL = 1e-6
+
+DEMAND = """\
+A question is to be given to one of several models. Say which of these skills it needs and how \
+much of each, in per cent. Do not answer the question.
+
+Skills:
+{skills}
+
+Question:
+{question}
+
+Write one JSON object and nothing else, with at most 4 of the skills by their ids:
+{{"required_skills": [{{"skill_id": "{example}", "percentage": 100}}]}}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill that questions need."""
+
+    id: str
+    """Its category and its own name, with a dot between them."""
+    description: str = ""
+    indicators: tuple[str, ...] = ()
+    """Words or phrases of questions that need it."""
+
+    @property
+    def category(self) -> str:
+        """The part of its id before the last dot."""
+        return self.id.rpartition(".")[0] or self.id
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Handbook:
+    """The skills, and what every worker has shown and cost under each."""
+
+    workers: tuple[WorkerId, ...]
+    skills: tuple[Skill, ...]
+    right_km: Floats
+    """Credit earned by each worker on the questions of each skill."""
+    asked_km: Floats
+    """How many of them it was asked."""
+    usd_km: Floats
+    """Dollars of a call; NaN if unknown."""
+    right_m: Floats
+    """Credit earned on all questions."""
+    asked_m: Floats
+    depth: int = 2
+    """How finely questions are told apart: 2 by skills, 1 by their categories, 0 not at all."""
+
+    def choose(self, weights: Mapping[str, float], pool: Sequence[WorkerId], price: float) -> int:
+        """Return the index of the worker for a question that needs these skills.
+
+        Args:
+            weights: how much of each skill, in shares of 1; empty if unknown.
+            pool: the workers that can be asked.
+            price: what a dollar of its call takes from a worker's score.
+        """
+        overall_m = (self.right_m + 1) / (self.asked_m + 2)
+        skill_m = self._weighted(weights) if self.depth > 1 and weights else overall_m
+        category_m = self._weighted_category(weights) if self.depth and weights else overall_m
+        usd_m = self._cost(weights)
+        score_m = (skill_m if self.depth > 1 else category_m) - price * np.nan_to_num(usd_m)
+        left = [m for m, worker in enumerate(self.workers) if worker in pool]
+        for value_m in (score_m, category_m, overall_m):
+            best = max(float(value_m[m]) for m in left)
+            left = [m for m in left if float(value_m[m]) >= best - _EQUAL]
+        return min(left, key=lambda m: float(np.nan_to_num(usd_m[m], nan=np.inf)))
+
+    def _weighted(self, weights: Mapping[str, float]) -> Floats:
+        rate_km = (self.right_km + 1) / (self.asked_km + 2)
+        return self._shares(weights) @ rate_km
+
+    def _weighted_category(self, weights: Mapping[str, float]) -> Floats:
+        names = [skill.category for skill in self.skills]
+        same_kk = np.array([[one == other for other in names] for one in names], float)
+        rate_km = (same_kk @ self.right_km + 1) / (same_kk @ self.asked_km + 2)
+        return self._shares(weights) @ rate_km
+
+    def _cost(self, weights: Mapping[str, float]) -> Floats:
+        """Return the dollars of a call under these skills, where they are unknown under all."""
+        known_km = ~np.isnan(self.usd_km)
+        share_k = self._shares(weights) if weights else np.ones(len(self.skills))
+        total_m = share_k @ known_km
+        spent_m = share_k @ np.where(known_km, self.usd_km, 0)
+        mean_m = np.where(known_km, self.usd_km, 0).sum(axis=0) / np.maximum(
+            known_km.sum(axis=0), 1
+        )
+        overall_m = np.where(known_km.any(axis=0), mean_m, np.nan)
+        return np.where(total_m > 0, spent_m / np.where(total_m > 0, total_m, 1), overall_m)
+
+    def _shares(self, weights: Mapping[str, float]) -> Floats:
+        return np.array([weights.get(skill.id, 0.0) for skill in self.skills])
+
+
+def demand_prompt(skills: Sequence[Skill], question: str) -> str:
+    """Return the prompt that asks which skills a question needs."""
+    listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills)
+    return DEMAND.format(skills=listed, question=question[:_SHOWN_CHARACTERS], example=skills[0].id)
+
+
+def read_demand(reply: str, skills: Sequence[Skill], question: str) -> dict[str, float]:
+    """Return the shares of the known skills that the reply names.
+
+    Where it names none, the skills whose words stand in the question; empty if there are none.
+    """
+    by_name = {_plain(name): skill.id for skill in skills for name in _names_of(skill)}
+    found: dict[str, float] = {}
+    for row in read_rows(reply, "required_skills"):
+        known = by_name.get(_plain(str(row.get("skill_id", ""))))
+        weight = _number(row.get("percentage", 1))
+        if known and weight > 0:
+            found[known] = found.get(known, 0.0) + weight
+    return _to_shares(found or _by_indicators(skills, question))
+
+
+def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of that list of the first JSON object of a reply that has it."""
+    decoder = json.JSONDecoder()
+    for start, character in enumerate(reply):
+        if character != "{":
+            continue
+        try:
+            read, _ = decoder.raw_decode(reply, start)
+        except (ValueError, RecursionError):
+            continue
+        rows: object = cast("dict[str, object]", read).get(field)
+        if isinstance(rows, list):
+            listed = cast("list[object]", rows)
+            yield from (cast("dict[str, Any]", row) for row in listed if isinstance(row, dict))
+            return
+
+
+def _names_of(skill: Skill) -> tuple[str, ...]:
+    return skill.id, skill.id.rpartition(".")[2]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _number(value: object) -> float:
+    try:
+        found = float(str(value).rstrip("% "))
+    except ValueError:
+        return 0.0
+    return found if np.isfinite(found) else 0.0
+
+
+def _by_indicators(skills: Sequence[Skill], question: str) -> dict[str, float]:
+    text = question.lower()
+    hits = {
+        skill.id: sum(float(word.lower() in text) for word in skill.indicators if word.strip())
+        for skill in skills
+    }
+    return {id_: count for id_, count in hits.items() if count}
+
+
+def _to_shares(weights: Mapping[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {id_: weight / total for id_, weight in weights.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SkillOrchestra:
+    """Asks which skills the question needs, and gives it to one worker."""
+
+    handbook: Handbook
+    orchestrator: WorkerId
+    """Says which skills are needed; its calls are counted as a conductor's."""
+    price: float = 0.0
+    """What a dollar of a call takes from a worker's score; 0 where only ties are broken by cost."""
+    name: str = NAME
+    calls: int = 1
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """Return the run of one worker, with what the choice took."""
+        if self.orchestrator not in context.pool:
+            raise ConfigError(f"{self.name} asks {self.orchestrator} for skills: it is not here")
+        conductor = _SkillConductor(self, context.clients[self.orchestrator])
+        return await run_conductor(
+            question, conductor, context, seed, max_steps=self.calls, asks_anew=True
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SkillConductor:
+    """The conductor of one run, which can call the orchestrating model."""
+
+    method: SkillOrchestra
+    client: Client
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    async def plan(
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Plan one step; accept the answer in a later round."""
+        if context.previous:
+            return AcceptedAnswer()
+        handbook, text = self.method.handbook, context.question.text
+        present = [worker for worker in handbook.workers if worker in context.pool]
+        if not present:
+            reason = f"{self.name} was fitted on none of the pool's workers"
+            return MalformedPlan(draft=Draft(), reason=reason)
+        draft = await self._ask(text, context, listener)
+        if isinstance(draft, MalformedPlan):
+            return draft
+        weights = read_demand(draft.text, handbook.skills, text)
+        chosen = handbook.workers[handbook.choose(weights, present, self.method.price)]
+        return Plan(Workflow((Step(subtask="", worker=chosen),)), draft)
+
+    async def _ask(
+        self, text: str, context: PlanningContext, listener: CallListener
+    ) -> Draft | MalformedPlan:
+        """Ask for the skills, or return why they are not known."""
+        request = Request(
+            messages=(user_message(demand_prompt(self.method.handbook.skills, text)),),
+            sampling=Sampling(
+                temperature=0,
+                max_tokens=DEMAND_TOKENS,
+                seed=(context.seed * 1_000_003 + context.sample) % 2**31,
+            ),
+        )
+        try:
+            request = await listener.before_call(request, context.pool[self.method.orchestrator])
+            reply = await self.client.complete(request, listener)
+        except LimitReachedError as error:
+            return MalformedPlan(draft=Draft(request=request), reason=str(error), outage=True)
+        except ClientError as error:
+            lost = Draft(
+                usage=error.usage or ZERO_USAGE, cost=error.cost or ZERO_COST, request=request
+            )
+            reason = f"the skills could not be asked for: {error}"
+            return MalformedPlan(draft=lost, reason=reason, outage=True, again=error.retryable)
+        return Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
