@@ -253,6 +253,37 @@ def test_a_dead_pool_fails_with_one_sentence(batuta, tmp_path):
     assert checked.returncode == 1 and "127.0.0.1:9: no connection" in checked.stdout
 
 
+TOOLS_DOWN = """
+[[workers]]
+id = "search"
+provider = "search"
+[[workers]]
+id = "reader"
+provider = "reader"
+[[workers]]
+id = "python"
+provider = "python"
+[[workers]]
+id = "ada"
+model = "m"
+base_url = "http://127.0.0.1:9/v1"
+[tools.search]
+engine = "searxng"
+base_url = "http://127.0.0.1:9"
+"""
+
+
+def test_a_check_tells_that_a_tool_behind_a_worker_is_down(batuta, tmp_path):
+    (tmp_path / "batuta.toml").write_text(TOOLS_DOWN)
+    checked = batuta("pool", "check", "--json")
+    found = {each["id"]: each for each in json.loads(checked.stdout)}
+    assert checked.returncode == 1
+    assert not found["search"]["ok"] and found["search"]["error"].startswith("the search failed: ")
+    assert "Reply with" not in found["search"]["error"]
+    assert found["reader"]["ok"]
+    assert found["python"]["ok"] or "no sandbox" in found["python"]["error"]
+
+
 def test_the_pool(batuta):
     listed = json.loads(batuta("pool", "list", "--json").stdout)
     assert len(listed["workers"]) == 7 and all(w["price"] for w in listed["workers"])

@@ -74,3 +74,23 @@ def test_a_lock_is_free_again_and_a_server_database_needs_none(tmp_path):
         pass
     with lock_server_store("postgresql://h/d"), lock_server_store("postgresql://h/d"):
         assert {path.name for path in tmp_path.iterdir()} <= {"runs.db.server.lock"}
+
+
+async def test_files_without_what_reads_them_are_told_at_the_start(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(POOL.format(id="ada") + "[files]\n")
+    code = (
+        "import sys; sys.modules['pypdf'] = None\n"
+        "from batuta.cli import main\n"
+        f"sys.argv = ['batuta', 'serve', '--port', '0', '--pool', {str(file)!r}]\nmain()"
+    )
+    with anyio.fail_after(60):
+        done = await anyio.run_process(
+            [sys.executable, "-c", code],
+            env={**Server(tmp_path).environ},
+            check=False,
+        )
+    said = done.stderr.decode()
+    assert done.returncode == 2
+    assert said.startswith("batuta: [files] needs pypdf, which this installation lacks: ")
+    assert "tools" in said and len(said.strip().splitlines()) == 1

@@ -86,7 +86,7 @@ async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(h
         server.models = [{"id": "their-model"}]
         environ = NOWHERE | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url + "/"}
         (spec,) = await discover_workers(environ, http)
-        assert (await check_worker(open_provider_client(spec, http))).error is None
+        assert (await check_worker(open_provider_client(spec, http), spec.worker)).error is None
     assert spec.provider == "compatible"
     assert not server.wrong
 
@@ -166,9 +166,9 @@ async def test_each_api_has_its_client(http):
 async def test_check_tells_how_long_or_what_went_wrong(http):
     async with FakeOpenAI("ok", [None, Fault.UNAUTHORISED]) as server:
         spec = WorkerSpec(worker=worker(), provider="openai", base_url=server.url, key=Secret(KEY))
-        well = await check_worker(open_provider_client(spec, http))
-        ill = await check_worker(open_provider_client(spec, http))
+        well = await check_worker(open_provider_client(spec, http), spec.worker)
+        ill = await check_worker(open_provider_client(spec, http), spec.worker)
     assert well.error is None
     assert well.seconds > 0
     assert isinstance(ill.error, errors.ProviderAuthError)
-    assert (await check_worker(ScriptedClient(["ok"]))).error is None
+    assert (await check_worker(ScriptedClient(["ok"]), worker())).error is None

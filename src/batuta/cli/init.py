@@ -155,7 +155,7 @@ async def _look_around(
 
         async def ask_one(spec: WorkerSpec) -> None:
             client = open_worker_client(spec, http, environ=environ, attempts=1)
-            checks[spec.worker.id] = await check_worker(client)
+            checks[spec.worker.id] = await check_worker(client, spec.worker)
 
         async with anyio.create_task_group() as group:
             for spec in found.specs if checked else ():

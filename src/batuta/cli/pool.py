@@ -95,7 +95,7 @@ async def _ask_workers(pool: str | None, json: bool) -> bool:
             bar = progress.add_task("checking", total=len(loaded.pool))
 
             async def ask(worker: Worker) -> None:
-                results[worker.id] = await check_worker(loaded.clients[worker.id])
+                results[worker.id] = await check_worker(loaded.clients[worker.id], worker)
                 progress.advance(bar)
 
             async with anyio.create_task_group() as group:

@@ -40,6 +40,7 @@ from batuta.core import (
     Client,
     Delta,
     Failure,
+    Finish,
     Reply,
     Request,
     Role,
@@ -49,7 +50,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.worker import EMBEDDINGS
+from batuta.core.worker import EMBEDDINGS, PROGRAM, READER
 from batuta.errors import (
     BadRequestError,
     CircuitOpenError,
@@ -57,6 +58,7 @@ from batuta.errors import (
     ConfigError,
     ContextLengthError,
     NotRecordedError,
+    ProviderOverloadedError,
 )
 
 _OF_THE_REQUEST = (BadRequestError, ContextLengthError, NotRecordedError)
@@ -310,6 +312,10 @@ def _open_embedding_client(
     )
 
 
+_CHECK_WORDS = "Reply with the word ok."
+_CHECK_PROGRAM = "```python\nprint('ok')\n```"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerCheck:
     """The result of asking a worker whether it answers."""
@@ -320,18 +326,26 @@ class WorkerCheck:
     """None: it answered."""
 
 
-async def check_worker(client: Client) -> WorkerCheck:
-    """Asks for one word; costs a few tokens."""
+async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
+    """Asks for one word; costs a few tokens, or a call of a tool.
+
+    A worker that reads pages is given no address, so that none is fetched: it only says so.
+    """
+    words = _CHECK_PROGRAM if PROGRAM in worker.tags else _CHECK_WORDS
     request = Request(
-        messages=(user_message("Reply with the word ok."),),
+        messages=(user_message(words),),
         sampling=Sampling(max_tokens=CHECK_MAX_TOKENS),
     )
     began = time.perf_counter()
     try:
-        await client.complete(request)
+        reply = await client.complete(request)
     except ClientError as error:
         return WorkerCheck(time.perf_counter() - began, error)
-    return WorkerCheck(time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    if reply.finish is Finish.NO_OUTPUT and READER not in worker.tags:  # of a tool, as a text
+        said = reply.text.removeprefix(f"{words}: ")
+        return WorkerCheck(seconds, ProviderOverloadedError(said.partition("\n")[0]))
+    return WorkerCheck(seconds)
 
 
 @final

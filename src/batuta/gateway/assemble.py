@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import final
 
@@ -26,7 +27,7 @@ from batuta.config.settings import (
 )
 from batuta.config.tool_settings import FilesSetting
 from batuta.core import Limits
-from batuta.distribution import package_version
+from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
@@ -72,6 +73,8 @@ from batuta.store.key_permissions import read_permissions
 from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
 
+FILE_PACKAGES = ("python_multipart", "pypdf", "trafilatura")
+"""What takes uploaded files in and reads them: the extra `tools`."""
 _REDIS_PATIENCE_S = 1.0
 """Seconds that Redis may take while a request waits for it."""
 NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
@@ -379,9 +382,19 @@ def _served_limits(config: LoadedConfig) -> Limits:
 
 
 def _file_limits(setting: FilesSetting | None) -> FileLimits | None:
-    """Return how much of uploaded files is kept; None: no files are."""
+    """Return how much of uploaded files is kept; None: no files are.
+
+    Raises:
+        ConfigError: what reads them is not installed.
+    """
     if setting is None:
         return None
+    missing = [name for name in FILE_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"[files] needs {' and '.join(missing)}, which this installation lacks: "
+            f"{install_hint('tools')}"
+        )
     return FileLimits(
         max_bytes=int(setting.max_mb * 1_000_000),
         tenant_files=setting.tenant_files,
