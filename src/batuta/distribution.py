@@ -36,12 +36,7 @@ class Installation:
     """True if the environment is a virtual one."""
 
     def package_hint(self, *packages: str, no_deps: bool = False) -> str:
-        """Return the command that installs other packages beside Batuta.
-
-        Args:
-            packages: their names.
-            no_deps: whether what they need is to be left out.
-        """
+        """Return the command that installs other packages beside Batuta."""
         names = " ".join(packages)
         flags = "--no-deps " if no_deps else ""
         if self._has(_UV_RECEIPT) and not no_deps:

@@ -36,13 +36,6 @@ class ClientSettings:
     """One client's settings file, its backup and its record."""
 
     def __init__(self, agent: Agent, file: Path, record: Path) -> None:
-        """Reads nothing yet.
-
-        Args:
-            agent: the client.
-            file: its settings.
-            record: where it is noted what was written.
-        """
         self._agent = agent
         self._record = record
         self.noted = _read_record(record)

@@ -105,11 +105,6 @@ class TokenSigner:
     """A bearer's token that is renewed before it ends."""
 
     def __init__(self, fetch: FetchToken) -> None:
-        """Fetches nothing yet.
-
-        Args:
-            fetch: gets a new token.
-        """
         self._fetch = fetch
         self._token: Secret | None = None
         self._ends = 0.0

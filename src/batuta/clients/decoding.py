@@ -240,7 +240,6 @@ class HalfJoiner:
     """Joins halves in the fragments of one stream; holds a first half until the second comes."""
 
     def __init__(self) -> None:
-        """Begin with no half that waits."""
         self._waiting: dict[tuple[str, int, int | None], str] = {}
 
     def join(self, delta: Delta) -> Delta:

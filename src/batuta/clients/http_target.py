@@ -40,9 +40,6 @@ class OutwardRoutes:
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Reads the variables; the lower case of a name counts before the upper one.
 
-        Args:
-            environ: usually `os.environ`.
-
         Raises:
             ConfigError: a proxy is of a kind that cannot be used, or there are no certificates
                 where the variables say.

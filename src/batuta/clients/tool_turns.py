@@ -134,7 +134,6 @@ class GivenBack:
     """Collects the fields of one reply that go back, as its fragments come."""
 
     def __init__(self) -> None:
-        """Begin with nothing to give back."""
         self._details: dict[tuple[int, str], dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], dict[str, list[str]]] = {}
         """The pieces of these fields, by the detail's index and type."""

@@ -259,11 +259,6 @@ def read_workflow_conductor(path: Path, pool: Pool, max_steps: int = MAX_STEPS) 
 
     Its name ends with a digest of the workflow, so that results of an earlier one are not its own.
 
-    Args:
-        path: the file, with a workflow as a conductor writes it.
-        pool: the workers that it may name.
-        max_steps: the most steps that it may have.
-
     Raises:
         ConfigError: the file cannot be read.
         WorkflowError: it is no workflow over that pool.

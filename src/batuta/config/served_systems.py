@@ -75,17 +75,7 @@ class ServedSystem:
         dry_run: bool = False,
         hooks: RunHooks = NO_HOOKS,
     ) -> Run:
-        """Answer the question as `conduct` does; a run that fails is returned, not raised.
-
-        Args:
-            question: what is asked.
-            clients: how each worker of the pool is called.
-            seed: makes sampling repeatable.
-            resumed: the workflow that goes on with the question's tool results.
-            live: whether the answer is shown while it is written.
-            dry_run: plan, estimate, and call no worker.
-            hooks: the run's id and record, and who receives its events.
-        """
+        """Answer the question as `conduct` does; a run that fails is returned, not raised."""
         settings = self.settings
         if (settings.live, settings.dry_run) != (live, dry_run):
             settings = replace(settings, live=live, dry_run=dry_run)

@@ -149,11 +149,6 @@ def _check_address(worker: str, url: str) -> None:
 def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
     """Return if each choice of sampling changes what the model is sent, else raise.
 
-    Args:
-        spec: the model, and how it is reached.
-        wanted: the choices that the settings make.
-        name: what they are called in the settings.
-
     Raises:
         ConfigError: one would be left out, or the provider refuses it; it is named.
     """

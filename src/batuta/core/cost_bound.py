@@ -148,13 +148,7 @@ def measure_prompt(request: Request) -> PromptSize:
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
-    """Tokens that the prompt of `request` has at most for that worker.
-
-    Args:
-        request: what is asked.
-        worker: who is asked.
-        size: of the prompt, if it was measured already.
-    """
+    """Tokens that the prompt of `request` has at most for that worker."""
     size = size or measure_prompt(request)
     total = size.tokens
     if size.images:

@@ -10,12 +10,7 @@ _CUTOFF = 0.7
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: `did you mean …?`, or `choose among: …`.
-
-    Args:
-        wrong: what was written.
-        known: what could have been written; empty: the sentence says so.
-    """
+    """The end of a sentence about an unknown name: `did you mean …?`, or `choose among: …`."""
     names = list(dict.fromkeys(known))
     if near := find_similar(wrong, names):
         return f"did you mean {near}?"

@@ -270,14 +270,6 @@ class EmbeddedClient:
     """
 
     def __init__(self, name: str, model: Qwen2, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
-        """Takes what `open` has read.
-
-        Args:
-            name: what replies call the model.
-            model: the weights.
-            tokenizer: of the same vocabulary.
-            ends: the tokens that end a reply.
-        """
         self._name = name
         self._model = model
         self._tokenizer = tokenizer

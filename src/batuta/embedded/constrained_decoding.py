@@ -23,7 +23,6 @@ class NameTokens:
     """Which tokens may continue a name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Sorts the tokens by what they stand for."""
         told = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
         self._sorted = sorted(pair for pair in told if pair[0])
 

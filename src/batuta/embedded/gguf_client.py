@@ -46,12 +46,7 @@ empty one has a step answer the question as it stands."""
 
 
 def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
-    """Every draft of one to `max_steps` steps over the workers of these names, and nothing else.
-
-    Args:
-        names: ids of the workers that may be called, at least one.
-        max_steps: of a workflow.
-    """
+    """Every draft of one to `max_steps` steps over the workers of these names, and nothing else."""
     lengths = range(1, max_steps + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(

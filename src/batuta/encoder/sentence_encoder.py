@@ -44,7 +44,6 @@ class SentenceEncoder:
     name = ENCODER_NAME
 
     def __init__(self, session: Any, tokenizer: Any) -> None:
-        """Takes what `open_encoder` has read."""
         self._session = session
         self._tokenizer = tokenizer
 

@@ -60,13 +60,7 @@ class ConfidenceModel:
     """These calibrations were fitted; the key is the conductor's name, which has its version."""
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
-        """The probability that the reply is right; None where nothing was fitted to such a run.
-
-        Args:
-            conductor: the name of who wrote the workflow.
-            rounds: all that was run.
-            reply: the answer, one of the replies in them.
-        """
+        """The probability that the reply is right; None where nothing was fitted to such a run."""
         calibration = self.conductors.get(conductor)
         step = find_step(rounds, reply)
         if calibration is None or step is None or reply.tool_calls:
@@ -86,14 +80,7 @@ def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """The signals of an answer.
-
-    Args:
-        rounds: all that was run.
-        step: the step that gave the answer.
-        reply: the answer.
-        share: the share of its worker's answers that are right.
-    """
+    """The signals of an answer."""
     own = answer_form(reply.text)
     others = [
         form

@@ -119,9 +119,6 @@ class ServeOptions:
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
         """The models over the workers: the variants, the workers themselves, the baselines.
 
-        Args:
-            config: who runs.
-
         Raises:
             BatutaError: the settings or the outcomes cannot be used.
         """

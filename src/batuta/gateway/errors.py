@@ -120,10 +120,6 @@ def not_found(what: str) -> APIError:
 def require_part(part: _Part | None, message: str) -> _Part:
     """A part of the server that it may do without.
 
-    Args:
-        part: what is needed to answer.
-        message: what to say if it is not there.
-
     Raises:
         APIError: it is not.
     """

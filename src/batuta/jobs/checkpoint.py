@@ -73,15 +73,6 @@ class DurableCheckpoint:
         *,
         scope: anyio.CancelScope,
     ) -> None:
-        """Goes on where the job was left.
-
-        Args:
-            job: the job.
-            records: where its calls and events are kept.
-            stored_events: how many of its events are kept already.
-            notify: wakes who waits for the job's events.
-            scope: is cancelled when the job is.
-        """
         self._job = job
         self._records = records
         self._event_count = stored_events

@@ -54,12 +54,6 @@ class MemoryJobs:
     durable = False
 
     def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEEP_JOBS) -> None:
-        """Make a runner that runs nothing before `work`.
-
-        Args:
-            concurrency: jobs that run at the same time.
-            kept: ended jobs that can be asked for.
-        """
         self._entries: OrderedDict[str, _JobEntry] = OrderedDict()
         self._kept = kept
         self._concurrency = concurrency

@@ -219,10 +219,5 @@ class Jobs(Protocol):
         ...
 
     async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
-        """Runs jobs until cancelled.
-
-        Args:
-            perform: runs a job.
-            gate: lets a job begin, or tells it to wait.
-        """
+        """Runs jobs until cancelled."""
         ...

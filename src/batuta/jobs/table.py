@@ -85,12 +85,6 @@ class JobTable:
     """
 
     def __init__(self, records: JobRecords, runner: str) -> None:
-        """Ask nothing yet.
-
-        Args:
-            records: the database.
-            runner: the name of this process.
-        """
         self._records = records
         self._runner = runner
 

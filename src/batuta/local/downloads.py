@@ -84,12 +84,6 @@ class Downloader:
 
         A server that knows no ranges sends it whole, and what was there is written anew.
 
-        Args:
-            url: where it is; redirects are followed.
-            path: the unfinished file.
-            size: its bytes; None: not known.
-            on_bytes: told after each piece.
-
         Raises:
             DownloadError: it cannot be had, is not as long as it should be, or cannot be written.
         """

@@ -51,9 +51,6 @@ class ServingOptions:
 def check_llama(program: str = "") -> None:
     """Return if llama.cpp is installed, else raise.
 
-    Args:
-        program: a llama-server that was named; empty: none.
-
     Raises:
         ConfigError: it is not.
     """

@@ -28,11 +28,6 @@ class PoolServer:
     """`batuta local serve` for some models, started by the first call of one."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            environ: added to this process's own.
-        """
         self._environ = {**os.environ, **environ}
         self._names: list[str] = []
         self._lock = threading.Lock()

@@ -268,14 +268,6 @@ def open_session(
 ) -> Session:
     """A session over a pool, for `async with`; also known as `batuta.open`.
 
-    Args:
-        pool: see `Session`.
-        conductor: see `Session`.
-        clients: see `Session`.
-        limits: see `Session`.
-        store: see `Session`.
-        environ: see `Session`.
-
     Raises:
         ValueError: a `Pool` without clients, or clients without a `Pool`.
     """

@@ -24,13 +24,6 @@ class RunStream:
         tasks: TaskGroup,
         on_event: EventHandler | None = None,
     ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            execute: executes the run and emits its events.
-            tasks: where it is run.
-            on_event: receives the events as well.
-        """
         self._execute = execute
         self._tasks = tasks
         self._on_event = on_event

@@ -40,14 +40,7 @@ class AnswerTable:
         *,
         seconds: float,
     ) -> None:
-        """Notes who answered; what has expired goes.
-
-        Args:
-            tenant: whose question it is.
-            digest: of everything the answer depends on.
-            run_id: the run that answered it.
-            seconds: for how long that counts.
-        """
+        """Notes who answered; what has expired goes."""
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}
         values: dict[str, Any] = {"run_id": run_id, "expires": now + seconds}

@@ -114,13 +114,6 @@ class ApprovalTable:
     ) -> PendingPlan:
         """Decide once; the audit trail says so in the same transaction.
 
-        Args:
-            plan_id: the plan's.
-            digest: of the plan that whoever decides has seen.
-            approved: whether it may be run.
-            by: who decides, as the audit trail calls them.
-            reason: why, for whoever asked.
-
         Raises:
             ApprovalError: it does not wait any more, or is another plan than was seen.
         """
@@ -137,12 +130,6 @@ class ApprovalTable:
 
     async def edit(self, plan_id: str, digest: str, steps: str, *, by: str) -> PendingPlan:
         """Ask for other steps in the place of a plan that waits; its run takes them, or says why.
-
-        Args:
-            plan_id: the plan's.
-            digest: of the plan that whoever edits has seen.
-            steps: the steps as JSON.
-            by: who edits, as the audit trail calls them.
 
         Raises:
             ApprovalError: it does not wait any more, or is another plan than was seen.

@@ -513,11 +513,6 @@ def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.I
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows that are not there yet; in SQLite those that are there are left as they are.
 
-    Args:
-        connection: in a transaction that has begun, by a statement.
-        table: where they go.
-        rows: all with the same columns.
-
     Raises:
         IntegrityError: PostgreSQL has one of them already, or they break another rule.
     """

@@ -289,16 +289,7 @@ class ApiKeyStore:
         never_expires: bool = False,
         by: str = SYSTEM,
     ) -> ApiKey | None:
-        """The key with another policy, name or end; None if there is none.
-
-        Args:
-            key_id: which.
-            permissions: in place of the old one.
-            name: in place of the old one.
-            expires: seconds since the epoch.
-            never_expires: whether it shall never expire.
-            by: who changes it, for the audit trail.
-        """
+        """The key with another policy, name or end; None if there is none."""
         values: dict[str, Any] = {}
         if permissions is not None:
             values["policy"] = orjson.dumps(permissions_json(permissions)).decode()

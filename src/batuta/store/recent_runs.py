@@ -30,11 +30,6 @@ async def recent_runs(
     what is read costs no more than `READ_SECONDS` of processor time and one run, whatever runs
     hold. Others have their turn between two runs.
 
-    Args:
-        database: the store's.
-        limit: how many runs at most.
-        tenant: only that tenant's.
-
     Raises:
         StoreError: the database fails, or a run cannot be read.
     """

@@ -105,13 +105,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """The rows that show these words, or whose id begins so; of an id, no others.
-
-    Args:
-        words: at least one.
-        dialect: the database's.
-        columns: of the runs, or of a query of them.
-    """
+    """The rows that show these words, or whose id begins so; of an id, no others."""
     begins = columns.id.startswith(words, autoescape=True)
     if is_id(words):  # an index finds it in either database
         is_near = and_(columns.id >= words, columns.id <= f"{words}~")

@@ -282,11 +282,6 @@ class Store:
     async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
         """A page of the runs that a filter finds, in its order.
 
-        Args:
-            wanted: the filter.
-            limit: how many at most.
-            after: the `next_cursor` of the page before; None: the first page.
-
         Raises:
             ValueError: `after` is no cursor of such a list.
         """

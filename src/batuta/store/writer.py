@@ -314,13 +314,7 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
 def _drop_stored_runs(
     connection: Connection, packed: Sequence[PackedRun], new: set[str]
 ) -> list[PackedRun]:
-    """Return the runs that are not stored yet, whatever time they tell.
-
-    Args:
-        connection: within whose transaction they will be written.
-        packed: runs.
-        new: ids of those that were billed just now: nobody has stored them.
-    """
+    """Return the runs that are not stored yet, whatever time they tell."""
     again = [one.row["id"] for one in packed if one.row is not None and one.row["id"] not in new]
     if not again:
         return list(packed)

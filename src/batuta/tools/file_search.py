@@ -78,7 +78,6 @@ class FolderIndex:
     """The files of a folder, looked at again when a search finds that a minute has gone by."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads nothing yet."""
         self._folder = folder
         self._index = TextIndex()
         self._seen: dict[str, float] = {}

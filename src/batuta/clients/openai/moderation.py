@@ -21,12 +21,6 @@ class ModerationClient:
     ) -> None:
         """Opens nothing.
 
-        Args:
-            worker: the model, as keys allow it or not.
-            http: the shared session.
-            base_url: of the provider's API.
-            key: the provider's.
-
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """

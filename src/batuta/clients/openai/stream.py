@@ -110,7 +110,6 @@ class CallFragments:
     """The tool calls of one reply."""
 
     def __init__(self) -> None:
-        """Begin with no call."""
         self._told = ToolCallAccumulator()
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}

@@ -89,12 +89,6 @@ class RedisConcurrency:
     """Counts in Redis, for all replicas; while it is away each lets its share in."""
 
     def __init__(self, redis: RedisConnections, *, lease: float = LEASE) -> None:
-        """Ask nothing yet.
-
-        Args:
-            redis: where the counts are.
-            lease: seconds for which a process that died is still counted.
-        """
         self._redis = redis
         self._lease = lease
         self._held: dict[str, set[str]] = {}

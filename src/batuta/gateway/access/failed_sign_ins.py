@@ -25,12 +25,6 @@ class FailedSignIns:
     """Counts failed sign-ins by their address."""
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
-        """Counts from nothing.
-
-        Args:
-            store: where they are recorded; None: nowhere.
-            clock: seconds that never go back.
-        """
         self._store = store
         self._clock = clock
         self._begun: dict[str, float] = {}
@@ -85,13 +79,6 @@ class AuditKeeper:
     def __init__(
         self, store: Store, failures: FailedSignIns, kept_days: float | None = None
     ) -> None:
-        """Does nothing yet.
-
-        Args:
-            store: has the trail.
-            failures: counts failed sign-ins.
-            kept_days: how long records are kept; None: for ever.
-        """
         self._store = store
         self._failures = failures
         self._days = kept_days

@@ -101,11 +101,6 @@ class OidcClient:
     def __init__(self, options: OidcOptions, http: HttpTransport, hasher: KeyHasher) -> None:
         """Asks nothing yet.
 
-        Args:
-            options: which provider, and who its users are.
-            http: the session in which it is asked; redirects are not followed.
-            hasher: signs the cookie.
-
         Raises:
             ConfigError: the extra is not installed, or the issuer is not reached by TLS.
         """
@@ -125,9 +120,6 @@ class OidcClient:
 
     async def start_sign_in(self, then: str) -> SignInStart:
         """The beginning: a state, a nonce and a verifier that only this browser has.
-
-        Args:
-            then: the screen that is shown at last.
 
         Raises:
             APIError: the provider cannot be reached.
@@ -156,10 +148,6 @@ class OidcClient:
         self, query: Mapping[str, str], cookie: str | None
     ) -> tuple[OidcUser, str]:
         """Return the person who came back, and the page to which they wanted to go.
-
-        Args:
-            query: of the address that the provider sent them to.
-            cookie: what their browser kept.
 
         Raises:
             APIError: it is not the browser that was sent, the provider refused, or what it

@@ -136,7 +136,6 @@ class ChatStreamRenderer:
     """Writes the chunks of one run: progress, then the last step's words, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
-        """Prepares what every chunk begins and ends with."""
         self._writer = writer
         self._direct = prepared.served_model.direct
         """One worker is passed through: its own reasoning is shown, and no progress."""

@@ -109,7 +109,6 @@ class TextCompletionStreamRenderer:
     """Writes the chunks of one run: the last step's words, then the end."""
 
     def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
-        """Prepares what every chunk begins with."""
         self._writer = writer
         self._call = prepared.call
         self._progress = RunProgress(prepared)

@@ -81,11 +81,6 @@ class RequestScopes:
     ) -> DisconnectReason | None:
         """Does `work` while somebody waits for it.
 
-        Args:
-            receive: of the request whose body has been read.
-            work: what is to be done.
-            keep_alive: what is to be done beside it.
-
         Returns:
             None if the work was done; else why it was cancelled.
         """

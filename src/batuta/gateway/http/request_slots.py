@@ -113,10 +113,6 @@ class HeldMemory:
     def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
         """Return the body, to be counted while it arrives; None if it says that it is small.
 
-        Args:
-            receive: gives it.
-            length: how long it says that it is.
-
         Raises:
             APIError: longer than any may be.
         """

@@ -45,15 +45,7 @@ def new_response(echo: Json, response: str, created: int, status: str = "in_prog
 def finished_response(
     base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
 ) -> Json:
-    """The object of a run that has an answer.
-
-    Args:
-        base: the object as it was begun.
-        output: the items, the last words said.
-        run: how the answer came about.
-        reply: the worker's reply that is the answer.
-        trace: whether the whole run goes with it.
-    """
+    """The object of a run that has an answer."""
     reason = _incomplete_reason(reply)
     body: Json = {
         **base,

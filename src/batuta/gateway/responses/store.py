@@ -147,14 +147,7 @@ class ResponseStore:
         response: Json,
         sent_events: Sequence[bytes] = (),
     ) -> None:
-        """Stores the response; an answer is not lost because the disk fails.
-
-        Args:
-            response_call: what led to it.
-            caller: whose it is.
-            response: as it is now.
-            sent_events: its events, if they are to be told again.
-        """
+        """Stores the response; an answer is not lost because the disk fails."""
         if self.responses is None or not response_call.call.store:
             return
         events = await run_sync(_compress_events, sent_events) if sent_events else None

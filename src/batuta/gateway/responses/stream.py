@@ -54,14 +54,6 @@ class SSEEventSink:
     def __init__(
         self, send: Send, timing: StreamTimeouts, alive: Callable[[], Json], *, keep_events: bool
     ) -> None:
-        """Says nothing yet.
-
-        Args:
-            send: of the request.
-            timing: of the line.
-            alive: gives the event that says it is still going on.
-            keep_events: whether the events are kept.
-        """
         told: list[bytes] | None = [] if keep_events else None
 
         def note(event: Json) -> bytes:
@@ -97,14 +89,6 @@ class ResponsesStreamRenderer:
         prepared: PreparedCall,
         save: SaveResponse,
     ) -> None:
-        """Prepares the first event.
-
-        Args:
-            sink: who hears the events.
-            event_writer: writes them.
-            prepared: what is run.
-            save: takes the response before its end is sent.
-        """
         self._sink = sink
         self._events = event_writer
         self._progress = RunProgress(prepared)

@@ -37,13 +37,7 @@ TellPlan = Callable[[PendingPlan], None]
 def open_approver(
     store: Store | None, prepared: PreparedCall, webhook: Webhook | None = None
 ) -> Approver | None:
-    """Return what asks for approval of the call's plans; None: nobody can be asked.
-
-    Args:
-        store: keeps the plans.
-        prepared: the call.
-        webhook: it is told of each plan that waits.
-    """
+    """Return what asks for approval of the call's plans; None: nobody can be asked."""
     if store is None:
         return None
 

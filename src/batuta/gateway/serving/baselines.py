@@ -101,12 +101,6 @@ def find_method(
 ) -> ServedModel:
     """The method of that name over a pool.
 
-    Args:
-        name: without `baseline/`.
-        pool: the workers.
-        limits: the most a run may spend.
-        learned: as in `baseline_models`.
-
     Raises:
         ConfigError: there is none, or nothing here teaches it.
     """

@@ -170,12 +170,7 @@ _SEPARATED = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 
 
 def overflow_words(run: Run, told: str) -> str:
-    """Say that the prompt is too long, with the provider's numbers, or ours if it tells none.
-
-    Args:
-        run: which ended because a prompt did not fit.
-        told: what the provider said of it.
-    """
+    """Say that the prompt is too long, with the provider's numbers, or ours if it tells none."""
     tokens, most = stated_sizes(told)
     most = most or _smallest_window(run)
     if most is None:

@@ -95,14 +95,6 @@ class Explorer:
         """Choose what to run.
 
         None for what is always served: nothing is learned or the store fails.
-
-        Args:
-            served: the model.
-            question: what is asked.
-            pool: who may be asked.
-            limits: of the run.
-            run_id: of the run.
-            seed: nobody can guess it.
         """
         explore, store = served.explore, self._store
         if explore is None or store is None or served.conductor is None:

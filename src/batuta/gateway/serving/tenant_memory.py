@@ -177,7 +177,6 @@ class ReasoningMemory:
     """The reasoning before tool calls, by tenant and call; each process has its own."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """Start with no thoughts."""
         self._kept = TenantMemory[bytes, tuple[Thought, ...]](
             MAX_REMEMBERED_BYTES, REMEMBERED_SECONDS, clock
         )

@@ -55,13 +55,6 @@ class Metrics:
     """The counters of one server."""
 
     def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift = dict) -> None:
-        """Counts from nothing.
-
-        Args:
-            gauges: asked whenever the metrics are read.
-            health: asked then too.
-            drift: asked then too.
-        """
         self._registry = registry = CollectorRegistry()
         counted: list[_Counter | _Histogram] = []
 

@@ -17,15 +17,7 @@ def build_parallel_workflow(workers: Sequence[WorkerId]) -> Workflow:
 async def ask_workers_in_parallel(
     name: str, question: Question, context: SolverContext, seed: int, *, workers: Sequence[WorkerId]
 ) -> Run:
-    """Run a workflow that asks each of these workers as often as it is named.
-
-    Args:
-        name: the name of the method.
-        question: the question.
-        context: the pool and its clients.
-        seed: the seed of the run.
-        workers: the workers to ask, repeated for several samples.
-    """
+    """Run a workflow that asks each of these workers as often as it is named."""
     flow = build_parallel_workflow(workers)
 
     async def run_workflow() -> Run:

@@ -65,14 +65,6 @@ async def calibrate_checker(
 
     The checker is None if it is not in the pool or its verdicts are uninformative. The workers
     answer in turn, so that there are wrong answers too; failed or ungraded checks are left out.
-
-    Args:
-        checker: the checker with its prior rates.
-        tasks: questions that the evaluation does not measure on.
-        context: the pool and its clients.
-        grade: the tasks' grader.
-        seed: the seed of the runs.
-        concurrency: the most concurrent checks.
     """
     who = checker.pick_worker(context.pool)
     others = [worker.id for worker in context.pool if worker.id != who]
@@ -112,11 +104,6 @@ async def calibrate_tests(
 
     No worker is called: the programs that they wrote are executed. The result is None if the tests
     are uninformative.
-
-    Args:
-        believed: the prior rates.
-        history: the extracted programs and their scores.
-        run_tests: runs the tests of a question.
     """
     verdicts: list[tuple[bool, bool]] = []
     workers = range(len(history.workers))

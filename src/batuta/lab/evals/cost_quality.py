@@ -137,13 +137,7 @@ def cost_unit(systems: Mapping[str, Json]) -> str:
 def build_curves(
     systems: Mapping[str, Json], references: Sequence[str], workers: Sequence[str]
 ) -> Json | None:
-    """Return the curves and their AIQ; None if all systems cost the same or none was scored.
-
-    Args:
-        systems: figures by name, as in a report.
-        references: the names of reference lines, which are not methods.
-        workers: the workers of the pool.
-    """
+    """Return the curves and their AIQ; None if all systems cost the same or none was scored."""
     methods = {
         name: figures
         for name, figures in systems.items()
@@ -178,12 +172,7 @@ def _curve_name(system: str, workers: Sequence[str]) -> str:
 def build_recovered(
     fitted: Mapping[str, Sequence[FittedMethod | None]], credit: CreditTable
 ) -> Json:
-    """Return APGR, CPT(50 %) and CPT(80 %) of each router whose two workers were fully measured.
-
-    Args:
-        fitted: what each system learned on each part.
-        credit: looks up the credit of single workers.
-    """
+    """Return APGR, CPT(50 %) and CPT(80 %) of each router whose two workers were fully measured."""
     found: Json = {}
     missing: set[WorkerId] = set()
     for name, parts in fitted.items():

@@ -77,14 +77,7 @@ def choose_pair(history: History) -> WorkerPair | None:
 def describe_fitted(
     name: str, solver: Solver, history: History, questions: Mapping[TaskId, str]
 ) -> FittedMethod:
-    """Describe what the method that was fitted on that history has learned.
-
-    Args:
-        name: the name of the system.
-        solver: the fitted method.
-        history: the outcomes that it was fitted on.
-        questions: the text of each task.
-    """
+    """Describe what the method that was fitted on that history has learned."""
     pair = choose_pair(history)
     ratings = (
         None if pair is None or not questions else _rate_workers(solver, list(questions.values()))

@@ -42,11 +42,6 @@ def note_identities(
     """Return what has changed since the folder was begun, and update its record.
 
     A folder of an earlier version has no record; it is assumed to belong to the present workers.
-
-    Args:
-        folder: the folder of the results.
-        identities: the known identities of workers and other models, by name.
-        write: whether to update the record.
     """
     path = folder / WORKERS_FILE
     known = _read_noted(path)

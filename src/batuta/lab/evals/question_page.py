@@ -107,11 +107,6 @@ class _Row:
 async def write_question_page(folder: Path, evaluation: Evaluation, runs: Path) -> Path | None:
     """Write the page of the first seed's runs; None if the questions may not be shown.
 
-    Args:
-        folder: where it is written.
-        evaluation: the results.
-        runs: the archive of the runs.
-
     Raises:
         StoreError: the archive cannot be read, or the page cannot be written.
     """

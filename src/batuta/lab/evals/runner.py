@@ -83,15 +83,7 @@ def plan_trials(
     *,
     history_digest: str = "",
 ) -> tuple[EvalTrial, ...]:
-    """Plan every run of the system, except those with pools that have none of its workers.
-
-    Args:
-        system: the system to measure.
-        tasks: the tasks, each with its family.
-        subject: the pool and its conductor.
-        options: the seeds and the size of sub-pools.
-        history_digest: the digest of the outcomes that the system learned from.
-    """
+    """Plan every run of the system, except those with pools that have none of its workers."""
     method = (
         repr((system.name, system.solver.name, VERSIONS, history_digest))
         + subject.key_text

@@ -63,13 +63,7 @@ class SubjectSetup:
     def note_pool(
         self, subject: Subject, folder: Path, *, write: bool = True
     ) -> tuple[Subject, str]:
-        """Note who was replaced since the folder was begun, in the subject and in a sentence.
-
-        Args:
-            subject: the workers and conductors.
-            folder: the folder of the results.
-            write: whether to update the folder's record.
-        """
+        """Note who was replaced since the folder was begun, in the subject and in a sentence."""
         judge: Identity = {"worker": self.judge or "nobody"}
         if self.judge and (client := subject.clients.get(WorkerId(self.judge))):
             judge = {**judge, "reached": identity_digest(client_identity(client))}

@@ -148,13 +148,6 @@ class RayExecutor:
     """Runs items on actors; made by `open_ray`."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], machines: int) -> None:
-        """Runs items on these.
-
-        Args:
-            ray: the module, connected.
-            actors: handles of `RayWorker`s.
-            machines: how many machines they are on.
-        """
         self.ray = ray
         self.actors = tuple(actors)
         self.machines = machines

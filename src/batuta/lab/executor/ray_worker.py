@@ -154,11 +154,6 @@ class RayWorker:
     ) -> Exchange | None:
         """Take these items; wait until something ends or is asked, and give it back.
 
-        Args:
-            token: of the session.
-            items: with their places.
-            more: further ones follow at once: nothing is waited for.
-
         Returns:
             What ended and was asked since the last time; None: this session is not served here.
         """

@@ -54,11 +54,6 @@ def fit_selector(
 ) -> Selector:
     """Fit a selector to the history.
 
-    Args:
-        history: outcomes on training questions.
-        recipe: the settings; by default the published ones.
-        seed: the seed of the folds.
-
     Raises:
         SourceError: the history has too few questions, or lacks costs that the recipe needs.
     """

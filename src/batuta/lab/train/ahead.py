@@ -91,12 +91,6 @@ def score_rows(
 ) -> list[list[float]]:
     """Compute the log-probabilities of each completion's tokens as the loss will compute them.
 
-    Args:
-        trainer: TRL's trainer, which holds the policy.
-        rows: the columns `prompt_ids` and `completion_ids`.
-        pad: the padding token.
-        micro_batch: rows of one forward pass.
-
     Returns:
         Log-probabilities in nats, a list for each completion.
     """

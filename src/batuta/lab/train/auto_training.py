@@ -92,17 +92,7 @@ def count_kept_back(source: str) -> int:
 def choose_settings(
     *, pool: str, source: str, held: int, minutes: float, cores: int, output: Path, seed: int = 1
 ) -> tuple[TrainSettings, list[Choice]]:
-    """Return the chosen settings, and for each choice its value and reason.
-
-    Args:
-        pool: the workers, as `batuta ask --pool` names them.
-        source: the source of the questions.
-        held: how many of them are kept back.
-        minutes: the time for all stages.
-        cores: the cores of this machine.
-        output: the folder of the training.
-        seed: the seed of all random choices.
-    """
+    """Return the chosen settings, and for each choice its value and reason."""
     steps = max(1, min(_MOST_STEPS, round(_STEPS_PER_MINUTE * minutes)))
     optimiser = OptimiserSettings(
         sampler="own",

@@ -222,19 +222,7 @@ def estimate_step_time(
     call_slots: int,
     simulated: bool,
 ) -> tuple[float, str]:
-    """Return the expected seconds of a step, and what they are based on.
-
-    Args:
-        settings: the training.
-        cost: the expected consumption of the workers.
-        lines: the last metrics of an earlier run.
-        parameters: the parameters of the policy.
-        prompt_tokens: the tokens of the longest prompt.
-        device: `cpu` or `cuda`.
-        processes: the processes that train.
-        call_slots: calls that the pool serves at the same time.
-        simulated: whether the workers are simulated.
-    """
+    """Return the expected seconds of a step, and what they are based on."""
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
         return median(timed), f"the last {len(timed)} steps of the run in this folder"

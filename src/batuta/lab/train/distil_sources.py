@@ -27,11 +27,6 @@ def read_found_workflows(
 ) -> list[tuple[Task, Workflow]]:
     """Read the questions of a tuning with the workflows that it chose for them.
 
-    Args:
-        folder: the folder that `batuta tune` wrote.
-        pool: the workers that the policy will conduct.
-        without: keys of the questions kept back, which are left out.
-
     Raises:
         ConfigError: there are no workflows, or one calls a worker that the pool lacks.
     """

@@ -60,7 +60,6 @@ class Supervision(TrainerCallback):
     """Whether it chooses the resulting policy itself."""
 
     def __init__(self, settings: TrainSettings, held: Sequence[Task] = ()) -> None:
-        """Store the settings, and the questions on which policies are judged."""
         self._settings = settings
         self._held = held
 
@@ -89,7 +88,6 @@ class TrainingEvaluation(Supervision):
     """Evaluates every few steps, and marks the best checkpoint so that it is not deleted."""
 
     def __init__(self, settings: TrainSettings, held: Sequence[Task], folder: RunFolder) -> None:
-        """Store the folder too, to which each evaluation's figures are written."""
         super().__init__(settings, held)
         self._folder = folder
 

@@ -252,11 +252,6 @@ def plan_fitting(
 
     It times a few steps on some of the texts, so other load on the machine counts too.
 
-    Args:
-        settings: the training, with a model to start from or none.
-        texts: what is to be learned, or similar texts.
-        seconds: the time for fitting.
-
     Raises:
         ConfigError: the model that the settings name cannot be loaded.
     """
@@ -384,14 +379,6 @@ def fit_single_worker(
     is_over: Callable[[float], bool],
 ) -> bool:
     """Fit the policy in the folder to one workflow for all questions, and save it if it succeeds.
-
-    Args:
-        settings: the training.
-        pool: the workers.
-        lessons: the questions to learn from, each with that one workflow.
-        held: the questions kept back.
-        folder: the folder of the policy.
-        is_over: tells whether that share of the time is over.
 
     Returns:
         True if it writes exactly that workflow for all questions kept back; else the folder is not

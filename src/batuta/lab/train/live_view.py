@@ -81,10 +81,6 @@ class TrainingView:
 def read_view(folder: Path, now: float) -> TrainingView:
     """Read the run folder.
 
-    Args:
-        folder: the folder of the run.
-        now: seconds since the epoch.
-
     Raises:
         ConfigError: there is no such folder.
     """

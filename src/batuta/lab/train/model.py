@@ -53,17 +53,7 @@ def make_model(
     inner: int = 256,
     positions: int = 1024,
 ) -> Qwen2ForCausalLM:
-    """Return a Qwen2 with random fp32 weights and tied embeddings.
-
-    Args:
-        tokenizer: gives the vocabulary and the special tokens.
-        hidden: width of the residual stream.
-        layers: the number of decoder layers.
-        heads: the attention heads.
-        kv_heads: the heads of keys and values, which attention heads share.
-        inner: width of the feed-forward part.
-        positions: the most tokens of a prompt with its completion.
-    """
+    """Return a Qwen2 with random fp32 weights and tied embeddings."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,

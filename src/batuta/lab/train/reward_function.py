@@ -35,14 +35,6 @@ class RewardFunction:
         open_runner: Callable[[], Awaitable[RolloutRunner]],
         on_rollouts: RolloutListener,
     ) -> None:
-        """Store what executing completions needs.
-
-        Args:
-            settings: the training.
-            episodes: the episodes that the rows name by number.
-            open_runner: opens the workers' clients in the event loop that calls them.
-            on_rollouts: called with each step's rollouts.
-        """
         self._settings = settings
         self._episodes = episodes
         self._open_runner = open_runner
@@ -100,14 +92,7 @@ class RewardFunction:
     def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Start to execute and grade the batch of a later step, which will await it.
-
-        Args:
-            step: the step that learns from it.
-            rows: TRL's columns, with the `episode` of each row.
-            texts: the completions.
-            loop: the event loop that calls workers, in another thread.
-        """
+        """Start to execute and grade the batch of a later step, which will await it."""
         roots = rows["root"]
         drafts = self._drafts(
             texts, rows["episode"], rows["completion_ids"], read=rows["prompt_tokens"], roots=roots

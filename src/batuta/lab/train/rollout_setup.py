@@ -136,13 +136,6 @@ class RolloutRunnerFactory:
     def __init__(
         self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
     ) -> None:
-        """Prepare the setup without opening anything.
-
-        Args:
-            settings: the training.
-            folder: where finished calls are kept unless the settings name a database.
-            tasks: the questions that will be asked.
-        """
         pool = settings.pool
         others = {task.grader: task for task in tasks if find_source_grader(task) is None}
         file = str(folder.path / CALLS_FILE) if pool.journal is True else None

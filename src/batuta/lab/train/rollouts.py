@@ -153,13 +153,7 @@ class RolloutRunner:
     async def run_drafts(
         self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
     ) -> list[GradedRollout]:
-        """Execute every draft, and return the rollouts in the order of the drafts.
-
-        Args:
-            drafts: the completions with their episodes.
-            seeds: the seed of each draft's run.
-            step: the step of the training, which sets the part of the cost that is charged.
-        """
+        """Execute every draft, and return the rollouts in the order of the drafts."""
         orders = [
             DraftOrder(
                 task=episode.task,

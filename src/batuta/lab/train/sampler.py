@@ -124,14 +124,6 @@ class Sampler:
         end: int,
         end_detector: ListEndDetector | None = None,
     ) -> None:
-        """Store the model and its special tokens.
-
-        Args:
-            model: the policy.
-            pad: the padding token of prompts.
-            end: the token that ends a completion.
-            end_detector: detects that a completion is complete without `end`.
-        """
         self._model = model
         self._pad = pad
         self._end = end

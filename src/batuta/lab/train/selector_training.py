@@ -41,11 +41,6 @@ class SelectorTraining:
 def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
     """Read the history that the command line names.
 
-    Args:
-        history: a file of outcomes.
-        tasks: `recorded:` and the name of a recorded set.
-        data: the data folder of recorded sets; None for the usual one.
-
     Raises:
         ConfigError: not exactly one of the two is given, or `tasks` is no recorded set.
         SourceError: the file or the set cannot be read.

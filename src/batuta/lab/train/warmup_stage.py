@@ -44,11 +44,6 @@ def run_warmup(
 ) -> Path:
     """Train a policy that writes random well-formed workflows, from scratch or from `policy.start`.
 
-    Args:
-        settings: the training.
-        on_step: called with each step's number and loss.
-        resume: continue where the same stage was killed.
-
     Returns:
         The policy's folder.
 

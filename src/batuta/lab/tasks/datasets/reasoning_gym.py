@@ -80,12 +80,6 @@ def generate_tasks(
 
     Tasks of an unrepeatable generator have a tag that says so.
 
-    Args:
-        family: the name of the generator.
-        size: the number of tasks.
-        seed: other seeds give other questions.
-        config: the generator's own parameters; None for its defaults.
-
     Raises:
         SourceError: there is no such generator, it refuses the parameters, or the package is not
             installed.

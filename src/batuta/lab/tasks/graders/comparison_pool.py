@@ -49,10 +49,6 @@ class MathsPool:
     def __init__(self, workers: int = 1, seconds: float = COMPARISON_TIMEOUT) -> None:
         """Take the sizes; processes start later.
 
-        Args:
-            workers: the number of processes.
-            seconds: the wall time of one comparison.
-
         Raises:
             ConfigError: the extra `graders` is not installed.
         """

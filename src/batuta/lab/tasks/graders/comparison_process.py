@@ -47,11 +47,6 @@ def _prepare_process() -> None:
 def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
     """Tell whether two answers, as `normalize_latex` spells them, are the same.
 
-    Args:
-        target: the right answer.
-        answer: the answer to compare.
-        near: the relative distance up to which two numbers count as the same.
-
     Raises:
         MemoryError: out of memory.
         RecursionError: an expression is nested too deeply.

@@ -37,10 +37,6 @@ _MAX_DEPTH = 4
 def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
     """Return the answer in a JSON object: all of `text`, its last code block or last line.
 
-    Args:
-        text: the answer.
-        keys: matches the keys that an answer may have.
-
     Returns:
         A text, a number, a truth value or a list of such; None if it is unclear which value of the
         object is the answer; `NO_OBJECT` if there is no object.
