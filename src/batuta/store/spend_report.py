@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -52,6 +52,7 @@ async def report_spending(
     tenant: str | None = None,
     since: str | None = None,
     until: str | None = None,
+    only: Mapping[str, Collection[str]] | None = None,
 ) -> list[SpendGroup]:
     """The groups, ordered by their names.
 
@@ -61,11 +62,13 @@ async def report_spending(
         tenant: only that tenant's spending.
         since: the first day, as `2026-11-21`.
         until: the last day.
+        only: of each of these columns only what has one of the values; no value leaves it open.
 
     Raises:
         ValueError: spending cannot be told apart by that.
     """
-    for name in by:
+    chosen = {name: values for name, values in (only or {}).items() if values}
+    for name in (*by, *chosen):
         if name not in SPEND_GROUPS:
             raise ValueError(f"spending is grouped by {', '.join(SPEND_GROUPS)}; not by {name}")
     within = [
@@ -76,6 +79,10 @@ async def report_spending(
             (until, LEDGER.c.day <= sql_text(until or "")),
         )
         if value is not None
+    ]
+    within += [
+        SPEND_GROUPS[name].in_([sql_text(value) for value in values])
+        for name, values in chosen.items()
     ]
 
     def report(connection: Connection) -> list[SpendGroup]:

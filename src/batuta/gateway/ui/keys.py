@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.budget_bars import key_bars, sum_accounts, tenant_bars
 from batuta.gateway.ui.own_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
@@ -203,6 +204,9 @@ class KeyPages:
             shown=shown,
             states=[key.state(now) for key in shown.keys],
             spending=await self._spend_summary(now),
+            spent=await sum_accounts(self._store, now, None),
+            key_bars=key_bars,
+            tenant_bars=tenant_bars,
             issued=issued,
             problem=problem,
             form=form or {},

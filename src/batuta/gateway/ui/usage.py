@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from typing import final
 
@@ -13,7 +13,9 @@ from starlette.responses import Response
 
 from batuta.core import Cost
 from batuta.gateway.errors import invalid_value, require_part
+from batuta.gateway.ui.budget_bars import BudgetBar, key_bars, sum_accounts, tenant_bars
 from batuta.gateway.ui.rendering import render_page
+from batuta.gateway.ui.run_view import COLOURS
 from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 from batuta.store.ledger import utc_day
@@ -24,6 +26,10 @@ SPANS = (7, 14, 30)
 """Days that may be looked at."""
 LONGEST_TABLE = 20
 """Rows of a table; what is further down is said in one."""
+MOST_CHOSEN = 50
+"""Values of one column that can be chosen."""
+MOST_BARS = 200
+"""The number of keys whose budgets are shown."""
 _DAY = 86_400.0
 _TABLES = (("model", "System"), ("worker", "Worker or conductor"), ("key", "Key"))
 _ADMIN_TABLES = (("tenant", "Tenant"), *_TABLES)
@@ -37,6 +43,8 @@ class DailyCost:
     cost: Cost
     share: float
     """Its dollars as a share of the dearest day's, in per cent."""
+    pieces: tuple[tuple[int, float, float], ...] = ()
+    """The day's bar, from below: colours, lower ends and heights in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,11 @@ class SpendTable:
     rows: Sequence[tuple[str, SpendGroup]]
     others: int
     """Groups that are not shown."""
+    _: KW_ONLY
+    column: str
+    """The name by which the address chooses among the values."""
+    choices: Sequence[tuple[str, str]]
+    """The values to choose from, each with what people call it."""
 
 
 @final
@@ -57,37 +70,94 @@ class UsagePage:
         self._kept = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Show the latest days: each day, and who and what spent the most."""
+        """Show the latest days: each day, who and what spent the most, and what budgets have left.
+
+        Raises:
+            APIError: the address asks for what there is not.
+        """
         store = require_part(self._kept, "This server keeps no runs.")
         said = request.query_params.get("days") or str(SPANS[1])
         if said not in {str(days) for days in SPANS}:
             raise invalid_value("days", f"it is one of {', '.join(map(str, SPANS))}.")
-        tenant = session.tenant
-        days = latest_days(time.time(), int(said))
+        tenant, now = session.tenant, time.time()
+        days = latest_days(now, int(said))
         tables = _ADMIN_TABLES if tenant is None else _TABLES
-        by_day = await report_spending(store.database, ("day",), tenant=tenant, since=days[0])
+        only = _read_choice(request, [column for column, _ in tables])
+        by_day = await report_spending(
+            store.database, ("day", "model"), tenant=tenant, since=days[0], only=only
+        )
+        shown = [await self._table(store, each, tenant, days[0], only) for each in tables]
         return render_page(
             request,
             "usage.html.jinja",
             session=session,
             days=daily_costs(days, by_day),
+            systems=_dearest_systems(by_day),
             span=int(said),
             spans=SPANS,
-            tables=[await self._table(store, each, tenant, days[0]) for each in tables],
+            tables=shown,
+            only=only,
+            bars=await _list_bars(store, now, tenant),
         )
 
     async def _table(
-        self, store: Store, column: tuple[str, str], tenant: str | None, since: str
+        self,
+        store: Store,
+        column: tuple[str, str],
+        tenant: str | None,
+        since: str,
+        only: Mapping[str, Sequence[str]],
     ) -> SpendTable:
         group, title = column
-        found = await report_spending(store.database, (group,), tenant=tenant, since=since)
+        found = await report_spending(
+            store.database, (group,), tenant=tenant, since=since, only=only
+        )
+        others = {name: values for name, values in only.items() if name != group}
+        every = await report_spending(
+            store.database, (group,), tenant=tenant, since=since, only=others
+        )
+        choices = [(value, await _name_of(store, group, value)) for value in _dearest(every)]
         dearest = sorted(found, key=lambda each: -each.cost.usd)
-        rows: list[tuple[str, SpendGroup]] = []
-        for each in dearest[:LONGEST_TABLE]:
-            name = each.group[0] or "–"
-            key = await store.keys.find(name) if group == "key" else None
-            rows.append((name if key is None else key.name, each))
-        return SpendTable(title, rows, len(dearest[LONGEST_TABLE:]))
+        rows = [
+            (await _name_of(store, group, each.group[0] or ""), each)
+            for each in dearest[:LONGEST_TABLE]
+        ]
+        others_count = len(dearest[LONGEST_TABLE:])
+        return SpendTable(title, rows, others_count, column=group, choices=choices)
+
+
+def _read_choice(request: Request, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return what the address chooses of each column; nothing leaves it open.
+
+    Raises:
+        APIError: it chooses too much.
+    """
+    only = {name: [v for v in request.query_params.getlist(name) if v] for name in columns}
+    if any(len(values) > MOST_CHOSEN for values in only.values()):
+        raise invalid_value("days", f"at most {MOST_CHOSEN} values are chosen of one kind.")
+    return only
+
+
+def _dearest(groups: Sequence[SpendGroup]) -> list[str]:
+    """Return the values on which the most was spent, as many as can be chosen from."""
+    ordered = sorted(groups, key=lambda each: -each.cost.usd)
+    return [each.group[0] for each in ordered[:MOST_CHOSEN] if each.group[0]]
+
+
+async def _name_of(store: Store, group: str, value: str) -> str:
+    """Return what people call a value: a key has a name beside its id."""
+    key = await store.keys.find(value) if group == "key" and value else None
+    return value or "–" if key is None else key.name
+
+
+async def _list_bars(store: Store, now: float, tenant: str | None) -> list[BudgetBar]:
+    """Return the budgets that the visitor may see, the most nearly spent first."""
+    spent = await sum_accounts(store, now, tenant)
+    keys = await store.keys.list(tenant, limit=MOST_BARS)
+    tenants = {key.tenant.name: key.tenant for key in keys}
+    bars = [bar for each in tenants.values() for bar in tenant_bars(each, spent)]
+    bars += [bar for key in keys if key.state(now) == "active" for bar in key_bars(key, spent)]
+    return sorted(bars, key=lambda bar: -bar.share)
 
 
 def latest_days(now: float, count: int) -> list[str]:
@@ -96,11 +166,50 @@ def latest_days(now: float, count: int) -> list[str]:
 
 
 def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyCost]:
-    """Return the spending of each of these days, beside the dearest one's."""
-    found = {each.group[0]: each.cost for each in spent}
-    costs = [found.get(day, ZERO_COST) for day in days]
-    most = max(cost.usd for cost in costs) or Decimal(1)
+    """Return the spending of each of these days, beside the dearest one's.
+
+    Args:
+        days: the days.
+        spent: groups by day, or by day and system.
+    """
+    found: dict[str, list[SpendGroup]] = {day: [] for day in days}
+    for each in spent:
+        found.setdefault(each.group[0] or "", []).append(each)
+    costs = {day: sum((each.cost for each in found[day]), ZERO_COST) for day in days}
+    most = max(cost.usd for cost in costs.values()) or Decimal(1)
+    systems = _dearest_systems(spent)
+
+    def share(usd: Decimal) -> float:
+        return float(100 * usd / most)
+
     return [
-        DailyCost(day, cost, float(100 * cost.usd / most))
-        for day, cost in zip(days, costs, strict=True)
+        DailyCost(day, cost, share(cost.usd), _stack(found[day], systems, share))
+        for day, cost in costs.items()
     ]
+
+
+def _dearest_systems(spent: Sequence[SpendGroup]) -> list[str]:
+    """Return the systems that have a colour of their own, the dearest first."""
+    totals: dict[str, Decimal] = {}
+    for each in spent:
+        if len(each.group) > 1:
+            name = each.group[1] or "–"
+            totals[name] = totals.get(name, Decimal(0)) + each.cost.usd
+    return sorted(totals, key=lambda name: (-totals[name], name))[: COLOURS - 1]
+
+
+def _stack(
+    spent: Sequence[SpendGroup], systems: Sequence[str], share: Callable[[Decimal], float]
+) -> tuple[tuple[int, float, float], ...]:
+    """Return the pieces of a day's bar: each one's colour, its lower end and its height."""
+    usd = [Decimal(0)] * COLOURS
+    for each in spent:
+        name = each.group[1] if len(each.group) > 1 else None
+        usd[systems.index(name or "–") if (name or "–") in systems else -1] += each.cost.usd
+    pieces: list[tuple[int, float, float]] = []
+    below = 0.0
+    for colour, amount in enumerate(usd):
+        if amount:
+            pieces.append((colour, below, share(amount)))
+            below += share(amount)
+    return tuple(pieces)

@@ -1,0 +1,74 @@
+"""What is spent of each budget, as the usage screen and the list of keys draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from batuta.store import Store
+from batuta.store.keys import ApiKey, Tenant
+from batuta.store.ledger import utc_day
+from batuta.store.spend_report import report_spending
+
+NEARLY = 80
+"""Per cent of a budget from which on its bar warns."""
+_WHOLE = 100
+
+Spent = Mapping[tuple[str, str], Decimal]
+"""Dollars by account (`key:ID`, `tenant:NAME`) and period (`day`, `month`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetBar:
+    """What is spent of one budget in the present day or month."""
+
+    name: str
+    period: str
+    """`day` or `month`, in UTC."""
+    spent: Decimal
+    """Dollars as budgets count them: calls without a price at the assumed one."""
+    cap: Decimal
+
+    @property
+    def share(self) -> float:
+        """The spent share in per cent, at most 100."""
+        return min(float(_WHOLE * self.spent / self.cap), _WHOLE) if self.cap else _WHOLE
+
+    @property
+    def state(self) -> str:
+        """`good`, `warn` if little is left, or `bad` if nothing is."""
+        return "bad" if self.share >= _WHOLE else "warn" if self.share >= NEARLY else "good"
+
+
+async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
+    """Return what each key and each tenant has spent today and in this month."""
+    spent: dict[tuple[str, str], Decimal] = {}
+    day = utc_day(now)
+    for period, since in (("day", day), ("month", f"{day[:7]}-01")):
+        for kind in ("key", "tenant"):
+            found = await report_spending(store.database, (kind,), tenant=tenant, since=since)
+            for each in found:
+                spent[f"{kind}:{each.group[0]}", period] = each.cost.usd + each.assumed_usd
+    return spent
+
+
+def key_bars(key: ApiKey, spent: Spent) -> list[BudgetBar]:
+    """Return a bar for each budget of the key."""
+    policy = key.policy
+    return list(_bars(key.name, f"key:{key.id}", (policy.per_day, policy.per_month), spent))
+
+
+def tenant_bars(tenant: Tenant, spent: Spent) -> list[BudgetBar]:
+    """Return a bar for each budget of the tenant."""
+    caps = tenant.per_day, tenant.per_month
+    return list(_bars(tenant.name, f"tenant:{tenant.name}", caps, spent))
+
+
+def _bars(
+    name: str, account: str, caps: Sequence[Decimal | None], spent: Spent
+) -> Iterable[BudgetBar]:
+    for period, cap in zip(("day", "month"), caps, strict=True):
+        if cap is not None:
+            used = spent.get((account, period), Decimal(0))
+            yield BudgetBar(name=name, period=period, spent=used, cap=cap)
