@@ -111,11 +111,7 @@ async def _set_up_agent(
 
 
 async def _ask_once(http: HttpTransport, agent: Agent, to: Connection, *, is_new: bool) -> None:
-    """Ask one small question as the client will.
-
-    Raises:
-        ConfigError: there is no answer.
-    """
+    """Ask one small question as the client will."""
     try:
         await http.post(
             _make_target(to.url + agent.route, to.key), question_body(agent.route, to.model)

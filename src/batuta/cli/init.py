@@ -137,11 +137,7 @@ def _quote_toml(text: str) -> str:
 async def _look_around(
     environ: Mapping[str, str], checked: bool
 ) -> tuple[Discovery, dict[WorkerId, WorkerCheck]]:
-    """Find models, and ask each for one word.
-
-    Raises:
-        ConfigError: there is nothing.
-    """
+    """Find models, and ask each for one word."""
     checks: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport(idle=CHECK_SECONDS) as http:
         found = await find_workers(environ, http)

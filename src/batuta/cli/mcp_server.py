@@ -92,11 +92,7 @@ def build_server(session: Session, target: str, max_cost: float | None = None) -
 async def _run_question(
     session: Session, question: str, max_cost: float | None, *, dry_run: bool = False
 ) -> Run:
-    """Ask the session, and raise an error that the host shows if there is no answer.
-
-    Raises:
-        ToolError: there is none; the sentence says why.
-    """
+    """Ask the session, and raise an error that the host shows if there is no answer."""
     from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
 
     if not question.strip() or len(question) > MAX_QUESTION:

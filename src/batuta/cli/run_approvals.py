@@ -106,11 +106,7 @@ def plan_json(plan: PendingPlan) -> dict[str, Any]:
 
 
 def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> None:
-    """Decide about the plan of that digest.
-
-    Raises:
-        ConfigError: it does not wait any more, or is another one.
-    """
+    """Decide about the plan of that digest."""
     try:
         done = anyio.run(_store_verdict, plan, digest, reason, approved)
     except ApprovalError as error:
@@ -119,11 +115,7 @@ def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> Non
 
 
 def _edit_plan(plan: str, digest: str, file: Path) -> str:
-    """Put other steps in the place of a plan's; the digest of what waits then.
-
-    Raises:
-        ConfigError: they are no plan, or its run does not take them.
-    """
+    """Put other steps in the place of a plan's; the digest of what waits then."""
     try:
         steps = file.read_text(encoding="utf-8")
         read_steps(steps)

@@ -256,11 +256,7 @@ class SharedJournal:
                     _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
 
     async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
-        """Query the database, and query it again while it restarts.
-
-        Raises:
-            StoreError: it is away for too long, or refuses.
-        """
+        """Query the database, and query it again while it restarts."""
         until = time.monotonic() + OUTAGE_S
         while True:
             try:

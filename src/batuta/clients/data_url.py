@@ -95,11 +95,7 @@ def _plain_base64(data: str) -> str:
 
 
 def _type_of_bytes(text: str) -> str | None:
-    """Return the media type that the first bytes tell, or None if they tell none.
-
-    Raises:
-        BadRequestError: it is no base64.
-    """
+    """Return the media type that the first bytes tell, or None if they tell none."""
     try:
         first = base64.b64decode(text[:64], validate=True)
     except (binascii.Error, ValueError):

@@ -126,11 +126,7 @@ def _open_place(place: Path, pool: Pool) -> Conductor | None:
 
 
 def _open_workflow(place: Path, pool: Pool) -> Conductor:
-    """Open the workflow of that file.
-
-    Raises:
-        ConfigError: it holds no workflow over the pool.
-    """
+    """Open the workflow of that file."""
     try:
         return read_workflow_conductor(place, pool)
     except WorkflowError as error:

@@ -50,7 +50,7 @@ from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
-from batuta.guardrails import Guardrails
+from batuta.guardrails import NO_GUARDRAILS, Guardrails
 from batuta.guardrails.settings import build_guardrails
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
@@ -215,11 +215,7 @@ def _load_discovered(
     *,
     processes: int,
 ) -> LoadedConfig:
-    """Load what the environment names; where it names nothing, the local servers.
-
-    Raises:
-        ConfigError: there is no model, or a server that the environment names does not answer.
-    """
+    """Load what the environment names; where it names nothing, the local servers."""
     asked = tuple(spec for spec in found.specs if spec not in found.unasked)
     if found.silent and not asked:
         names = " and ".join(found.silent)
@@ -340,6 +336,8 @@ def _build_config(
 def _open_guardrails(
     settings: Settings, pool: Pool, specs: Mapping[WorkerId, WorkerSpec]
 ) -> Guardrails:
+    if not settings.policies:
+        return NO_GUARDRAILS
     return build_guardrails(
         settings.policies,
         pool,
@@ -408,11 +406,7 @@ def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple
 def _open_webhook(
     settings: Settings, http: HttpTransport, environ: Mapping[str, str]
 ) -> Webhook | None:
-    """Return the webhook that is told of plans that wait; None: there is none.
-
-    Raises:
-        ConfigError: its secret is not set, or is none.
-    """
+    """Return the webhook that is told of plans that wait; None: there is none."""
     setting = settings.approval_webhook
     if setting is None:
         return None
@@ -436,11 +430,7 @@ def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
-    """Return the workers that answer, and those that turn texts into vectors.
-
-    Raises:
-        ConfigError: nobody can answer, or two have the same id.
-    """
+    """Return the workers that answer, and those that turn texts into vectors."""
     workers = tuple(spec.worker for spec in specs)
     embedders = tuple(worker for worker in workers if EMBEDDINGS in worker.tags)
     if len(embedders) == len(workers):

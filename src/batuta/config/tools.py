@@ -116,11 +116,7 @@ def _file_search_opener(setting: FileSearchSetting) -> Callable[[ToolWish | None
 
 
 def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
-    """Return the index of the folder; None: there is no folder.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """Return the index of the folder; None: there is no folder."""
     if not setting.folder:
         return None
     folder = Path(setting.folder).expanduser()

@@ -134,11 +134,7 @@ def worker_spec(
 
 
 def _check_address(worker: str, url: str) -> None:
-    """Return if the text can be an address, else raise.
-
-    Raises:
-        ConfigError: it cannot; the worker is named.
-    """
+    """Return if the text can be an address, else raise."""
     try:
         if url:
             url_host(url)

@@ -362,11 +362,7 @@ class EmbeddedClient:
 
 
 def _base_folder(folder: Path) -> Path:
-    """Return the folder of the model that the adapters in `folder` stand on.
-
-    Raises:
-        ConfigError: it is not on this machine.
-    """
+    """Return the folder of the model that the adapters in `folder` stand on."""
     base = Path(read_base(folder))
     if not base.is_dir():
         raise ConfigError(

@@ -262,11 +262,7 @@ def _connection_limits(server: ServerSetting) -> ConnectionLimits:
 
 
 def _find_redis(server: ServerSetting) -> RedisConnections | None:
-    """Connect to the Redis in which replicas count together; None: there is none.
-
-    Raises:
-        ConfigError: there is none, and several replicas; or it cannot be used.
-    """
+    """Connect to the Redis in which replicas count together; None: there is none."""
     url = redis_target(server)
     if server.replicas > 1 and not url:
         raise ConfigError(NEEDS_REDIS)
@@ -276,11 +272,7 @@ def _find_redis(server: ServerSetting) -> RedisConnections | None:
 def _open_oidc(
     wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
 ) -> OidcClient | None:
-    """The identity provider of the settings, if there is one.
-
-    Raises:
-        ConfigError: a setting cannot be used, or the extra is not installed.
-    """
+    """The identity provider of the settings, if there is one."""
     if wanted is None:
         return None
     variable = wanted.client_secret_env
@@ -310,11 +302,7 @@ def _open_oidc(
 def _open_answer_cache(
     wanted: AnswerCacheSetting, store: Store, redis: RedisConnections | None
 ) -> RepeatedAnswers | None:
-    """Open the cache of answers; None if there is to be none.
-
-    Raises:
-        ConfigError: it is to be in Redis, and there is none; or the encoder is not installed.
-    """
+    """Open the cache of answers; None if there is to be none."""
     if not wanted.enabled:
         return None
     index: AnswerIndex = StoreAnswerIndex(store)
@@ -379,11 +367,7 @@ def _served_limits(config: LoadedConfig) -> Limits:
 
 
 def _file_limits(setting: FilesSetting | None) -> FileLimits | None:
-    """Return how much of uploaded files is kept; None: no files are.
-
-    Raises:
-        ConfigError: what reads them is not installed.
-    """
+    """Return how much of uploaded files is kept; None: no files are."""
     if setting is None:
         return None
     missing = [name for name in FILE_PACKAGES if find_spec(name) is None]

@@ -175,7 +175,6 @@ class GuardrailCheck:
         """Return what the policy finds; what may take long is cancelled with the caller.
 
         Raises:
-            ProcessTimeoutError: there was no time to look.
             Exception: whatever else the policy raises.
         """
         detect = policy.detect

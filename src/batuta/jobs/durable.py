@@ -270,11 +270,7 @@ class DurableJobs:
                 return
 
     async def _begin_attempt(self, job_id: str, turn: AsyncExitStack) -> None:
-        """Note that the job is run now; one with which a process died waits for its turn.
-
-        Raises:
-            JobFailed: twice its run never ended: its process died, or froze and was ended.
-        """
+        """Note that the job is run now; one with which a process died waits for its turn."""
         while True:
             try:
                 earlier = await run_sync(self._open_records.unended_attempts, job_id)

@@ -116,7 +116,6 @@ class Downloader:
         """Append what the server sends from `at` on; False: begin again.
 
         Raises:
-            _CutOffError: the connection broke, or the server asks for patience.
             DownloadError: the server refuses, or the disk does.
         """
         headers = {"Range": f"bytes={at}-"} if at else {}
@@ -191,7 +190,6 @@ def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
 
     Raises:
         _CutOffError: the server may answer later.
-        DownloadError: it will not.
     """
     status = response.status
     if status < HTTPStatus.MULTIPLE_CHOICES:

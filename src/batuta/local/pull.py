@@ -253,11 +253,7 @@ class _Room:
 
 
 def _append_member(archive: Path, listed: IndexFile, member: str, room: _Room) -> int:
-    """Write the archive's member to its place; return its bytes.
-
-    Raises:
-        DownloadError: the archive is damaged or has no such member, or the disk is full.
-    """
+    """Write the archive's member to its place; return its bytes."""
     if listed.sha256 and file_sha256(archive) != listed.sha256:
         archive.unlink()
         raise DownloadError(f"{listed.name} arrived damaged and was removed")
@@ -399,11 +395,7 @@ def _is_full(reasons: list[str]) -> bool:
 
 
 def _check_room(part: Path, model: KnownModel) -> None:
-    """Return if the rest of the file has room, else raise.
-
-    Raises:
-        DownloadError: it has not.
-    """
+    """Return if the rest of the file has room, else raise."""
     here = part.stat().st_size if part.exists() else 0
     free, needed = shutil.disk_usage(part.parent).free, model.size - here
     if needed > free:
@@ -415,11 +407,7 @@ def _check_room(part: Path, model: KnownModel) -> None:
 
 
 async def _keep_checked(part: Path, folder: Path, model: KnownModel) -> Path:
-    """Give the finished file its name.
-
-    Raises:
-        DownloadError: it is not the known one; it is removed.
-    """
+    """Give the finished file its name."""
     total = await anyio.to_thread.run_sync(file_sha256, part)
     notes = PartNotes(part).path
     if total != model.sha256:

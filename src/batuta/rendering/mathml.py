@@ -58,11 +58,7 @@ def render_mathml(latex: str, *, block: bool) -> str | None:
 
 
 def _write_element(element: Element, depth: int) -> str:
-    """The element and what is in it.
-
-    Raises:
-        ValueError: it is nested too deeply, or is none that is known.
-    """
+    """The element and what is in it."""
     if depth > _MAX_DEPTH or element.tag not in _ELEMENTS:
         raise ValueError(f"not a formula: {element.tag}")
     known = (

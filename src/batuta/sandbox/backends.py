@@ -242,11 +242,7 @@ def _landlock_launch(
 
 
 def _check_reachable(folder: str) -> None:
-    """Return if another user than root can enter the folder's parents, else raise.
-
-    Raises:
-        SandboxError: it cannot.
-    """
+    """Return if another user than root can enter the folder's parents, else raise."""
     for parent in Path(folder).parents:
         if not parent.stat().st_mode & 0o001:
             raise SandboxError(

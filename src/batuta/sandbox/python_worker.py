@@ -100,11 +100,7 @@ class PythonWorker:
         )
 
     async def _run(self, source: str) -> tuple[ProgramResult, tuple[WrittenFile, ...], str]:
-        """Return how the program ended, the files that it wrote, and why others are not kept.
-
-        Raises:
-            ProviderUnreachableError: no sandbox works on this machine.
-        """
+        """Return how the program ended, the files that it wrote, and why others are not kept."""
         if self._files is None:
             return await _run_program(source, self.limits), (), ""
         try:
@@ -165,11 +161,7 @@ def _code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
-    """The program's outcome.
-
-    Raises:
-        ProviderUnreachableError: no sandbox works on this machine.
-    """
+    """The program's outcome."""
     try:
         async with Sandbox.open(slots=1) as sandbox:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)

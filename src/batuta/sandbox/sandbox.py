@@ -133,11 +133,7 @@ async def _bait_file() -> AsyncGenerator[Path]:
 async def _run_self_test(
     backend: SandboxBackend, interpreter: Interpreter, uid: int | None
 ) -> None:
-    """Let the break-out be tried.
-
-    Raises:
-        SandboxError: the tier cannot be built, or it does not hold.
-    """
+    """Let the break-out be tried."""
     start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
     async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
         breaches = await breakout.run(CallTest("breaches", (str(secret.parent), secret.name)))

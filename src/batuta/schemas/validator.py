@@ -154,11 +154,7 @@ class JsonValidator:
 
     @contextmanager
     def _refusing_slow(self) -> Generator[None]:
-        """Lets a schema use up its time once.
-
-        Raises:
-            SchemaTimeoutError: it did, or does.
-        """
+        """Lets a schema use up its time once."""
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW_SCHEMAS:

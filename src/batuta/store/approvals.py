@@ -183,11 +183,7 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
-    """The plan of that id and digest.
-
-    Raises:
-        ApprovalError: there is none, or it is another one.
-    """
+    """The plan of that id and digest."""
     found = _find_plan(connection, plan_id)
     if found is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")
@@ -199,11 +195,7 @@ def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan
 def _change_waiting(
     connection: Connection, found: PendingPlan, values: dict[str, Any], *, state: str, by: str
 ) -> PendingPlan:
-    """Change a plan that still waits; the audit trail says so in the same transaction.
-
-    Raises:
-        ApprovalError: it does not wait any more.
-    """
+    """Change a plan that still waits; the audit trail says so in the same transaction."""
     open_ = (APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())
     chosen = (APPROVALS.c.id == found.id, APPROVALS.c.digest == found.digest, *open_)
     done = connection.execute(update(APPROVALS).where(*chosen).values(values))

@@ -363,11 +363,7 @@ def _is_after(
 
 
 def _parse_position(wanted: RunFilter, cursor: str) -> tuple[Any, ...]:
-    """Read the sort columns of the last row of the page before.
-
-    Raises:
-        ValueError: it is no cursor of a list in that order.
-    """
+    """Read the sort columns of the last row of the page before."""
     if wanted.sort is RunSort.CREATED:
         return parse_cursor(cursor)
     first, mark, rest = cursor.partition("_")

@@ -334,11 +334,7 @@ def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[
 
 
 def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
-    """A file as the server takes it.
-
-    Raises:
-        BadRequestError: it takes none.
-    """
+    """A file as the server takes it."""
     if not dialect.files:
         raise BadRequestError("this worker's server does not accept files")
     url = f"data:{file.media_type};base64,{file.data}"

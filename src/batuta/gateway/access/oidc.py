@@ -215,11 +215,7 @@ class OidcClient:
         raise _sign_in_error("the identity provider's token is not valid")
 
     def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
-        """Return the user whom the claims name.
-
-        Raises:
-            APIError: nobody who may sign in.
-        """
+        """Return the user whom the claims name."""
         options, subject = self.options, claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise _sign_in_error("the identity provider's token names no user")
@@ -235,11 +231,7 @@ class OidcClient:
         return OidcUser(identity=identity, name=(email or subject)[:100], is_admin=is_admin)
 
     async def _load_provider(self, *, fresh: bool = False) -> _Provider:
-        """Return the provider's description, read again when it is old.
-
-        Raises:
-            APIError: it cannot be reached, or does not describe itself.
-        """
+        """Return the provider's description, read again when it is old."""
         async with self._lock:
             known, now = self._provider, monotonic()
             most = _REFRESH_SECONDS if fresh else _KNOWN_SECONDS

@@ -172,11 +172,7 @@ class FileRoutes:
 
 
 def _owner_of(request: Request) -> str:
-    """Return the tenant whose files the caller may have.
-
-    Raises:
-        APIError: the admin's token has none.
-    """
+    """Return the tenant whose files the caller may have."""
     caller = caller_of(request.scope)
     if caller.role is CallerRole.ADMIN:
         raise APIError(403, "permission_denied", "The admin's token has no files.")
@@ -184,11 +180,7 @@ def _owner_of(request: Request) -> str:
 
 
 async def _read_form(request: Request) -> FormData:
-    """Return the form that was sent.
-
-    Raises:
-        APIError: it is none, or cannot be read here.
-    """
+    """Return the form that was sent."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         message = "Send the file as 'multipart/form-data'."
         raise APIError(415, "unsupported_media_type", message)

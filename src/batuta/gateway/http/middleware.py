@@ -254,9 +254,6 @@ class RequestMiddleware:
         """Writes down who asks; keeps nobody out of the API, and all but the admin out of its own.
 
         What is not the API - the web page - finds out who asks and decides for itself.
-
-        Raises:
-            APIError: nobody may ask so.
         """
         path: str = scope["path"]
         session = cookie_value(scope, SESSION_COOKIE) if b"cookie" in headers else None

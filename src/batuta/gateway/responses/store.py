@@ -126,11 +126,7 @@ class ResponseStore:
         return None if table is None else await table.get(response_id, tenant, ("body",))
 
     async def _make_room(self, scope: Scope, size: int) -> None:
-        """Count what is about to be read, in the memory of bodies and in its reader's rate.
-
-        Raises:
-            APIError: it is too much now.
-        """
+        """Count what is about to be read, in the memory of bodies and in its reader's rate."""
         caller = caller_of(scope)
         name = caller.key or f"tenant {caller.tenant}"
         window = await self._rate_limiter.take(_READ_BYTES, name, MAX_READ_BYTES, size + _ROW_BYTES)

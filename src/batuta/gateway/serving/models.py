@@ -339,11 +339,7 @@ class Catalogue:
         return self.find_model(name) or self.find_model(WORKER_PREFIX + name)
 
     def _check_alias(self, alias: str, name: str) -> None:
-        """Return if the alias can stand for that model, else raise.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Return if the alias can stand for that model, else raise."""
         named, target = self._find_named(alias), self._find_named(name)
         if named is not None:
             reason = f"it is the name of {named.name}, which goes before an alias"

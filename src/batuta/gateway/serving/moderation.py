@@ -158,9 +158,6 @@ def _check_may_ask(caller: Caller, client: ModerationClient, rules: PlanRules) -
         caller: whose texts they are.
         client: how the provider is reached.
         rules: of all questions; those of the caller's tenant and tags hold for its texts.
-
-    Raises:
-        APIError: they may not.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
         raise APIError(403, "permission_denied", _ADMIN_RUNS_NOTHING)

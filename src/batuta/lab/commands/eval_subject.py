@@ -160,7 +160,6 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
     """Open the budget, less what earlier commands with the folder have paid of one.
 
     Raises:
-        ConfigError: runs are executed elsewhere.
         StoreError: the list of paid calls cannot be used.
     """
     from batuta.lab.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget  # noqa: PLC0415 - only when wanted
@@ -190,11 +189,7 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
 async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialRunner | None:
-    """Where runs are executed; None: in this process.
-
-    Raises:
-        ConfigError: there is no such executor, or its machines have no journal in common.
-    """
+    """Where runs are executed; None: in this process."""
     from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
     from batuta.lab.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed

@@ -129,11 +129,7 @@ def _print_pages(report: Path) -> None:
 
 
 def _fit_confidence(folder: Path, out: Path) -> None:
-    """Fit how sure answers are to the graded runs in the folder.
-
-    Raises:
-        ConfigError: they are too few.
-    """
+    """Fit how sure answers are to the graded runs in the folder."""
     from batuta.lab.evals.confidence import calibrate_confidence  # noqa: PLC0415 - loads numpy
 
     if not (folder / RUNS_FILE).is_file():
@@ -144,11 +140,7 @@ def _fit_confidence(folder: Path, out: Path) -> None:
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
-    """The same for each task set that is meant.
-
-    Raises:
-        ConfigError: no recorded set is here.
-    """
+    """The same for each task set that is meant."""
     if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
         return (options,)
     from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy

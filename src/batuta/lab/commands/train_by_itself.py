@@ -102,11 +102,7 @@ def train_by_itself(
 
 
 def _override_chosen(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
-    """Return the settings with the changes.
-
-    Raises:
-        ConfigError: one of them is what a training within a time has rules of its own for.
-    """
+    """Return the settings with the changes."""
     changed = override_settings(settings, changes, "--set")
     for name in ("pool.max_usd", "rejection", "curriculum", "evaluation"):
         section, _, key = name.partition(".")

@@ -131,11 +131,7 @@ def override_settings(
 
 
 def _parse_override(change: str) -> dict[str, Any]:
-    """`a.b=value` as a tree; a value that is no TOML is text.
-
-    Raises:
-        ConfigError: there is no key or no value.
-    """
+    """`a.b=value` as a tree; a value that is no TOML is text."""
     key, equals, value = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")

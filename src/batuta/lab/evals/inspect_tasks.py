@@ -107,11 +107,7 @@ def _run_system(wanted: InspectRun, name: str, folder: Path) -> Path:
 
 
 def _relative_task(task: str) -> str:
-    """Return the task with a relative path, as inspect_ai finds no file by an absolute one.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
+    """Return the task with a relative path, as inspect_ai finds no file by an absolute one."""
     file, mark, name = task.partition("@")
     if not file.endswith(".py"):
         return task

@@ -88,11 +88,7 @@ def _import_ray() -> Any:
 
 
 def _connect_cluster(ray: Any, address: str | None) -> None:
-    """Joins the cluster, or starts one.
-
-    Raises:
-        ConfigError: it cannot be reached.
-    """
+    """Joins the cluster, or starts one."""
     for left in reversed(range(STARTS)):
         try:
             ray.init(
@@ -112,11 +108,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
 
 
 def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
-    """Actors spread over the cluster.
-
-    Raises:
-        ConfigError: none started in time, or one runs another version of Batuta.
-    """
+    """Actors spread over the cluster."""
     free = int(ray.available_resources().get("CPU", 0))
     number = workers or max(1, free)
     cores = min(CORES_EACH, max(free, 1) / number)
@@ -182,11 +174,7 @@ class RayExecutor:
             answering.cancel_scope.cancel()  # of processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
-        """A reference to the job, which every actor can read.
-
-        Raises:
-            ExecutorError: it cannot be pickled.
-        """
+        """A reference to the job, which every actor can read."""
         try:
             return self.ray.put(job)
         except (TypeError, AttributeError, pickle.PicklingError) as error:

@@ -81,11 +81,7 @@ def export_adapter(folder: Path, like: Path, out: Path) -> Path:
 def _adapter_tensors(
     weights: Mapping[str, torch.Tensor], heads: Mapping[str, Any], layers: int
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the A and B matrices of every layer under GGUF's names, B's rows in GGUF's order.
-
-    Raises:
-        ConfigError: a tensor is not part of a plain LoRA.
-    """
+    """Yield the A and B matrices of every layer under GGUF's names, B's rows in GGUF's order."""
     from gguf import MODEL_ARCH, get_tensor_name_map  # noqa: PLC0415 - an extra
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, layers)
@@ -107,11 +103,7 @@ def _check_fit(
     folder: Path,
     like: Path,
 ) -> None:
-    """Check that each pair of A and B multiplies to a matrix of the model.
-
-    Raises:
-        ConfigError: a pair does not, or there is none.
-    """
+    """Check that each pair of A and B multiplies to a matrix of the model."""
     stems = {name.rpartition(".lora_")[0] for name in tensors}
     for name in stems:
         down, up = tensors.get(f"{name}.lora_a"), tensors.get(f"{name}.lora_b")

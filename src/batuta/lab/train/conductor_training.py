@@ -288,11 +288,7 @@ def _save_whole_steps(trainer: Any, start: _KeepStepStart) -> None:
 
 
 def _end_by_budget(trainer: Any, budget: TrainingBudget | None, folder: RunFolder) -> NoReturn:
-    """Raise an error that says what was kept and how to continue.
-
-    Raises:
-        BudgetSpentError: always.
-    """
+    """Raise an error that says what was kept and how to continue."""
     trainer.accelerator.wait_for_everyone()
     step, steps = int(trainer.state.global_step), int(trainer.state.max_steps)
     spent = "pool.max_usd is spent" if budget is None else describe_spending(budget)

@@ -47,11 +47,7 @@ def read_found_workflows(
 
 
 def _report_left_out(path: Path, many: int, *, any_left: bool) -> None:
-    """Report how many workflows are left out because their questions are kept back.
-
-    Raises:
-        ConfigError: none is left.
-    """
+    """Report how many workflows are left out because their questions are kept back."""
     if many and not any_left:
         raise ConfigError(
             f"{path} has nothing left to learn from: all its questions are kept back; lower "

@@ -109,11 +109,7 @@ def run_distillation(
 def _require_room(
     groups: Sequence[Sequence[TrainingExample]], tokenizer: Any, completion: int
 ) -> None:
-    """Check that every workflow fits in a completion, as a truncated one could not be run.
-
-    Raises:
-        ConfigError: a workflow is longer than the policy may write.
-    """
+    """Check that every workflow fits in a completion, as a truncated one could not be run."""
     drafts = {example.draft for group in groups for example in group}
     longest = max(len(tokenizer(one, add_special_tokens=False)["input_ids"]) for one in drafts)
     if longest >= completion:

@@ -108,11 +108,7 @@ def import_gguf(source: str, folder: Path | None = None) -> Path:
 
 
 def _check_memory(path: Path) -> None:
-    """Check that there is enough memory to convert the file.
-
-    Raises:
-        ConfigError: the file is damaged, or there is too little memory.
-    """
+    """Check that there is enough memory to convert the file."""
     from gguf import GGUFReader  # noqa: PLC0415 - an extra
 
     try:

@@ -122,11 +122,7 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
 
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
-    """Load model and tokenizer, with adapters attached if there are any.
-
-    Raises:
-        ConfigError: they cannot be loaded, or weights are missing.
-    """
+    """Load model and tokenizer, with adapters attached if there are any."""
     saved = find_adapters(start, revision)
     base, version = (saved.base, saved.config.revision) if saved else (start, revision)
     try:
@@ -173,11 +169,7 @@ def require_all_weights(report: Mapping[str, Any], source: object) -> None:
 
 
 def _check_chat_template(tokenizer: Any, start: str) -> None:
-    """Check that the tokenizer can render a prompt.
-
-    Raises:
-        ConfigError: there is no chat template, or it cannot be rendered.
-    """
+    """Check that the tokenizer can render a prompt."""
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer in {start} has no chat template, so a prompt cannot be put to that "
@@ -194,11 +186,7 @@ def _check_chat_template(tokenizer: Any, start: str) -> None:
 
 
 def _check_room(start: str, revision: str | None) -> None:
-    """Check that the weights fit in this machine's free memory.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Check that the weights fit in this machine's free memory."""
     config = read_architecture(start, revision)
     if config is None:
         return

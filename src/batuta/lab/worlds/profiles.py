@@ -60,10 +60,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="cello",
         description=(
-            "Excellent at arithmetic; good at list programs and planning; fair at dates "
-            "and checking; "
-            "weak at facts and text. Middle "
-            "price."
+            "Excellent at arithmetic; good at list programs and planning; fair at dates and "
+            "checking; weak at facts and text. Middle price."
         ),
         skill=_skill_table(0.985, 0.90, facts=0.92, text=0.66, calendar=0.76),
         knows=0.5,
@@ -80,10 +78,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="oboe",
         description=(
-            "Excellent at list programs; good at text and planning; fair at arithmetic "
-            "and checking; "
-            "weak at facts and dates. Middle "
-            "price."
+            "Excellent at list programs; good at text and planning; fair at arithmetic and "
+            "checking; weak at facts and dates. Middle price."
         ),
         skill=_skill_table(0.80, 0.985, facts=0.92, text=0.91, calendar=0.66),
         knows=0.4,
@@ -101,10 +97,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="harp",
         description=(
-            "Excellent at facts and their look-up; good at planning; fair at dates and "
-            "text; weak at "
-            "arithmetic, list programs and checking. Low "
-            "price."
+            "Excellent at facts and their look-up; good at planning; fair at dates and text; weak "
+            "at arithmetic, list programs and checking. Low price."
         ),
         skill=_skill_table(0.72, 0.66, facts=0.985, text=0.78, calendar=0.80),
         knows=0.74,
@@ -121,10 +115,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="viola",
         description=(
-            "Excellent at dates and units and at text; good at planning and checking; "
-            "fair at "
-            "arithmetic; weak at list programs and facts. Middle "
-            "price."
+            "Excellent at dates and units and at text; good at planning and checking; fair at "
+            "arithmetic; weak at list programs and facts. Middle price."
         ),
         skill=_skill_table(0.82, 0.68, facts=0.92, text=0.98, calendar=0.985),
         knows=0.50,
@@ -141,10 +133,9 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="tuba",
         description=(
-            "Good at facts and their look-up, at planning and at comparing answers; "
-            "careful with long "
-            "context; fair at list programs and dates; weak at arithmetic and text. Low price, "
-            "slow."
+            "Good at facts and their look-up, at planning and at comparing answers; careful with "
+            "long context; fair at list programs and dates; weak at arithmetic and text. Low "
+            "price, slow."
         ),
         skill=_skill_table(0.70, 0.82, facts=0.98, text=0.68, calendar=0.82),
         knows=0.70,
@@ -160,10 +151,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="flute",
         description=(
-            "Fast and very cheap; fair at short arithmetic, list programs, text, dates "
-            "and planning; "
-            "weak at facts and checking; does not say when it "
-            "guesses."
+            "Fast and very cheap; fair at short arithmetic, list programs, text, dates and "
+            "planning; weak at facts and checking; does not say when it guesses."
         ),
         skill=_skill_table(0.84, 0.83, facts=0.90, text=0.83, calendar=0.84),
         knows=0.50,
@@ -182,10 +171,8 @@ PROFILES: tuple[WorkerProfile, ...] = (
     WorkerProfile(
         name="piano",
         description=(
-            "Excellent at planning; good at facts, at checking and comparing, and at "
-            "arithmetic and "
-            "list programs in pieces; fair at text and dates. High "
-            "price."
+            "Excellent at planning; good at facts, at checking and comparing, and at arithmetic "
+            "and list programs in pieces; fair at text and dates. High price."
         ),
         skill=_skill_table(0.92, 0.90, facts=0.94, text=0.84, calendar=0.86),
         knows=0.70,
@@ -207,10 +194,8 @@ _DEGRADED_WORKER = "harp"
 CELESTA = WorkerProfile(
     name="celesta",
     description=(
-        "Excellent at facts and their look-up; good at planning; fair at dates and text; "
-        "weak at "
-        "arithmetic, list programs and checking. Low "
-        "price."
+        "Excellent at facts and their look-up; good at planning; fair at dates and text; weak at "
+        "arithmetic, list programs and checking. Low price."
     ),
     skill=_skill_table(0.74, 0.70, facts=0.985, text=0.80, calendar=0.82),
     knows=0.90,

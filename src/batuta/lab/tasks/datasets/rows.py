@@ -145,11 +145,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def _bounded_lines(path: Path, stream: IO[_Text]) -> Iterator[_Text]:
-    """Yield the lines, which must not exceed the size of a row.
-
-    Raises:
-        SourceError: a line is too long.
-    """
+    """Yield the lines, which must not exceed the size of a row."""
     number = 1
     while line := stream.readline(MAX_ROW_BYTES + 1):
         if len(line) > MAX_ROW_BYTES:

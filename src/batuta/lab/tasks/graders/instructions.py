@@ -188,11 +188,7 @@ class InstructionsGrader:
 
 
 def _check_relations(name: str, arguments: Arguments) -> None:
-    """Check that the instruction's comparisons are known.
-
-    Raises:
-        SourceError: one is not.
-    """
+    """Check that the instruction's comparisons are known."""
     for argument, value in arguments.items():
         if argument.endswith("relation") and value not in _RELATIONS:
             known = ", ".join(_RELATIONS)

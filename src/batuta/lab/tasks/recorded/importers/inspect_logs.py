@@ -114,11 +114,7 @@ class _LogArchive:
                 yield self._read_entry(entry)
 
     def _read_entry(self, entry: zipfile.ZipInfo) -> Row:
-        """Return a JSON object of the archive.
-
-        Raises:
-            SourceError: it is not JSON, is damaged, or is too large.
-        """
+        """Return a JSON object of the archive."""
         if entry.file_size > MAX_ROW_BYTES:
             name = f"{entry.filename} in {self._path}"
             raise SourceError(f"{name} is larger than {MAX_ROW_BYTES >> 20} MiB")
