@@ -136,6 +136,14 @@ class TuneGoals:
             "takes, not for less than --call-weight if it is given.",
         ),
     ] = None
+    most_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Go on with at most this many models after the calibration: those whose right "
+            "answers complete one another. Three to five of a larger pool; by default all.",
+        ),
+    ] = None
     only_proven: Annotated[
         bool,
         typer.Option(

@@ -97,6 +97,7 @@ def _refuse_with_record(options: TuneOptions) -> None:
         "--rewriter": options.goals.rewriter,
         "--workers": options.execution.workers,
         "--mean-calls": options.goals.mean_calls,
+        "--most-workers": options.goals.most_workers,
     }
     for option, value in given.items():
         if value:

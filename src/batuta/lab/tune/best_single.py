@@ -33,13 +33,13 @@ async def remeasure_best(
     """Return the pool with the strengths of its best workers measured on these questions too.
 
     Calibration's best workers are measured, then whichever worker is ahead of them. A worker that
-    was left out because it hardly ever answers counts as never right.
+    was left out because it hardly ever answers, or passed over, counts as never right.
     """
     assert result.table is not None  # noqa: S101 - tabulated before
     weight_g, grouping = result.table.weight_g, result.grouping
     group_n, _, _ = grouping.reader([task.question for task in tasks])
     counts = {
-        card.worker: _Count.of(card) for card in result.cards if card.worker not in result.left_out
+        card.worker: _Count.of(card) for card in result.cards if card.worker not in result.set_aside
     }
     measured: set[WorkerId] = set()
     while True:
@@ -57,7 +57,7 @@ async def remeasure_best(
         for who in new:
             counts[who] = counts[who].add(context, tasks, group_n, Candidate.single(who))
     strengths = {who: one.share(weight_g) for who, one in counts.items()}
-    return _with_strengths(result.pool, strengths | dict.fromkeys(result.left_out, 0.0))
+    return _with_strengths(result.pool, strengths | dict.fromkeys(result.set_aside, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

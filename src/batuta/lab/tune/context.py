@@ -40,6 +40,8 @@ class TuneSettings:
     """Whether subtasks should be rewritten but that package is not installed."""
     rewriter: WorkerId | None = None
     """The worker that rewrites; None for the strongest one."""
+    most_workers: int | None = None
+    """The most models that are gone on with after the calibration; None for all."""
     only_proven: bool = False
     """Whether only systems that the judgement has proven are recommended."""
     max_steps: int = 5

@@ -66,6 +66,7 @@ def describe_tuning(
         "groups": list(result.grouping.names),
         "workers": [_card_json(card) for card in result.cards],
         "left_out": list(result.left_out),
+        "team": None if result.team is None else asdict(result.team),
         "tried": result.tried,
         "expected": result.believed,
         "workflows": _describe_workflows(result),

@@ -12,6 +12,7 @@ from batuta.lab.tune.grouping import Grouping
 from batuta.lab.tune.judge import Comparison, SystemFigures
 from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.systems import SystemTable, TunedSystem
+from batuta.lab.tune.team import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class TuneResult:
     grouping: Grouping
     pool: Pool
     """The pool with the measured strengths and skills."""
+    team: Team | None = None
+    """The workers that were gone on with; None if all that answer were."""
     systems: tuple[TunedSystem, ...] = ()
     """The systems, from the simplest to the finest."""
     table: SystemTable | None = None
@@ -58,3 +61,8 @@ class TuneResult:
     """The share right that the search expects of its finest system."""
     ended: str = ""
     """The reason why the search ended before its share of the budget; empty if it did not."""
+
+    @property
+    def set_aside(self) -> tuple[WorkerId, ...]:
+        """The workers that were not gone on with; the best of the calibration is never one."""
+        return self.left_out + (() if self.team is None else self.team.passed_over)

@@ -23,6 +23,7 @@ from batuta.lab.tune.search_stage import search_workflows
 from batuta.lab.tune.selection import select_systems
 from batuta.lab.tune.stages import TuneStage, expected_accuracy
 from batuta.lab.tune.systems import tabulate_systems
+from batuta.lab.tune.team import check_most_workers, choose_team
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
@@ -43,8 +44,13 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     context.plan_stages(context.expected_calls())
     cards = measure_workers(runner, tasks, group_n, len(grouping.names))
     usable, left_out = choose_usable(cards)
+    most, team = check_most_workers(settings.most_workers, runner.pool), None
+    if most is not None:
+        team = choose_team(runner, tasks, usable, cards=cards, most=most)
+        usable = team.workers
+        context.report(TuneStage.CALIBRATE, f"goes on with {', '.join(usable)}")
     pool = measured_pool(runner.pool, cards, grouping.names)
-    result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool)
+    result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool, team=team)
     if settings.last is TuneStage.CALIBRATE:
         return result
     search, ease_gl, grouping = await search_workflows(

@@ -1,0 +1,141 @@
+"""Chooses which workers of a larger pool a tuning goes on with: few that complete one another.
+
+Every further worker multiplies the workflows that could be tried, so the same budget says less of
+each; a few workers that are right on different questions are worth more than many that agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import Pool, Task, WorkerId
+from batuta.lab.tune.calibrate import WorkerCard
+from batuta.lab.tune.candidate_runner import CandidateRunner
+from batuta.lab.tune.library import Candidate
+
+Scores = NDArray[np.float64]
+_MOST_TEAMS = 20_000
+"""Teams that are compared at most; of a larger pool one worker after another is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """The workers that a tuning goes on with, and what the calibration says of them."""
+
+    workers: tuple[WorkerId, ...]
+    """In the pool's order."""
+    passed_over: tuple[WorkerId, ...]
+    covered: float
+    """The share of the questions on which one of the chosen models is right alone."""
+    covered_by_all: float
+    """The same of all models."""
+
+
+def choose_team(
+    runner: CandidateRunner,
+    tasks: Sequence[Task],
+    usable: Sequence[WorkerId],
+    *,
+    cards: Sequence[WorkerCard],
+    most: int,
+) -> Team:
+    """Return the best complementary workers by their calibration answers.
+
+    Workers that are no models, such as one that runs programs, stay and are not counted: alone they
+    answer no question, and what they add shows in workflows only.
+
+    Args:
+        runner: knows the scores of the calibration.
+        tasks: the questions of the calibration.
+        usable: the workers that gave answers.
+        cards: the measurements of each worker.
+        most: the most models.
+    """
+    models = [worker for worker in usable if runner.pool[worker].is_model]
+    score_qm = _score_table(runner, tasks, models)
+    share_gm, weight_g = _group_shares(cards, models)
+    usd_m = _dollars(cards, models)
+    chosen = choose_complementary(score_qm, share_gm, weight_g=weight_g, usd_m=usd_m, most=most)
+    kept = {models[m] for m in chosen}
+    return Team(
+        workers=tuple(w for w in usable if w in kept or w not in models),
+        passed_over=tuple(worker for worker in models if worker not in kept),
+        covered=float(score_qm[:, chosen].max(axis=1).mean()),
+        covered_by_all=float(score_qm.max(axis=1).mean()),
+    )
+
+
+def choose_complementary(
+    score_qm: Scores, share_gm: Scores, *, weight_g: Scores, usd_m: Scores, most: int
+) -> list[int]:
+    """Return the indices of the workers: the best alone, and those that add most to it together.
+
+    The best alone stays, since the tuning is held against it. What a team is worth is the mean of
+    two figures: what is right if every group goes to its best worker, which a selector can do, and
+    the questions on which anybody is right, which is what looking at several answers can come to.
+    The second alone would prefer workers that guess. Of equal ones the cheaper are taken.
+
+    Args:
+        score_qm: each worker's score on each question.
+        share_gm: each worker's share right in each group, shrunk.
+        weight_g: each group's share of the questions.
+        usd_m: dollars of a question; infinite if unknown.
+        most: the most workers.
+    """
+    mean_m = score_qm.mean(axis=0)
+    everybody = range(score_qm.shape[1])
+    best = max(everybody, key=lambda m: (float(mean_m[m]), -float(usd_m[m])))
+    others = [m for m in everybody if m != best]
+    wanted = min(most - 1, len(others))
+
+    def worth(added: tuple[int, ...]) -> tuple[float, float]:
+        team = [best, *added]
+        routed = float(weight_g @ share_gm[:, team].max(axis=1))
+        covered = float(score_qm[:, team].max(axis=1).mean())
+        return round((routed + covered) / 2, 9), -float(usd_m[team].sum())
+
+    if comb(len(others), wanted) <= _MOST_TEAMS:
+        return [best, *max(combinations(others, wanted), key=worth)]
+    chosen: tuple[int, ...] = ()
+    while len(chosen) < wanted:
+        left = (m for m in others if m not in chosen)
+        chosen = max(((*chosen, m) for m in left), key=worth)
+    return [best, *chosen]
+
+
+def check_most_workers(most: int | None, pool: Pool) -> int | None:
+    """Return how many models may be kept, or None where the pool has no more than that."""
+    models = sum(worker.is_model for worker in pool)
+    return most if most is not None and most < models else None
+
+
+def _score_table(
+    runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
+) -> Scores:
+    """Return each worker's score on each question; one that is unknown counts as wrong."""
+    found = [[runner.find_result(task, Candidate.single(w)) for w in workers] for task in tasks]
+    return np.array(
+        [[0.0 if one is None or one.score is None else one.score for one in row] for row in found]
+    )
+
+
+def _group_shares(
+    cards: Sequence[WorkerCard], workers: Sequence[WorkerId]
+) -> tuple[Scores, Scores]:
+    """Return the shrunk share of each group and worker, and each group's share of the questions."""
+    by_worker = {card.worker: card for card in cards}
+    rows = [by_worker[worker].by_group for worker in workers]
+    share_mg = np.array([[one.shrunk or 0.0 for one in row] for row in rows])
+    asked_g = np.array([[one.questions for one in row] for row in rows], float).max(axis=0)
+    return share_mg.T, asked_g / max(float(asked_g.sum()), 1.0)
+
+
+def _dollars(cards: Sequence[WorkerCard], workers: Sequence[WorkerId]) -> Scores:
+    known = {card.worker: card.usd for card in cards}
+    return np.array([np.inf if (usd := known[worker]) is None else usd for worker in workers])
