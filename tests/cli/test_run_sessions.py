@@ -1,33 +1,37 @@
-"""`batuta runs list --session` and `runs show`."""
-
-from __future__ import annotations
+"""`batuta runs sessions`: what conducting saved, by estimate."""
 
 import json
 import os
+from decimal import Decimal
 
 import pytest
+from tests.store.strategies import make_run
 
 from batuta.store import Store
-from store.strategies import make_run
 
 pytestmark = pytest.mark.anyio
-SESSION = "ses_" + "a" * 32
 
 
-async def test_runs_of_a_session_are_listed_and_a_run_says_its_own(tmp_path, command_line):
-    async with Store(tmp_path / "runs.db") as store:
-        await store.append(make_run(1), session=SESSION)
-        await store.append(make_run(2))
-    env = {**os.environ, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+async def test_sessions_are_shown_with_what_they_saved(tmp_path, command_line):
+    home = tmp_path / "home"
 
-    def run(*args):
-        at = ("--store", str(tmp_path / "runs.db"))
-        done = command_line.run("runs", *args, *at, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def batuta(*args):
+        env = {**os.environ, "BATUTA_HOME": str(home), "COLUMNS": "120"}
+        return command_line.run("runs", "sessions", *args, cwd=tmp_path, env=env)
 
-    listed = json.loads(run("list", "--session", SESSION, "--json"))
-    assert [(each["id"], each["session"]) for each in listed] == [("run_000001", SESSION)]
-    assert f"session {SESSION}" in run("show", "run_000001")
-    assert "session" not in run("show", "run_000002")
-    assert "no runs match" in run("list", "--session", "ses_none")
+    async with Store(home / "runs.db"):
+        pass
+    assert "no sessions yet" in batuta().stdout
+    async with Store(home / "runs.db") as store:
+        for number in range(3):
+            usd = Decimal("0.25") if number < 2 else None
+            await store.append(make_run(number), session=f"ses_{number}", alone_usd=usd)
+    done = batuta()
+    assert done.returncode == 0, done.stderr
+    assert "ses_0" in done.stdout and "–" in done.stdout
+    assert "$0.50" in done.stdout and "by estimate" in done.stdout
+    told = json.loads(batuta("--json").stdout)
+    assert told["total"]["runs"] == 2 and len(told["sessions"]) == 3
+    assert told["total"]["best_single_usd_estimate"] == "0.5"
+    wrong = batuta("--since", "soon")
+    assert wrong.returncode == 2 and "--since" in wrong.stderr

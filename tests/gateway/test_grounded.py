@@ -10,8 +10,8 @@ import anyio.to_thread
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors.sessions.saving import answering_step
 from batuta.gateway.serving.models import ServedModel
-from batuta.gateway.serving.session_call import find_actor
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
 from batuta.store import decode_run
@@ -103,4 +103,4 @@ async def test_the_checker_is_nobodys_answerer():
         workers = [step["worker"] for each in told["orchestration"]["rounds"] for step in each["steps"]]  # fmt: skip
         assert workers == ["ada", "eve"]
         run = decode_run(json.dumps(told["orchestration"]).encode())
-        assert find_actor(run) == "ada"
+        assert answering_step(run).worker == "ada"

@@ -195,7 +195,7 @@ async def fill_old_schema(target, times):
             row = {
                 name: value
                 for name, value in packed.row.items()
-                if name not in ("session", "labels")
+                if name not in ("session", "labels", "alone_usd")
             }
             connection.execute(RUNS.insert(), row)  # these came later
             connection.execute(

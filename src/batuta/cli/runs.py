@@ -23,7 +23,7 @@ from batuta.conductors.replay_conductor import ReplayConductor
 from batuta.config.load import find_plugged_pool, load_config, store_target
 from batuta.config.served_systems import LOCAL_TENANT
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
-from batuta.core.formatting import format_cost, format_count, format_seconds
+from batuta.core.formatting import format_cost, format_count, format_seconds, format_usd
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.errors import ConfigError
 from batuta.language.plan_rules import NO_RULES
@@ -32,6 +32,7 @@ from batuta.rendering.terminal import write_error, write_json, write_output
 from batuta.store import RunSummary, Store, encode_run
 from batuta.store.run_filter import EVERY_RUN, RunFilter, RunFilterError, parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals
+from batuta.store.savings import Saving, list_savings, saving_json, sum_savings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +232,46 @@ def _describe_totals(totals: RunTotals) -> str:
     if totals.mean_score is not None:
         parts.append(f"mean score {totals.mean_score:.2f} of {format_count(totals.judged)} judged")
     return " · ".join(parts)
+
+
+@app.command("sessions", epilog=format_example("batuta runs sessions --since 7d"))
+def list_sessions(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    since: Annotated[str | None, typer.Option(help="24h, 7d, today, a day, or a time.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    store: StoreOption = None,
+    json: Json = False,
+) -> None:
+    """Sessions, and what conducting them saved beside the best single worker, by estimate."""
+    ranges, words = RunRanges(since=since), RunWords(tenant=tenant)
+    finding = RunFilterOptions(words=words, ranges=ranges, figures=RunFigures(), order=RunOrder())
+    wanted = finding.read()
+    found, total = anyio.run(_read_savings, limit, wanted, find_run_store(store))
+    if json:
+        told = [saving_json(one) for one in found]
+        json_output.print_json({"sessions": told, "total": saving_json(total)})
+        return
+    console = open_console()
+    if not found:
+        console.print("[dim]no sessions yet; they come with requests: batuta serve[/dim]")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
+    for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
+        table.add_column(name, no_wrap=True, justify="left" if name == "session" else "right")
+    for one in found:
+        usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
+        when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
+        table.add_row(one.session, when, str(one.runs), *(usd if one.runs else ["–"] * 3))
+    console.print(table)
+    told = " · ".join(filter(None, (total.sentence, total.verdicts)))
+    console.print(f"\n[dim]{told}[/dim]", soft_wrap=True)
+
+
+async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
+    async with Store(target) as store:
+        known = {"tenant": wanted.tenant, "since": wanted.since}
+        found = await list_savings(store.database, limit, **known)
+        return found, await sum_savings(store.database, **known)
 
 
 @app.command("show", epilog=format_example("batuta runs show run_5f --step 2"))

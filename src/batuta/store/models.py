@@ -90,6 +90,11 @@ RUNS = Table(
     Column("session", Text),
     # Words to be found by; see rows.py. Null: none, or from before there were any.
     Column("labels", Text),
+    # What the best single worker would have cost, by estimate; see savings.py. Null: not known.
+    Column("alone_usd", Money),
+    # How it did beside that worker, where it was asked too, and what asking cost.
+    Column("shadow", Text),
+    Column("shadow_usd", Money),
     # Lists and totals read nothing but these two, whatever they filter and sort by.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
     Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),

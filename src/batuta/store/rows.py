@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from math import isfinite
 from typing import Any
 
@@ -126,6 +127,12 @@ class RunSummary:
     """The id of the session that it was part of; None: of none."""
     labels: str | None = None
     """The labels as they are stored; see `RequestLabels`."""
+    alone_usd: Decimal | None = None
+    """The dollars that the best single worker would have cost, by estimate; None: not known."""
+    shadow: str | None = None
+    """How it did beside the best single worker, as a judge said; None: nobody was asked."""
+    shadow_usd: Decimal | None = None
+    """The dollars of asking that worker and the judge."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -164,6 +171,8 @@ class RunEntry:
     """The session that it is part of."""
     labels: RequestLabels = NO_LABELS
     """What its request says of itself."""
+    alone_usd: Decimal | None = None
+    """The dollars that the best single worker would have cost, by estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +258,7 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "unpriced_calls": _clamp_integer(cost.unpriced_calls),
         "seconds": _finite_or_zero(run.seconds),
         "session": _optional_text(entry.session),
+        "alone_usd": entry.alone_usd,
         "labels": run_labels(run, entry.labels if entry.content else None),
     }
 

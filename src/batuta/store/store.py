@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
@@ -176,6 +177,7 @@ class Store:
         charge: RunCharge | None = None,
         session: str | None = None,
         labels: RequestLabels = NO_LABELS,
+        alone_usd: Decimal | None = None,
     ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
@@ -187,6 +189,7 @@ class Store:
             charge: who pays; None: the tenant, from no budget.
             session: the id of the session that it is part of; None: of none.
             labels: what its request says of itself.
+            alone_usd: the dollars that the best single worker would have cost, by estimate.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -201,6 +204,7 @@ class Store:
                 keep=keep,
                 session=session,
                 labels=labels,
+                alone_usd=alone_usd,
             )
         )
 

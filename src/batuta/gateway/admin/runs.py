@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, final
 
@@ -18,6 +19,7 @@ from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
 from batuta.store.run_filter import RUN_PARAMETERS, RunFilter, RunFilterError, parse_run_filter
 from batuta.store.run_list import RunTotals
+from batuta.store.savings import list_savings, saving_json, sum_savings
 
 _DEFAULT_PAGE = 20
 _MAX_COMMENT = 10_000
@@ -36,6 +38,7 @@ class RunRoutes:
         return [
             Route("/v1/runs", self.list_runs),
             Route("/v1/runs/totals", self.sum_runs, methods=["GET"]),
+            Route("/v1/sessions", self.list_sessions, methods=["GET"]),
             Route("/v1/runs/{id}", self.get_run, methods=["GET"]),
             Route("/v1/runs/{id}", self.delete, methods=["DELETE"]),
             Route("/v1/runs/{id}/feedback", self.feedback, methods=["POST"]),
@@ -64,6 +67,19 @@ class RunRoutes:
         """The totals of the runs that the same parameters list."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
+
+    async def list_sessions(self, request: Request) -> Response:
+        """Sessions beside the best single worker, the newest first, and all of them together."""
+        wanted = _read_filter(request, "limit", names=("since", "session", "tenant"))
+        limit = parse_limit(request.query_params, _DEFAULT_PAGE)
+        database, tenant, since = self._store.database, wanted.tenant, wanted.since
+        await self._store.flush()
+        found = await list_savings(
+            database, limit, tenant=tenant, session=wanted.session, since=since
+        )
+        total = await sum_savings(database, tenant=tenant, since=since)
+        data = [{"object": "session", **saving_json(one)} for one in found]
+        return json_response({"object": "list", "data": data, "total": saving_json(total)})
 
     async def get_run(self, request: Request) -> Response:
         """A run with its whole trace; the trace is null if its content was not kept."""
@@ -135,6 +151,8 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
         "cost_usd": f"{row.cost.usd:f}" if known else None,
         "unpriced_calls": row.cost.unpriced_calls,
         "seconds": row.seconds,
+        "best_single_usd_estimate": None if row.alone_usd is None else f"{row.alone_usd:f}",
+        "shadow": row.shadow,
         "score": row.score,
         "comment": row.score_comment,
     }
@@ -159,14 +177,16 @@ def totals_entry(totals: RunTotals) -> dict[str, Any]:
     }
 
 
-def _read_filter(request: Request, *besides: str) -> RunFilter:
+def _read_filter(
+    request: Request, *besides: str, names: Collection[str] = RUN_PARAMETERS
+) -> RunFilter:
     """Read the parameters of an address; a key finds its tenant's runs and no others.
 
     Raises:
         APIError: one is not known, or has a value that cannot be used.
     """
     query, sees = request.query_params, caller_of(request.scope).visible_tenant
-    names = [name for name in RUN_PARAMETERS if name != "tenant" or sees is None]
+    names = [name for name in names if name != "tenant" or sees is None]
     check_query(query, *besides, *names)
     try:
         wanted = parse_run_filter(pair for pair in query.multi_items() if pair[0] not in besides)

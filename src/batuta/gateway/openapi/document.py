@@ -111,6 +111,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         query={"limit": _COUNT, "after": _TEXT, **_RUN_QUERY},
     ),
     ("GET", "/v1/runs/totals"): Operation(summary="Totals of stored runs", query=_RUN_QUERY),
+    ("GET", "/v1/sessions"): Operation(
+        summary="Sessions beside the best single worker",
+        answer="List",
+        query={"limit": _COUNT, "since": _TEXT, "session": _TEXT, "tenant": _TEXT},
+    ),
     ("GET", "/v1/runs/{id}"): Operation(summary="A stored run"),
     ("DELETE", "/v1/runs/{id}"): Operation(summary="Forgets a run"),
     ("POST", "/v1/runs/{id}/feedback"): Operation(

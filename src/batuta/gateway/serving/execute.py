@@ -495,6 +495,7 @@ class RunService:
             if run.outcome is Outcome.WAITING:
                 self._pending_tool_runs.add(run, caller.tenant)
             await self._admission.count_tokens(caller, admission, run)
+            alone_usd = self._estimate_alone(prepared, run)
             if prepared.in_session is not None:
                 await self._sessions.end(prepared.in_session, run)
             if store is None:
@@ -507,6 +508,7 @@ class RunService:
                     charge=admission.final_charge,
                     session=prepared.session,
                     labels=prepared.call.labels,
+                    alone_usd=alone_usd,
                 )
                 admission.is_settled = True
             except StoreError as error:
@@ -517,6 +519,17 @@ class RunService:
             cache, repeatable = self._answer_cache, prepared.repeatable
             if cache is not None and repeatable is not None and prepared.earlier is None:
                 await cache.keep(repeatable, run)
+
+    def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
+        """The dollars that the best single worker would have cost, as far as that is known."""
+        if prepared.in_session is None or prepared.earlier is not None:
+            return None
+        if prepared.call.options.dry_run:
+            return None
+        question, rules = prepared.call.question, self._catalogue.session_rules
+        return self._sessions.estimate_alone(
+            prepared.in_session, run, question, prepared.pool, rules
+        )
 
     def _count_run(self, prepared: PreparedCall, run: Run) -> None:
         """Tells whoever counts runs or remembers them."""

@@ -25,7 +25,9 @@ from batuta.conductors.sessions.patterns import (
     SessionView,
     conduct_in_session,
     revise_actor,
+    strongest_actor,
 )
+from batuta.conductors.sessions.saving import answering_step, estimate_alone
 from batuta.conductors.sessions.state import (
     MOST_THREADS,
     NEW_SESSION,
@@ -40,8 +42,8 @@ from batuta.core import (
     Cost,
     Limits,
     Plan,
+    Pool,
     Question,
-    Reply,
     Request,
     ResumeState,
     Round,
@@ -51,7 +53,6 @@ from batuta.core import (
 from batuta.core.formatting import format_usd
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
-from batuta.engine.grounding import is_source_check
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.models import ServedModel
@@ -226,15 +227,27 @@ class SessionKeeper:
             rules=rules,
         )
 
+    def estimate_alone(
+        self, call: SessionCall, run: Run, question: Question, pool: Pool, rules: SessionRules
+    ) -> Decimal | None:
+        """Estimate what the best worker of the pool alone would have cost; see `saving`."""
+        if len(pool) == 1 or not (run.steps or run.cost.usd or run.cost.unpriced_calls):
+            return None
+        thread = call.state.threads.get(call.thread) or SessionThread()
+        best = strongest_actor(question, pool)
+        now, warm = self._clock(), rules.warm_seconds
+        return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
+
     async def end(self, call: SessionCall, run: Run) -> None:
         """Keep what the run did."""
         known = call.state.threads.get(call.thread) or SessionThread()
         after = replace(known, turn=call.turn)
         if call.acts:
             after = replace(after, tokens=call.tokens)
-        actor = find_actor(run) if call.acts else None
-        if actor is not None:
-            after = replace(after, acting=actor).with_reader(actor, call.tokens, self._clock())
+        step = answering_step(run) if call.acts else None
+        if step is not None:
+            after = replace(after, acting=step.worker)
+            after = after.with_reader(step.worker, call.tokens, self._clock())
         entry = SessionEntry(
             thread=call.thread,
             after=after,
@@ -327,15 +340,6 @@ def _with_reason(resumed: ResumeState, reason: str) -> ResumeState:
     if isinstance(last.decision, Plan):
         last = replace(last, decision=replace(last.decision, reason=reason))
     return replace(resumed, rounds=(*before, last))
-
-
-def find_actor(run: Run) -> WorkerId | None:
-    """Return the worker whose reply reached the client; None: no last step has ended."""
-    for round_ in reversed(run.rounds):
-        if round_.workflow is not None and not is_source_check(round_):
-            last = round_.step(len(round_.workflow) - 1)
-            return last.worker if last and isinstance(last.result, Reply) else None
-    return None
 
 
 def count_consultations(run: Run) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import final
 
@@ -19,6 +20,7 @@ from batuta.gateway.ui.run_view import COLOURS
 from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 from batuta.store.ledger import utc_day
+from batuta.store.savings import list_savings, sum_savings
 from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.usage import ZERO_COST
 
@@ -81,6 +83,7 @@ class UsagePage:
             raise invalid_value("days", f"it is one of {', '.join(map(str, SPANS))}.")
         tenant, now = session.tenant, time.time()
         days = latest_days(now, int(said))
+        since = day_start(days[0])
         tables = _ADMIN_TABLES if tenant is None else _TABLES
         only = _read_choice(request, [column for column, _ in tables])
         by_day = await report_spending(
@@ -93,6 +96,8 @@ class UsagePage:
             session=session,
             days=daily_costs(days, by_day),
             systems=_dearest_systems(by_day),
+            saving=await sum_savings(store.database, tenant=tenant, since=since),
+            sessions=await list_savings(store.database, LONGEST_TABLE, tenant=tenant, since=since),
             span=int(said),
             spans=SPANS,
             tables=shown,
@@ -158,6 +163,11 @@ async def _list_bars(store: Store, now: float, tenant: str | None) -> list[Budge
     bars = [bar for each in tenants.values() for bar in tenant_bars(each, spent)]
     bars += [bar for key in keys if key.state(now) == "active" for bar in key_bars(key, spent)]
     return sorted(bars, key=lambda bar: -bar.share)
+
+
+def day_start(day: str) -> float:
+    """Return when the day began, in seconds since the epoch."""
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
 
 
 def latest_days(now: float, count: int) -> list[str]:

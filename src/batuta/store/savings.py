@@ -1,0 +1,201 @@
+"""What conducting saved: per session and over all, beside the best single worker.
+
+The dollars that this worker would have cost are an estimate, made when a run ends; runs of which it
+is not known are left out of both sums. Work is bounded: the newest runs are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Float, Select, case, cast, func, select
+
+from batuta.core.formatting import format_percent, format_usd
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.models import RUNS
+
+SAVINGS_WINDOW = 200_000
+"""Runs that are looked at, the newest."""
+_NANO = 1_000_000_000
+
+
+class ShadowVerdict(StrEnum):
+    """How an answer did beside that of the best single worker, as a judge said."""
+
+    BETTER = "better"
+    SAME = "same"
+    WORSE = "worse"
+    UNJUDGED = "unjudged"
+    """The worker or the judge could not be asked, or the judge did not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """The runs of one session, or of all, beside the best single worker."""
+
+    session: str | None
+    """None: all of them."""
+    tenant: str | None
+    latest: float
+    """Seconds since the epoch; 0 if there is no run."""
+    runs: int
+    """Runs of which the estimate is known."""
+    usd: Decimal
+    """Dollars that they have cost."""
+    alone_usd: Decimal
+    """Dollars that the best single worker would have cost, by estimate."""
+    shadows: dict[ShadowVerdict, int]
+    """Answers that were compared with those of that worker, by verdict."""
+    shadow_usd: Decimal
+    """Dollars of comparing them."""
+
+    @property
+    def saved_usd(self) -> Decimal:
+        """The dollars saved by estimate; negative if conducting cost more."""
+        return self.alone_usd - self.usd
+
+    @property
+    def share(self) -> float | None:
+        """The part saved of what that worker would have cost; None: it would cost nothing."""
+        return float(self.saved_usd / self.alone_usd) if self.alone_usd else None
+
+    @property
+    def sentence(self) -> str:
+        """What was saved, in words."""
+        if not self.runs:
+            return "nothing to compare yet"
+        share = "" if self.share is None else f" ({format_percent(abs(self.share))})"
+        word = "less" if self.saved_usd >= 0 else "more"
+        usd = format_usd(abs(self.saved_usd))
+        return f"about {usd}{share} {word} than the best single worker alone, by estimate"
+
+    @property
+    def verdicts(self) -> str:
+        """What the judge said of the answers that were compared, in words; empty: none was."""
+        if not sum(self.shadows.values()):
+            return ""
+        told = ", ".join(f"{count} {verdict}" for verdict, count in self.shadows.items() if count)
+        return f"beside that worker's answers: {told}, for {format_usd(self.shadow_usd)}"
+
+
+async def list_savings(
+    database: Database,
+    limit: int,
+    *,
+    tenant: str | None = None,
+    session: str | None = None,
+    since: float | None = None,
+) -> list[Saving]:
+    """The sessions that were active last, the newest first.
+
+    Args:
+        database: the store's.
+        limit: how many at most.
+        tenant: only that tenant's.
+        session: only that one.
+        since: only runs that began at that time, in seconds since the epoch, or later.
+
+    Raises:
+        StoreError: the database fails.
+    """
+
+    def read(connection: Connection) -> list[Saving]:
+        rows = _newest(tenant, session, since).subquery()
+        groups = (rows.c.session, rows.c.tenant)
+        sums = _sum_columns(rows.c, connection.dialect.name)
+        query = select(*groups, *sums).where(rows.c.session.is_not(None)).group_by(*groups)
+        query = query.order_by(func.max(rows.c.created).desc()).limit(limit)
+        return [_read_saving(row, connection) for row in connection.execute(query).mappings()]
+
+    return await database.run_read(read)
+
+
+async def sum_savings(
+    database: Database, *, tenant: str | None = None, since: float | None = None
+) -> Saving:
+    """All of them together; see `list_savings`.
+
+    Raises:
+        StoreError: the database fails.
+    """
+
+    def read(connection: Connection) -> Saving:
+        rows = _newest(tenant, None, since).subquery()
+        sums = select(*_sum_columns(rows.c, connection.dialect.name))
+        found = connection.execute(sums).mappings().one()
+        return _read_saving({"session": None, "tenant": tenant, **found}, connection)
+
+    return await database.run_read(read)
+
+
+def saving_json(saving: Saving) -> dict[str, Any]:
+    """The saving for programs; money as text."""
+    return {
+        "session": saving.session,
+        "latest": saving.latest,
+        "runs": saving.runs,
+        "cost_usd": f"{saving.usd:f}",
+        "best_single_usd_estimate": f"{saving.alone_usd:f}",
+        "saved_usd_estimate": f"{saving.saved_usd:f}",
+        "saved_share_estimate": saving.share,
+        "shadows": {verdict.value: count for verdict, count in saving.shadows.items()},
+        "shadow_usd": f"{saving.shadow_usd:f}",
+    }
+
+
+def _newest(tenant: str | None, session: str | None, since: float | None) -> Select[Any]:
+    names = ("session", "tenant", "created", "usd", "alone_usd", "shadow", "shadow_usd")
+    query = select(*(RUNS.c[name] for name in names))
+    if tenant is not None:
+        query = query.where(RUNS.c.tenant == sql_text(tenant))
+    if session is not None:
+        query = query.where(RUNS.c.session == sql_text(session))
+    if since is not None:
+        query = query.where(RUNS.c.created >= since)
+    return query.order_by(RUNS.c.created.desc()).limit(SAVINGS_WINDOW)
+
+
+def _sum_columns(rows: Any, dialect: str) -> Sequence[ColumnElement[Any]]:
+    """Return the sums; dollars are added up exactly, in SQLite as whole billionths."""
+
+    def dollars(column: ColumnElement[Any]) -> ColumnElement[Any]:
+        exact = func.round(cast(column, Float) * float(_NANO)) if dialect == "sqlite" else column
+        return func.sum(exact)
+
+    known = rows.alone_usd.is_not(None)
+    verdicts = [
+        func.count().filter(rows.shadow == verdict.value).label(f"shadow_{verdict.value}")
+        for verdict in ShadowVerdict
+    ]
+    return (
+        func.max(rows.created).label("latest"),
+        func.count(rows.alone_usd).label("runs"),
+        dollars(case((known, rows.usd))).label("usd"),
+        dollars(rows.alone_usd).label("alone_usd"),
+        dollars(rows.shadow_usd).label("shadow_usd"),
+        *verdicts,
+    )
+
+
+def _read_saving(row: Any, connection: Connection) -> Saving:
+    def dollars(name: str) -> Decimal:
+        found = row[name] or 0
+        if connection.dialect.name == "sqlite":
+            return Decimal(int(found)) / _NANO
+        return Decimal(found)
+
+    return Saving(
+        session=row["session"],
+        tenant=row["tenant"],
+        latest=row["latest"] or 0.0,
+        runs=row["runs"],
+        usd=dollars("usd"),
+        alone_usd=dollars("alone_usd"),
+        shadows={verdict: row[f"shadow_{verdict.value}"] for verdict in ShadowVerdict},
+        shadow_usd=dollars("shadow_usd"),
+    )

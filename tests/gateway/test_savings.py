@@ -1,0 +1,111 @@
+"""What conducting saved: an estimate beside the best single worker, told by API, command and page."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from batuta.clients import ScriptedClient
+from batuta.conductors.sessions.patterns import Escalate
+from batuta.core import Cost, Reply, Usage
+from batuta.store.savings import Saving, ShadowVerdict, list_savings, sum_savings
+from gateway.keyed_server import KeyedServer
+from gateway.live_server import HI, Serving
+from gateway.test_sessions import Agent, call, house, pool, scripted
+
+pytestmark = pytest.mark.anyio
+
+
+def reply(text="Done.", tokens=1000, cached=0, output=100, usd="0.0012"):
+    usage = Usage(calls=1, input=tokens, cached=cached, output=output)
+    return Reply(text=text, usage=usage, cost=Cost(Decimal(usd)))
+
+
+async def told(server, address="/v1/sessions", **options):
+    async with server.http.get(address, **options) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_a_session_s_saving_is_what_the_best_single_worker_would_have_cost(store):
+    """$10 and $20 a million tokens, $1 of cached ones, where the small one costs a tenth."""
+    clients = scripted(small=[call(), reply(tokens=1000, output=100)], big=[])
+    async with Serving(house(Escalate(), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring("x" * 3000)
+        answer = await told(server)
+        (one,) = answer["data"]
+        assert one["session"] == agent.headers["x-batuta-session"] and one["runs"] == 2
+        assert Decimal(one["cost_usd"]) == Decimal("0.0024")
+        # the first request: 100 tokens in, 10 out
+        first = Decimal("0.0012")
+        # the second: of its 1000 tokens those of the first were read; a few tokens are our estimate
+        second = Decimal(one["best_single_usd_estimate"]) - first
+        assert Decimal("0.0115") < second < Decimal("0.012")
+        saved = Decimal(one["saved_usd_estimate"])
+        assert saved == Decimal(one["best_single_usd_estimate"]) - Decimal(one["cost_usd"])
+        assert answer["total"]["saved_usd_estimate"] == one["saved_usd_estimate"]
+        runs = await told(server, "/v1/runs")
+        estimates = [Decimal(each["best_single_usd_estimate"]) for each in runs["data"]]
+        assert sum(estimates) == Decimal(one["best_single_usd_estimate"])
+        assert (await told(server, "/v1/sessions?session=ses_none"))["data"] == []
+        async with server.http.get("/ui/usage") as response:
+            page = await response.text()
+        assert "What conducting saved" in page and "by estimate" in page and one["session"] in page
+        async with server.http.get("/v1/sessions?limit=0") as response:
+            assert response.status == 400
+        async with server.http.get("/v1/sessions?model=x") as response:
+            assert response.status == 400
+
+
+async def test_what_the_best_worker_answers_saves_nothing_and_failures_are_worth_nothing(store):
+    clients = {
+        "small": ScriptedClient([]),
+        "big": ScriptedClient([reply(usd="0.012"), reply(usd="0.02", cached=0)]),
+    }
+    only = pool(small=0.5, big=0.9)
+    async with Serving(house(None, clients, workers=only, store=store)) as server:
+        for _ in range(2):
+            body = {"model": "batuta-mini", "messages": HI}
+            assert (await server.post(json=body, headers={"x-session-id": "s"}))[0] == 200
+        (one,) = (await told(server))["data"]
+    assert Decimal(one["cost_usd"]) == Decimal("0.032")
+    assert Decimal(one["best_single_usd_estimate"]) == Decimal("0.024")
+    assert Decimal(one["saved_usd_estimate"]) == Decimal("-0.008")
+
+
+async def test_without_a_choice_or_a_price_there_is_no_estimate(store):
+    async with KeyedServer(store) as server:
+        key, other = await server.key("acme"), await server.key("other")
+        await server.ask(key, json={"model": "worker/ada", "messages": HI})
+        _, _, answer = await server.ask(key, "/v1/sessions", "GET")
+        assert [one["runs"] for one in answer["data"]] == [0]
+        assert answer["total"]["saved_share_estimate"] is None
+        _, _, none = await server.ask(other, "/v1/sessions", "GET")
+        assert none["data"] == [] and none["total"]["runs"] == 0
+        assert (await server.ask(other, "/v1/sessions?tenant=acme", "GET"))[0] == 400
+        assert (await server.ask(None, "/v1/sessions", "GET"))[0] == 401
+    assert await list_savings(store.database, 5, tenant="other") == []
+    assert (await sum_savings(store.database)).sentence == "nothing to compare yet"
+
+
+def test_a_saving_is_told_as_an_estimate_in_both_directions():
+    known = {"session": None, "tenant": None, "latest": 0.0, "runs": 3}
+    shadows = dict.fromkeys(ShadowVerdict, 0)
+    cheap = Saving(
+        **known, usd=Decimal(1), alone_usd=Decimal(4), shadows=shadows, shadow_usd=Decimal(0)
+    )
+    assert cheap.sentence == "about $3.00 (75 %) less than the best single worker alone, by estimate"
+    assert cheap.verdicts == ""
+    counted = {**shadows, ShadowVerdict.BETTER: 2, ShadowVerdict.SAME: 1}
+    dear = Saving(
+        **known,
+        usd=Decimal(4),
+        alone_usd=Decimal(2),
+        shadows=counted,
+        shadow_usd=Decimal("0.5"),
+    )
+    assert dear.sentence.startswith("about $2.00 (100 %) more than")
+    assert dear.verdicts == "beside that worker's answers: 2 better, 1 same, for $0.50"
