@@ -97,7 +97,10 @@ def test_a_saving_is_told_as_an_estimate_in_both_directions():
     cheap = Saving(
         **known, usd=Decimal(1), alone_usd=Decimal(4), shadows=shadows, shadow_usd=Decimal(0)
     )
-    assert cheap.sentence == "about $3.00 (75 %) less than the best single worker alone, by estimate"
+    assert (
+        cheap.sentence
+        == "about $3.00 (75\u00a0%) less than the best single worker alone, by estimate"
+    )
     assert cheap.verdicts == ""
     counted = {**shadows, ShadowVerdict.BETTER: 2, ShadowVerdict.SAME: 1}
     dear = Saving(
@@ -107,5 +110,5 @@ def test_a_saving_is_told_as_an_estimate_in_both_directions():
         shadows=counted,
         shadow_usd=Decimal("0.5"),
     )
-    assert dear.sentence.startswith("about $2.00 (100 %) more than")
+    assert dear.sentence.startswith("about $2.00 (100\u00a0%) more than")
     assert dear.verdicts == "beside that worker's answers: 2 better, 1 same, for $0.50"
