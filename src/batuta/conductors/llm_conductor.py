@@ -34,6 +34,7 @@ from batuta.core import (
     Usage,
     Worker,
     WorkerId,
+    Workflow,
 )
 from batuta.core.conductor import NULL_LISTENER, PromptDescription
 from batuta.core.redaction import clean_message
@@ -46,6 +47,7 @@ from batuta.errors import (
     WorkflowError,
 )
 from batuta.language import PromptOptions, conductor_request, parse_workflow
+from batuta.language.answer_form import answer_after_program, ask_single_plainly
 from batuta.language.conversation import crop_conversation
 from batuta.language.draft_schema import BRIEF_BOUNDS, TextBounds, draft_format
 from batuta.language.programs import provide_programs
@@ -189,7 +191,23 @@ class LLMConductor:
         )
         if isinstance(read, AcceptedAnswer):
             return AcceptedAnswer(draft)
-        return Plan(provide_programs(read, context.pool, context.question.text), draft)
+        return Plan(self._amend(read, context), draft)
+
+    def _amend(self, workflow: Workflow, context: PlanningContext) -> Workflow:
+        """Return the workflow that can be carried out, and answers in the question's form.
+
+        What a model was trained to write is not amended beyond the first.
+
+        Raises:
+            WorkflowError: it has a step that runs a program which nobody writes.
+        """
+        pool, text = context.pool, context.question.text
+        workflow = provide_programs(workflow, pool, text)
+        if self.rendering.compact:
+            return workflow
+        if self.rendering.brief and not context.previous:
+            workflow = ask_single_plainly(workflow, pool)
+        return answer_after_program(workflow, pool, text, context.max_steps)
 
     def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
         """Return the prompt with a seed for this sample."""

@@ -65,7 +65,7 @@ from batuta.language.parser import quote_list
 
 PROMPT_VERSION = "5"
 """Version of the whole prompt's wording; a run and a trained conductor's card keep it."""
-BRIEF_VERSION = "brief-1"
+BRIEF_VERSION = "brief-2"
 """Version of the wording for a small model that was not trained to conduct."""
 COMPACT_VERSION = "compact-1"
 """Version of the compact prompt's wording."""
@@ -132,7 +132,8 @@ BRIEF_RULES = """\
 You are a conductor: you do not answer the question, you write a workflow of 1 to {max_steps} \
 steps that models carry out. A step is one call of one model. Each model sees the question and its \
 own subtask, a short instruction; of earlier steps it sees those that its access list names. The \
-reply of the last step is the answer. Use as few steps as the question needs."""
+reply of the last step is the answer as it is, so the last subtask asks for the answer in the form \
+that the question wants. Use as few steps as the question needs."""
 
 PROGRAM_RULE = """\
 {runner} writes nothing: it runs the program that a step which it reads has written."""
@@ -154,7 +155,7 @@ those that the steps which it reads have named, the first {most} of them."""
 
 BRIEF_PROGRAM_RULE = """\
 What must be calculated or counted is left to a program: a model writes it, then {runner} runs it. \
-"""
+Where the answer is a letter, a choice or code, a model answers after it. """
 
 LISTS = """\
 First think briefly, then write three Python lists of equal length:
