@@ -245,6 +245,7 @@ def describe_record_tuning(
         "groups": shown,
         "workers": [_card_json(one) for one in describe_workers(record, parts.known, shown)],
         "left_out": [],
+        "team": None,
         "tried": len(nominees.trials) + 1,
         "expected": None,
         "workflows": [],
