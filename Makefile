@@ -16,7 +16,7 @@ SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis 
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 
-.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench format clean lock audit sbom release
+.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench docs format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -98,6 +98,10 @@ bench: $(STAMP_BENCH)  ## performance, as ratios in one run
 format: $(STAMP_DEV)
 	$(BIN)/ruff check --fix . || true
 	$(BIN)/ruff format .
+
+docs: $(STAMP_DEV)  ## the documents' site in build/site: docs/, the repository's documents, and references from the code
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 lock: $(STAMP_DEV)  ## the versions and hashes that are installed, from pyproject.toml; --upgrade in LOCK_FLAGS
 	$(LOCK) $(LOCK_FLAGS) pyproject.toml -o locks/core.txt
