@@ -192,7 +192,7 @@ class RunService:
             APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
         await load_served_model(self._catalogue, call.model)
-        call = await self._files.bind(call, caller)
+        call = await self._bind_files(call, caller)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
         is_kept = not call.options.dry_run and auxiliary_kind(call) is None
@@ -235,6 +235,11 @@ class RunService:
         finally:
             if prepared_call.chosen is not None:
                 await self._explorer.settle(prepared_call.chosen)
+
+    async def _bind_files(self, call: ParsedCall, caller: Caller) -> ParsedCall:
+        if call.server_tools or any(said.attachments for said in call.question.messages):
+            return await self._files.bind(call, caller)
+        return call
 
     async def _begin_in_session(
         self, prepared: PreparedCall, call: ParsedCall, tenant: str, *, is_kept: bool

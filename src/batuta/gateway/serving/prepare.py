@@ -36,7 +36,7 @@ from batuta.core import (
 from batuta.core.conductor import conductor_worker
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import VISION, token_price
+from batuta.core.worker import PROGRAM, VISION, token_price
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.planning import restrict_workers
 from batuta.engine.step_prompt import able_workers
@@ -192,7 +192,7 @@ class CallPreparer:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
         call, clients = self._with_tools(call, clients, pool, caller)
-        pool, clients = self._files.open_for_programs(call, caller, pool, clients)
+        pool, clients = self._open_files(call, caller, pool, clients)
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
@@ -211,6 +211,13 @@ class CallPreparer:
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
         )
+
+    def _open_files(
+        self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]
+    ) -> tuple[Pool, Mapping[WorkerId, Client]]:
+        if any(PROGRAM in worker.tags for worker in pool):
+            return self._files.open_for_programs(call, caller, pool, clients)
+        return pool, clients
 
     def _rules_for(self, caller: Caller, question: Question) -> PlanRules:
         """Return the rules for plans of a question."""

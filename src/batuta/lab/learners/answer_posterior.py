@@ -291,7 +291,7 @@ class TrainingDraws:
         cost_nk = self.draw_costs_nk()
         width = len(STOPPING_INPUTS) + (self.draws.odds_nm.shape[1] if form.named else 0)
         onward_kg = np.zeros((most, width))
-        earned_n, spent_n, draws_n = earned[-1], np.zeros(len(rows)), np.full(len(rows), most)
+        earned_n, spent_n = earned[-1], np.zeros(len(rows))
         for count in reversed(_draw_counts(most - 1)):
             next_n, now_n = self.next_n(count), earned[count - 1]
             state = self.draws.stopping_state(found[count - 1], count, next_n, named=form.named)
@@ -301,8 +301,7 @@ class TrainingDraws:
             goes_n = (_cross_fit_gain(state, win_n, half_n, centre) > 0) & (next_n >= 0)
             spent_n = np.where(goes_n, spent_n + cost_nk[:, count], 0)
             earned_n = np.where(goes_n, earned_n, now_n)
-            draws_n = np.where(goes_n, draws_n, count)
-        return onward_kg, HeldOutCredit(earned_n, spent_n + cost_nk[:, 0], draws_n)
+        return onward_kg, HeldOutCredit(earned_n, spent_n + cost_nk[:, 0])
 
     def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:
         """Return the weights of the answers by number of draws, fitted on all questions: (k, f)."""
@@ -326,7 +325,6 @@ class HeldOutCredit:
     earned_n: Floats
     spent_n: Floats
     """The cost of the draws, in credit."""
-    draws_n: Integers
 
     @property
     def value(self) -> float:

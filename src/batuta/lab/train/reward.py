@@ -5,9 +5,9 @@ with a wrong answer, 1 for a right one. Deviations: right answers may be charged
 Router-R1), more of it on easy questions (adaptive length penalty); a completion that met a worker's
 outage leaves its group instead of scoring 0.
 
-It is computed by `run_reward` (base and cost of one run), `step_rewards` (schedule of the cost,
-difficulty exponent, mean over executions) and `mix_rewards` (first rounds share the reward of
-second ones); rejection sampling uses `draft_weights` instead.
+`run_reward` has the base and the cost of one run, `scheduled_cost_weight` the schedule of the cost,
+`right_shares` how easy a question is, and `mix_rewards` what a first round has of its second one;
+`rollouts` takes the mean over executions. Rejection sampling uses `draft_weights` instead.
 """
 
 from __future__ import annotations
@@ -73,33 +73,6 @@ def round_cost(run: Run, settings: RewardSettings) -> float:
 def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
     """Return the part of the cost that is charged at that step, 0 to 1."""
     return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))
-
-
-def step_rewards(
-    groups: Sequence[Hashable],
-    executions: Sequence[Executions],
-    settings: RewardSettings,
-    step: int,
-) -> list[float | None]:
-    """Return the reward of every workflow of a step, the mean over its executions.
-
-    Args:
-        groups: the group of each workflow.
-        executions: the executions of each workflow.
-        settings: the rewards and the cost.
-        step: the step of the training, which sets the part of the cost that is charged.
-
-    Returns:
-        A reward for each workflow; None after an outage, which takes it out of its group.
-    """
-    scheduled = scheduled_cost_weight(step, settings)
-    found: list[float | None] = []
-    for parts, share in zip(executions, right_shares(groups, executions, settings), strict=True):
-        weight = scheduled * share**settings.by_ease
-        earned = [run_reward(run, grade, settings, weight) for run, grade in parts]
-        known = [value for value in earned if value is not None]
-        found.append(sum(known) / len(known) if known else None)
-    return found
 
 
 def right_shares(
