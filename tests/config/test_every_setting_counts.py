@@ -56,6 +56,8 @@ SESSIONS = {
     "conduct_auxiliary": True,
     "tools": {"get_lock": "change"},
     "worth_usd": 2,
+    "shadow_share": 0.5,
+    "shadow_usd_per_day": 3,
     "margin_usd": 0.5,
     "warm_s": 60,
     "failures": 3,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import anyio
 import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.conductors.sessions.patterns import Escalate
+from batuta.conductors.sessions.state import SessionRules
 from batuta.core import Cost, Reply, Usage
+from batuta.errors import ClientError
 from batuta.store.savings import Saving, ShadowVerdict, list_savings, sum_savings
+from batuta.store.spend_report import report_spending
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import HI, Serving
 from gateway.test_sessions import Agent, call, house, pool, scripted
@@ -112,3 +116,88 @@ def test_a_saving_is_told_as_an_estimate_in_both_directions():
     )
     assert dear.sentence.startswith("about $2.00 (100\u00a0%) more than")
     assert dear.verdicts == "beside that worker's answers: 2 better, 1 same, for $0.50"
+
+
+SHADOWED = SessionRules(shadow_share=1.0)
+THREE = pool(small=0.5, big=0.9, other=0.7)
+
+
+async def compared(store, clients, rules=SHADOWED, body=None, wanted=1):
+    """Ask once and wait for so many verdicts; the session's saving then."""
+    state = house(Escalate(), clients, workers=THREE, store=store, session_rules=rules)
+    async with Serving(state) as server:
+        asked = {"model": "batuta-ultra", "messages": HI, **(body or {})}
+        assert (await server.post(json=asked, headers={"x-session-id": "s"}))[0] == 200
+        with anyio.move_on_after(20 if wanted else 0.5):
+            while True:
+                saving = await sum_savings(store.database)
+                if wanted and sum(saving.shadows.values()) >= wanted:
+                    break
+                await anyio.sleep(0.02)
+        return saving, (await told(server, "/v1/runs"))["data"]
+
+
+def judging(word):
+    """Let the judge prefer that answer, wherever it stands; any other word is said as it is."""
+
+    def say(request):
+        text = request.messages[-1].text
+        first = text.index(word) if word in text else -1
+        place = "A" if 0 <= first < text.index("<B>") else "B"
+        return reply(place if first >= 0 else word, usd="0.001")
+
+    return ScriptedClient(say)
+
+
+@pytest.mark.parametrize(
+    ("word", "verdict"),
+    [
+        ("OURS", ShadowVerdict.BETTER),
+        ("THEIRS", ShadowVerdict.WORSE),
+        ("SAME: both", ShadowVerdict.SAME),
+        ("Hm.", ShadowVerdict.UNJUDGED),
+    ],
+)
+async def test_a_judge_compares_an_answer_with_the_best_single_worker_s(store, word, verdict):
+    clients = {
+        "small": ScriptedClient([reply("OURS")]),
+        "big": ScriptedClient([reply("THEIRS", usd="0.01")]),
+        "other": judging(word),
+    }
+    saving, runs = await compared(store, clients)
+    assert saving.shadows == {**dict.fromkeys(ShadowVerdict, 0), verdict: 1}
+    assert saving.shadow_usd == Decimal("0.011") and saving.usd == Decimal("0.0012")
+    assert [run["shadow"] for run in runs] == [verdict], "it is no run of anybody's"
+    spent = {
+        one.group[0]: one.cost.usd for one in await report_spending(store.database, ("tenant",))
+    }
+    assert spent["(shadow)"] == Decimal("0.011") and spent["local"] == Decimal("0.0012")
+
+
+@pytest.mark.parametrize(
+    ("rules", "body"),
+    [
+        (SessionRules(), None),
+        (SessionRules(shadow_share=1.0, shadow_usd_per_day=Decimal("0.0001")), None),
+        (SHADOWED, {"store": False}),
+        (SHADOWED, {"model": "worker/small"}),
+    ],
+)
+async def test_nobody_is_asked_where_it_is_off_dear_unwanted_or_without_a_choice(
+    store, rules, body
+):
+    clients = {
+        "small": ScriptedClient([reply("OURS")]),
+        "big": ScriptedClient([]),
+        "other": ScriptedClient([]),
+    }
+    saving, _ = await compared(store, clients, rules, body, wanted=0)
+    assert not sum(saving.shadows.values())
+    assert not clients["big"].requests and not clients["other"].requests
+
+
+async def test_a_best_worker_that_fails_leaves_the_answer_unjudged(store):
+    failing = ScriptedClient([ClientError("overloaded", status=529)] * 5)
+    clients = {"small": ScriptedClient([reply("OURS")]), "big": failing, "other": judging("OURS")}
+    saving, _ = await compared(store, clients)
+    assert saving.shadows[ShadowVerdict.UNJUDGED] == 1 and not clients["other"].requests

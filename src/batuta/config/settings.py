@@ -168,6 +168,10 @@ class SessionsSetting(StrictModel):
     """Dollars that a session may cost; None: any."""
     max_turns: int | None = Field(default=None, ge=1)
     """Turns that a session may have; None: any number."""
+    shadow_share: float = Field(default=DEFAULT_RULES.shadow_share, ge=0, le=1)
+    """Share of answers for which the best single worker is asked too, and a judge compares."""
+    shadow_usd_per_day: Decimal = Field(default=DEFAULT_RULES.shadow_usd_per_day, ge=0)
+    """Dollars that comparing may cost in a day."""
 
     @property
     def rules(self) -> SessionRules:
@@ -182,6 +186,8 @@ class SessionsSetting(StrictModel):
             consultations=self.consultations,
             max_cost_usd=self.max_cost_usd,
             max_turns=self.max_turns,
+            shadow_share=self.shadow_share,
+            shadow_usd_per_day=self.shadow_usd_per_day,
         )
 
 

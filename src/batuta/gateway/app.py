@@ -51,6 +51,7 @@ from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.serving.session_call import LocalSessions, SessionMemory
+from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -127,8 +128,8 @@ def create_app(state: ServerState) -> Starlette:
     return assemble_app(state)[0]
 
 
-def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
-    """The ASGI app, and who runs its background jobs while `work` goes on."""
+def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
+    """The ASGI app, and what works in the background while their `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift, pending = DriftMonitor(catalogue, store), PendingToolRuns(store)
     metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
@@ -179,7 +180,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = _GatewayApp(routes, _request_layer(state, metrics, routes))
     app.router.redirect_slashes = False
-    return app, background
+    return app, background, service.shadows
 
 
 def _request_layer(

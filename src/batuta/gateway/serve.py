@@ -67,7 +67,7 @@ async def run_server(
         ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
     """
     keyed = await state.authenticator.needs_key()
-    (app, background), table = assemble_app(state), ConnectionTable(connections)
+    (app, background, shadows), table = assemble_app(state), ConnectionTable(connections)
     with closing(open_socket(host, port, needs_key=keyed)) as listener:
         config = uvicorn.Config(
             app,
@@ -86,6 +86,7 @@ async def run_server(
         server.exit_after = grace_seconds + _CANCEL_SECONDS + _STUCK_SECONDS
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(background.work)
+            tasks.start_soon(shadows.work)
             tasks.start_soon(table.watch_deadlines)
             tasks.start_soon(state.rate_limiter.concurrency.renew)
             tasks.start_soon(run_sync, compile_templates)

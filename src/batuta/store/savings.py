@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, Select, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Float, Select, case, cast, func, select, update
 
 from batuta.core.formatting import format_percent, format_usd
 from batuta.store.codec import sql_text
@@ -131,6 +131,19 @@ async def sum_savings(
         return _read_saving({"session": None, "tenant": tenant, **found}, connection)
 
     return await database.run_read(read)
+
+
+async def note_shadow(
+    database: Database, run_id: str, verdict: ShadowVerdict, usd: Decimal
+) -> None:
+    """Write down how a stored run did beside the best single worker, and what asking cost.
+
+    Raises:
+        StoreError: the database fails.
+    """
+    values = {"shadow": verdict.value, "shadow_usd": usd}
+    changed = update(RUNS).where(RUNS.c.id == sql_text(run_id)).values(values)
+    await database.execute(changed)
 
 
 def saving_json(saving: Saving) -> dict[str, Any]:

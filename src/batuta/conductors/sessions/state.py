@@ -203,6 +203,10 @@ class SessionRules:
     """Dollars that a session may cost; None: any."""
     max_turns: int | None = None
     """Turns that a session may have; None: any number."""
+    shadow_share: float = 0.0
+    """The share of answers for which the best single worker is asked too, to be compared."""
+    shadow_usd_per_day: Decimal = Decimal(1)
+    """Dollars that comparing may cost in a day (UTC), over all replicas."""
     unknown: Price = ASSUMED_PRICE
     """The price of a worker that has none."""
 

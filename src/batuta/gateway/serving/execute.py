@@ -75,6 +75,7 @@ from batuta.gateway.serving.session_call import (
     SessionPlan,
     rules_of_key,
 )
+from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
     PendingToolRuns,
@@ -149,6 +150,7 @@ class RunService:
         self._span_exporter = span_exporter
         self._answer_cache = answer_cache
         self._explorer = Explorer(store)
+        self.shadows = ShadowRuns(store, lambda: catalogue.session_rules)
         self._sessions = SessionKeeper(LocalSessions() if sessions is None else sessions)
 
     def find_model(self, name: str) -> ServedModel:
@@ -516,6 +518,7 @@ class RunService:
                     alone_usd=alone_usd,
                 )
                 admission.is_settled = True
+                self.shadows.offer(prepared, run, partial(self._system, prepared))
             except StoreError as error:
                 if admission.is_durable:
                     raise  # its job has not ended: it is run again, from what it paid for
