@@ -261,10 +261,12 @@ def list_sessions(
     for one in found:
         usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
         when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
-        table.add_row(one.session, when, str(one.runs), *(usd if one.runs else ["–"] * 3))
+        table.add_row(
+            escape(one.session or ""), when, str(one.runs), *(usd if one.runs else ["–"] * 3)
+        )
     console.print(table)
     told = " · ".join(filter(None, (total.sentence, total.verdicts)))
-    console.print(f"\n[dim]{told}[/dim]", soft_wrap=True)
+    console.print(f"\n[dim]{escape(told)}[/dim]", soft_wrap=True)
 
 
 async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
