@@ -290,3 +290,56 @@ def test_what_is_attached_is_paid_for():
     assert bound_call_cost(request_of(PDF_FILE), ada, PRICE).input_usd > bare * 100
     long = Audio(data="A" * 100_000, format="mp3")
     assert bound_call_cost(request_of(long), ada, PRICE).input_usd >= bare + PRICE.input / 10
+
+
+def blind_house(conductor=None):
+    """A model that sees and one that does not, which a workflow asks in this order."""
+    pool = Pool(
+        (
+            Worker(id=WorkerId("eye"), model="eye", price=PRICE, tags=("vision",)),
+            Worker(id=WorkerId("mole"), model="mole", price=PRICE),
+        )
+    )
+    clients = {
+        "eye": ScriptedClient(lambda _: "It says STOP."),
+        "mole": ScriptedClient(lambda _: "Stop."),
+    }
+    conductor = conductor or sequential_chain(["Describe it.", "Answer."], ["eye", "mole"])
+    return server_state(pool, clients, served_models(pool, conductor)), clients
+
+
+SIGN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+async def test_a_text_only_worker_reads_what_the_one_that_sees_has_written():
+    state, clients = blind_house()
+    async with Serving(state) as server:
+        path, body = asks("chat", {"type": "text", "text": "What does it say?"}, SIGN)
+        status, _, got = await server.post(path, json=body)
+        assert status == 200 and got["choices"][0]["message"]["content"] == "Stop.", got
+        for model in ("batuta-mini", "worker/mole"):
+            status, _, got = await server.post(path, json={**body, "model": model})
+            assert status == (200 if model == "batuta-mini" else 400)
+    assert len(clients["mole"].requests) == 1
+    (told,) = clients["mole"].requests[0].messages
+    assert not told.images and "It says STOP." in told.text
+    assert all(request.messages[-1].images for request in clients["eye"].requests)
+
+
+@pytest.mark.parametrize("access", [[0], []])
+async def test_a_workflow_by_hand_has_no_step_that_knows_nothing_of_the_picture(access):
+    state, clients = blind_house()
+    steps = [
+        {"worker": "eye", "subtask": "Describe it.", "access": []},
+        {"worker": "mole", "subtask": "Answer.", "access": access},
+    ]
+    async with Serving(state) as server:
+        path, body = asks("chat", {"type": "text", "text": "What does it say?"}, SIGN)
+        options = {"workflow": {"steps": steps}}
+        status, _, got = await server.post(path, json={**body, "orchestration": options})
+    if access:
+        assert status == 200 and clients["mole"].requests
+        return
+    assert status == 400 and got["error"]["param"] == "orchestration.workflow.steps[1]"
+    assert "mole cannot take what is attached" in got["error"]["message"]
+    assert not clients["eye"].requests

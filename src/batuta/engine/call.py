@@ -36,6 +36,7 @@ from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
+from batuta.engine.sight import lacked_tags, show_seen
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,
@@ -263,10 +264,13 @@ class StepState:
     def build_request(self, worker: Worker) -> Request:
         """Return the request that the worker gets."""
         if self.as_fallback:
-            return whole_question_request(self.context, self.number, worker)
-        return step_request(
-            self.context, self.workflow, number=self.number, index=self.index, worker=worker
-        )
+            request = whole_question_request(self.context, self.number, worker)
+        else:
+            request = step_request(
+                self.context, self.workflow, number=self.number, index=self.index, worker=worker
+            )
+        question, pool = self.context.question, self.context.pool
+        return show_seen(request, lacked_tags(question, pool, worker))
 
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
         """The reply as the policies let it pass."""

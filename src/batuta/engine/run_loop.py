@@ -61,6 +61,7 @@ from batuta.engine.planning import (
     refused_end,
     restrict_workers,
 )
+from batuta.engine.sight import give_sight
 from batuta.engine.step_prompt import able_workers, workers_before
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
@@ -386,6 +387,8 @@ class _RunLoop:
                 break
             drafts.append(again)
         decision, workflow = self._revised(decision, self._choose_workflow(decision))
+        if workflow is not None:
+            workflow = give_sight(workflow, self.context.question, self.context.pool)
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
         if workflow is None or self.check.rules is NO_RULES:

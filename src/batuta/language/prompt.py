@@ -191,6 +191,10 @@ The model of the last step may call these tools of the user, and the models of t
 waits for those that change nothing; whoever calls one gets the result and goes on with its step. \
 Give a step that needs one to a model that can call tools, and name the tool in its subtask."""
 
+BLIND = """\
+These models are not shown what is attached to the question: {names}. Give one of them a step only \
+if it reads a step of another model that describes what is attached as far as it is needed."""
+
 FORM = """\
 The final answer must be JSON in a form that the user has set; the model of the last step is \
 told which."""
@@ -315,6 +319,8 @@ def _asked_sections(
     parts = [f"{QUESTION_HEADING}\n{question_text(context.question)}"]
     if context.question.tools:
         parts.append(f"{TOOLS_HEADING}\n{_tools_text(context.question)}")
+    if blind := _blind_names(context, rendering, form):
+        parts.append(BLIND.format(names=blind))
     if context.question.response_format is not None:
         parts.append(FORM)
     if context.previous:
@@ -383,6 +389,22 @@ def _reply_ends(text: str) -> tuple[str, str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
     clause = _FIRST_CLAUSE.match(lines[0]) if len(lines) > 1 else None
     return clause[0][:_MAX_END_CHARACTERS] if clause else "", lines[-1][-_MAX_END_CHARACTERS:]
+
+
+def _blind_names(
+    context: PlanningContext, rendering: PromptOptions, form: ResponseFormat | None
+) -> str:
+    """Name the models that cannot take what is attached; empty: all can, or nobody is known to."""
+    pool, needed = context.pool, context.question.needed_tags
+    known = [tag for tag in needed if any(tag in worker.tags for worker in pool)]
+    if not known or not rendering.descriptions:
+        return ""
+    names = form is not None and calls_by_name(pool, rendering)
+    return ", ".join(
+        worker.id if names else f"Model {number}"
+        for number, worker in enumerate(pool)
+        if worker.is_model and any(tag not in worker.tags for tag in known)
+    )
 
 
 def _tools_text(question: Question) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batuta.core import Outcome, Pool, Question, Reply, Request, Run
+from batuta.core import Outcome, Pool, Question, Reply, Request, Run, Workflow
 from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.finalize import reply_text
+from batuta.engine.sight import give_sight
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.parsed_call import STEPS_PATH
 from batuta.guardrails import (
     Guardrails,
     GuardrailStage,
@@ -28,19 +30,37 @@ _ATTACHMENTS = {
 }
 
 
-def capable_workers(pool: Pool, question: Question) -> Pool:
-    """The workers that may be shown the question: those that can take all that is attached to it.
+def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
+    """The workers that may take part: those that can take all that is attached to the question.
+
+    Where a workflow is conducted the others may, too: they read what those have written.
 
     Raises:
         APIError: nobody can.
     """
+    whole = pool
     for tag in question.needed_tags:
         able = [worker.id for worker in pool if tag in worker.tags]
         if not able:
             reason = f"{_ATTACHMENTS[tag]}; give one that can the tag '{tag}'."
             raise unsupported_parameter("messages", reason)
         pool = pool.subset(able)
-    return pool
+    return whole if conducted else pool
+
+
+def check_sight(workflow: Workflow | None, question: Question, pool: Pool) -> None:
+    """Return if each model of a workflow by hand sees what is attached or reads who does.
+
+    Raises:
+        APIError: one does not.
+    """
+    if workflow is None:
+        return
+    changed = give_sight(workflow, question, pool)
+    for index, (step, other) in enumerate(zip(workflow.steps, changed.steps, strict=True)):
+        if step != other:
+            reason = f"{step.worker} cannot take what is attached and reads no step that does."
+            raise invalid_value(f"{STEPS_PATH}[{index}]", reason)
 
 
 def check_choices(question: Question, served: ServedModel, guardrails: Guardrails) -> None:

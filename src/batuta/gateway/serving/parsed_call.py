@@ -32,7 +32,7 @@ from batuta.language.plan_rules import MAX_TAGS, read_tag
 from batuta.store.rows import NO_LABELS, RequestLabels
 
 ORCHESTRATION_FIELD = "orchestration"
-_STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
+STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
 _N = TypeVar("_N", int, float)
 _MAX_VALUE = 1_000_000_000
 _MAX_WORKERS = 1000
@@ -157,11 +157,11 @@ class RunOptions:
         steps = self.workflow.steps if self.workflow else ()
         if len(steps) > limits.steps:
             reason = f"this model runs at most {limits.steps} steps."
-            raise invalid_value(_STEPS_PATH, reason)
+            raise invalid_value(STEPS_PATH, reason)
         for index, step in enumerate(steps):
             if step.worker not in pool:
                 reason = f"there is no worker '{step.worker}' here."
-                raise invalid_value(f"{_STEPS_PATH}[{index}].worker", reason)
+                raise invalid_value(f"{STEPS_PATH}[{index}].worker", reason)
 
     def select_workers(self, pool: Pool) -> Pool:
         """The workers of `pool` that may be used.
@@ -253,7 +253,7 @@ def _parse_workflow(given: Fields | None) -> Workflow | None:
     try:
         return Workflow(tuple(_parse_step(step) for step in steps))
     except ValueError as error:
-        raise invalid_value(_STEPS_PATH, f"{error}.") from None
+        raise invalid_value(STEPS_PATH, f"{error}.") from None
 
 
 def _parse_step(step: Fields) -> Step:

@@ -54,7 +54,7 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     permitted_workers,
 )
-from batuta.gateway.serving.capabilities import capable_workers, check_choices
+from batuta.gateway.serving.capabilities import capable_workers, check_choices, check_sight
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import (
     NO_OPTIONS,
@@ -186,8 +186,10 @@ class CallPreparer:
             pool = pool_for_effort(effort, served, pool)
             served = replace(served, conductor=conductor_for_effort(effort, served))
         if tags:
-            pool = capable_workers(pool, question)
+            conducted = served.solver is None and not served.direct and limits.steps > 1
+            pool = capable_workers(pool, question, conducted=conducted)
             options.check_workflow(pool, limits)
+            check_sight(options.workflow, question, pool)
         if question.cache is not None:
             call = replace(call, question=tenant_key(question, caller.tenant))
         asked = call
