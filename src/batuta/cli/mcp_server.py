@@ -1,7 +1,8 @@
-"""`batuta mcp`: the pool as tools of a host that speaks the Model Context Protocol, by stdio."""
+"""`batuta mcp`: the pool as tools of a host that speaks the Model Context Protocol."""
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 
 from batuta.cli.options import PoolOptions, with_option_groups
 from batuta.config.load import store_target
+from batuta.config.settings import LogFormat
 from batuta.core import Outcome, Run, Workflow
 from batuta.core.formatting import format_cost, format_seconds
 from batuta.distribution import install_hint, package_version
@@ -37,13 +39,47 @@ def mcp_command(
     max_cost: Annotated[
         float | None, typer.Option(min=0, help="Dollars that one question may cost, at most.")
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve by HTTP at /v1/mcp, with the API; 0: any free port."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     *,
     pool: PoolOptions,
 ) -> None:
-    """Offer ask, plan and runs to an MCP host, such as Claude Desktop, by stdin and stdout."""
+    """Offer ask, plan and runs to an MCP host: by stdin and stdout, or by HTTP with --port."""
     if find_spec("mcp") is None:
         raise ConfigError(f"batuta mcp needs the package mcp: {install_hint('mcp')}")
-    anyio.run(_serve_stdio, pool.pool, pool.conductor, max_cost)
+    if port is None:
+        anyio.run(_serve_stdio, pool.pool, pool.conductor, max_cost)
+    else:
+        _serve_http(host, port, pool, max_cost)
+
+
+def _serve_http(host: str, port: int, pool: PoolOptions, max_cost: float | None) -> None:
+    """Serve the API with the tools, which ask it with the key of their caller."""
+    from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415 - most of the start-up time
+    from batuta.gateway.assemble import ServeOptions, run_configured_server  # noqa: PLC0415
+    from batuta.gateway.mcp.endpoint import McpOffer  # noqa: PLC0415
+    from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
+    from batuta.store.database import lock_server_store  # noqa: PLC0415
+
+    pool.pull_missing()
+    start_logs(LogFormat.QUIET)
+    options = ServeOptions(
+        pool=pool.pool,
+        conductor=pool.conductor,
+        history=None,
+        cascade=None,
+        checker=None,
+        folders=(),
+    )
+    offer = McpOffer(max_cost=max_cost)
+    serve = partial(run_configured_server, host, port, options, offer)
+    with lock_server_store(store_target()):
+        anyio.run(serve, backend_options=LOOP_OPTIONS)
 
 
 async def _serve_stdio(pool: str | None, conductor: str | None, max_cost: float | None) -> None:

@@ -33,6 +33,7 @@ from batuta.gateway.http.body import header_value, json_response, read_fields
 from batuta.gateway.http.middleware import RequestMiddleware
 from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
+from batuta.gateway.mcp.endpoint import McpEndpoint, McpOffer
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.document import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses, KeyLimitGate
@@ -102,6 +103,8 @@ class ServerState:
     """The identity provider by which people sign in to the page; None: by keys alone."""
     file_limits: FileLimits | None = None
     """How much of uploaded files is kept; None: no files are."""
+    mcp: McpOffer | None = None
+    """How hosts of the Model Context Protocol are served; None: they are not."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
 
@@ -178,9 +181,23 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         ),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
-    app = _GatewayApp(routes, _request_layer(state, metrics, routes))
-    app.router.redirect_slashes = False
+    mcp = None if state.mcp is None else McpEndpoint(state.mcp)
+    if mcp is not None:
+        routes.append(mcp.route())
+    app = _open_app(routes, _request_layer(state, metrics, routes), mcp)
     return app, background, service.shadows
+
+
+def _open_app(
+    routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp], mcp: McpEndpoint | None
+) -> Starlette:
+    """Return the app of those routes; whoever runs it finds there what else is to be run."""
+    app = _GatewayApp(routes, around)
+    app.router.redirect_slashes = False
+    app.state.mcp = mcp
+    if mcp is not None:
+        mcp.attach(app)
+    return app
 
 
 def _request_layer(

@@ -38,6 +38,7 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter, RedisRateLimiter
 from batuta.gateway.app import ServerState
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits, ConnectionLimits
+from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer
 from batuta.gateway.serve import run_server
 from batuta.gateway.serving.answer_cache import (
     AnswerCacheOptions,
@@ -170,8 +171,16 @@ class ServeOptions:
         )
 
 
-async def run_configured_server(host: str, port: int, serve_options: ServeOptions) -> None:
+async def run_configured_server(
+    host: str, port: int, serve_options: ServeOptions, mcp: McpOffer | None = None
+) -> None:
     """Serves what the settings name until the process is asked to stop.
+
+    Args:
+        host: the address.
+        port: 0 for any.
+        serve_options: the command line's.
+        mcp: how hosts of the Model Context Protocol are served; None: they are not.
 
     Raises:
         BatutaError: the settings, the database or the address cannot be used.
@@ -205,10 +214,8 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
                 oidc=oidc,
                 file_limits=_file_limits(config.files),
+                mcp=mcp,
             )
-
-            def tell_ready(url: str) -> None:
-                write_error(startup_message(config, catalogue, url))
 
             await record_settings(store, config)
             again = partial(serve_options.reread, http, store)
@@ -221,7 +228,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                     state,
                     host,
                     port,
-                    on_ready=tell_ready,
+                    on_ready=partial(_tell_ready, config, catalogue, mcp),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
@@ -315,6 +322,13 @@ def _open_answer_cache(
     if wanted.similarity is not None:
         similar = SimilarQuestions(open_encoder(), wanted.similarity)
     return RepeatedAnswers(store, index, options, similar)
+
+
+def _tell_ready(config: LoadedConfig, catalogue: Catalogue, mcp: McpOffer | None, url: str) -> None:
+    """Say on the terminal that the server is ready."""
+    write_error(startup_message(config, catalogue, url))
+    if mcp is not None:
+        write_error(f"for hosts of the Model Context Protocol: {url}{MCP_PATH}\n")
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:

@@ -87,6 +87,8 @@ async def run_server(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(background.work)
             tasks.start_soon(shadows.work)
+            if app.state.mcp is not None:
+                tasks.start_soon(app.state.mcp.work)
             tasks.start_soon(table.watch_deadlines)
             tasks.start_soon(state.rate_limiter.concurrency.renew)
             tasks.start_soon(run_sync, compile_templates)

@@ -1,0 +1,217 @@
+"""/v1/mcp: ask, plan and runs for hosts, each as a request of the same caller to this same API.
+
+So keys, rates, budgets, policies and the ledger hold as everywhere: nothing of them is done here.
+Every message stands for itself: no state of one caller waits for another one to find it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Any, final
+from urllib.parse import urlencode
+
+import anyio
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Scope
+
+from batuta.distribution import package_version
+from batuta.gateway.http.body import encode_json
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+Json = dict[str, Any]
+MCP_PATH = "/v1/mcp"
+MAX_RUNS = 50
+"""Runs of one list."""
+_PASSED_ON = frozenset({b"authorization", b"x-api-key", b"host", b"origin", b"user-agent"})
+"""Headers of the host's message that its requests to the API have, too."""
+_INSTRUCTIONS = (
+    "Batuta answers a question by a workflow of several language models. ask answers; plan shows "
+    "the workflow and what it would cost, and calls no model but the conductor; runs lists the "
+    "latest runs."
+)
+_OK = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpOffer:
+    """How the tools are offered."""
+
+    model: str = "batuta-ultra"
+    """The served model that is asked."""
+    max_cost: float | None = None
+    """Dollars of one question at most, beside the key's own limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: Json
+
+
+@final
+class McpEndpoint:
+    """Serves the protocol; its tools ask the app that it is a part of."""
+
+    def __init__(self, offer: McpOffer) -> None:
+        """Serves nothing before `work`."""
+        from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - extra
+
+        self._offer = offer
+        self._app: ASGIApp | None = None
+        self._server = self._build_server()
+        # The app that it is a part of has looked at host and origin already.
+        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self._inner = self._server.streamable_http_app(
+            streamable_http_path=MCP_PATH, stateless_http=True, transport_security=unchecked
+        )
+
+    def route(self) -> Route:
+        """Return its address."""
+        return Route(MCP_PATH, self._inner)
+
+    def attach(self, app: ASGIApp) -> None:
+        """Ask that app from now on."""
+        self._app = app
+
+    async def work(self) -> None:
+        """Serve until cancelled."""
+        async with self._server.session_manager.run():
+            await anyio.sleep_forever()
+
+    def _build_server(self) -> MCPServer:
+        from mcp.server.mcpserver import Context, MCPServer  # noqa: PLC0415 - of an extra
+        from mcp.types import ToolAnnotations  # noqa: PLC0415 - same
+
+        server = MCPServer(
+            "batuta", version=package_version(), instructions=_INSTRUCTIONS, log_level="WARNING"
+        )
+        reads = ToolAnnotations(read_only_hint=True)
+
+        async def ask(question: str, ctx: Context, max_cost_usd: float | None = None) -> str:
+            costs = [one for one in (max_cost_usd, self._offer.max_cost) if one is not None]
+            got = await self._complete(ctx, question, {"max_cost_usd": min(costs)} if costs else {})
+            return describe_answer(got)
+
+        async def plan(question: str, ctx: Context) -> str:
+            got = await self._complete(ctx, question, {"dry_run": True})
+            return describe_plan(got.body["orchestration"])
+
+        async def runs(ctx: Context, limit: int = 10) -> str:
+            query = urlencode({"limit": min(max(limit, 1), MAX_RUNS)})
+            got = await self._ask_app(ctx, "GET", "/v1/runs", query=query)
+            return "\n".join(map(describe_run, got.body["data"])) or "There are no runs yet."
+
+        for tool, says, notes in (
+            (ask, "Answer a question by a workflow of several language models.", None),
+            (plan, "Show the workflow that a question would get, and its expected cost.", reads),
+            (runs, "List the latest runs, newest first.", reads),
+        ):
+            # The annotations name a class of the extra, which is loaded here alone.
+            tool.__annotations__["ctx"] = Context
+            server.add_tool(tool, description=says, annotations=notes)
+        return server
+
+    async def _complete(self, ctx: Any, question: str, options: Json) -> _Answer:
+        body = {
+            "model": self._offer.model,
+            "messages": [{"role": "user", "content": question}],
+            **({"orchestration": options} if options else {}),
+        }
+        return await self._ask_app(ctx, "POST", "/v1/chat/completions", body=encode_json(body))
+
+    async def _ask_app(
+        self, ctx: Any, method: str, path: str, *, query: str = "", body: bytes = b""
+    ) -> _Answer:
+        """Ask the app as the caller of the host's message.
+
+        Raises:
+            ToolError: it refuses; the sentence is the API's own.
+        """
+        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
+
+        asked: Scope = ctx.request_context.request.scope
+        kept = [(name, value) for name, value in asked["headers"] if name in _PASSED_ON]
+        scope: Scope = {
+            "type": "http",
+            "asgi": asked["asgi"],
+            "http_version": "1.1",
+            "method": method,
+            "scheme": asked["scheme"],
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": query.encode(),
+            "headers": [
+                *kept,
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ],
+            "client": asked["client"],
+            "server": asked["server"],
+        }
+        assert self._app is not None  # noqa: S101 - it is attached before it is served
+        got = await _call_app(self._app, scope, body)
+        if got.status != _OK:
+            raise ToolError(got.body["error"]["message"])
+        return got
+
+
+async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
+    """Return an app's whole answer to a request."""
+    sent, parts = False, list[bytes]()
+    status, headers = 500, dict[bytes, bytes]()
+
+    async def receive() -> Message:
+        nonlocal sent
+        if sent:
+            await anyio.sleep_forever()  # whoever asks waits for the answer, and is cancelled
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            headers.update(message["headers"])
+        else:
+            parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return _Answer(status, headers, json.loads(b"".join(parts)))
+
+
+def describe_answer(got: _Answer) -> str:
+    """Return the answer, and a line about its run."""
+    said = got.body["choices"][0]["message"]["content"] or ""
+    names = (b"x-batuta-run-id", b"x-batuta-cost-usd", b"x-batuta-outcome")
+    run, cost, outcome = (got.headers.get(name, b"").decode() for name in names)
+    about = ", ".join(filter(None, (run, f"${cost}" if cost else "cost unknown", outcome)))
+    return f"{said}\n\n[{about}]"
+
+
+def describe_plan(planned: Json) -> str:
+    """Return a planned workflow, a line for each step, and what it is expected to take."""
+    lines: list[str] = []
+    for number, step in enumerate(planned["plan"], 1):
+        reads = ", ".join(str(index + 1) for index in step["access"])
+        told = f" (reads {reads})" if reads else ""
+        subtask = " ".join(step["subtask"].split()) or "the question"
+        lines.append(f"{number}. {step['worker']}{told}: {subtask}")
+    if expected := planned.get("estimate"):
+        tokens = expected["input_tokens"] + expected["output_tokens"]
+        cost = "an unknown cost" if expected["cost_usd"] is None else f"${expected['cost_usd']}"
+        lines.append(f"Expected: {tokens} tokens, {cost}.")
+    return "\n".join(lines) or "No workflow could be planned."
+
+
+def describe_run(run: Json) -> str:
+    """Return a stored run in one line."""
+    when = strftime("%Y-%m-%d %H:%M", localtime(run["created"]))
+    asked = " ".join(str(run.get("question") or "").split())[:100]
+    return f"{run['id']} {when} {run['outcome']} {asked}"
