@@ -463,6 +463,29 @@ def test_what_is_learned_is_shown(house, visit, learning):
     page.watch.expected += ["sandboxed", "Blocked script"]
 
 
+def test_two_trainings_are_compared(house, visit, learning, folder):
+    """Of different lengths and settings; one that writes a line now and then is a line, too."""
+    other = folder / "learning" / "theirs <b>"
+    other.mkdir()
+    steps = [{"step": n, "reward": n / 10, "entropy": 0.5} for n in range(1, 41, 10)]
+    other.joinpath("metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    settings = {"optimiser": {"steps": 40, "learning_rate": 1e-5}, "seed": "<script>"}
+    other.joinpath("settings.json").write_text(json.dumps(settings))
+    page = visit(house, learning[1])
+    page.locator("[name=with]").focus()
+    page.select_option("[name=with]", label="theirs <b>")
+    page.wait_for_url("**with=*")
+    reward = page.locator(".chart").first
+    assert reward.locator(".key").all_inner_texts() == ["mine 0.5", "theirs <b> 3.1"]
+    path = reward.locator(".curve").nth(1).get_attribute("d")
+    assert path.count("L") == 3 and path.count("M") == 1
+    assert "learning_rate" in page.inner_text("[aria-label='Settings that differ'] tbody")
+    sound(page)
+    page.watch.expected.append("404 (Not Found)")
+    page.goto(learning[1] + "?with=nothing")
+    assert "The training to compare with" in page.inner_text("main")
+
+
 def let_scripts(route):
     """The report out of its sandbox, in which no script runs, axe neither."""
     response = route.fetch()

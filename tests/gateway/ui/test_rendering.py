@@ -28,10 +28,8 @@ from batuta.core import (
 from batuta.core.run import GuardrailTriggered
 from batuta.engine import conduct
 from batuta.gateway.ui import run_view
+from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts
 from batuta.gateway.ui.learning import (
-    HEIGHT,
-    WIDTH,
-    draw_charts,
     drop_copies,
     find_reports,
     find_trainings,

@@ -11,10 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any, cast, final
 
 import orjson
@@ -28,117 +25,10 @@ from batuta.core.workflow import Plan
 from batuta.errors import WorkflowError
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.curves import CURVES, Chart, draw_chart, draw_charts, step_of
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.language import parse_workflow
-
-WIDTH, HEIGHT = 300, 100
-_POINTS = 240
-"""Points of a curve at most; means where there are more values."""
-CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
-    ("Reward", (("reward", ""),)),
-    ("Right answers", (("right", ""),)),
-    ("Valid workflows", (("valid", ""),)),
-    ("Steps a workflow", (("steps", "all"), ("steps_easy", "easy"), ("steps_hard", "hard"))),
-    ("Worker tokens", (("worker_tokens", ""),)),
-    ("Conductor tokens", (("completions/mean_length", ""),)),
-    ("Entropy, nats a token", (("entropy", ""),)),
-    ("Groups without spread", (("no_spread", ""),)),
-    ("Left out for outages", (("outages", ""),)),
-    ("Ended by a limit", (("limited", ""),)),
-    ("Second rounds: right", (("second/right", ""),)),
-    ("Dollars a workflow", (("usd", ""),)),
-    ("Seconds a step", (("step_time", ""),)),
-)
-"""The curves of a training, with the figures of each."""
-_DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
-"""Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
-workers without a price."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line."""
-
-    name: str
-    path: str
-    last: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """Lines over one pair of axes."""
-
-    title: str
-    curves: tuple[Curve, ...]
-    low: float
-    high: float
-    first: int
-    end: int
-
-
-def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """A chart for everything that the lines tell."""
-    found = (_draw_chart(title, series, lines) for title, series in CURVES)
-    return [chart for chart in found if chart]
-
-
-def _draw_chart(
-    title: str, series: Sequence[tuple[str, str]], lines: Sequence[Mapping[str, Any]]
-) -> Chart | None:
-    columns = {name or title: _curve_values(key, lines) for key, name in series}
-    known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
-    every = [value for values in known.values() for value in values if value is not None]
-    if not every or (title in _DRAWN_IF_ANY and not any(every)):
-        return None
-    low, high = min(every), max(every)
-    curves = tuple(
-        Curve(
-            name, _curve_path(values, low, high), next(v for v in reversed(values) if v is not None)
-        )
-        for name, values in known.items()
-    )
-    return Chart(
-        title=title,
-        curves=curves,
-        low=low,
-        high=high,
-        first=_step_of(lines[0]),
-        end=_step_of(lines[-1]),
-    )
-
-
-def _step_of(line: Mapping[str, Any]) -> int:
-    value = line.get("step")
-    return value if isinstance(value, int) else 0
-
-
-def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    found = [line.get(key) for line in lines]
-    values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
-    if len(values) <= _POINTS:
-        return values
-    edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
-    return [_known_mean(values[start:end]) for start, end in pairwise(edges)]
-
-
-def _known_mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _curve_path(values: Sequence[float | None], low: float, high: float) -> str:
-    """The line, with a gap where nothing is known."""
-    spread, across = high - low or 1.0, max(len(values) - 1, 1)
-    parts: list[str] = []
-    broken = True
-    for at, value in enumerate(values):
-        if value is not None:
-            x, y = WIDTH * at / across, HEIGHT * (1 - (value - low) / spread)
-            parts.append(f"{'M' if broken else 'L'}{x:.1f} {y:.1f}")
-        broken = value is None
-    return "".join(parts) if len(parts) > 1 else f"{parts[0]}h{WIDTH}" if parts else ""
-
 
 METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
 REPORT, REPORT_PAGE = "report.json", "report.html"
@@ -370,6 +260,42 @@ def _read_bytes(path: Path) -> bytes:
         return b""
 
 
+_LONGEST_VALUE = 80
+"""Characters of a setting that are shown."""
+_MAX_CHANGED = 200
+"""Settings that are shown where two trainings differ."""
+
+
+def overlay_charts(one: TrainingFolder, other: TrainingFolder) -> list[Chart]:
+    """Draw the curves of two trainings over each other, by their steps."""
+    found: list[Chart | None] = []
+    for title, ((key, _), *_) in CURVES:
+        by_step: dict[int, dict[str, Any]] = {}
+        for side, run in (("one", one), ("other", other)):
+            for line in run.lines:
+                step = step_of(line)
+                by_step.setdefault(step, {"step": step})[side] = line.get(key)
+        merged = [by_step[step] for step in sorted(by_step)]
+        names = (("one", one.folder.name), ("other", other.folder.name))
+        found.append(draw_chart(title, names, merged, joins_gaps=True) if merged else None)
+    return [chart for chart in found if chart]
+
+
+def compare_settings(one: Path, other: Path) -> list[tuple[str, str, str]]:
+    """The settings in which the trainings of two folders differ: each one's name and values."""
+    first, second = (dict(_flat_settings(_read_json(path / SETTINGS))) for path in (one, other))
+    names = sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
+    return [(name, first.get(name, "–"), second.get(name, "–")) for name in names][:_MAX_CHANGED]
+
+
+def _flat_settings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for name, inner in cast("Mapping[str, object]", value).items():
+            yield from _flat_settings(inner, f"{path}.{name}" if path else name)
+    elif path:
+        yield path, str(value)[:_LONGEST_VALUE]
+
+
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
@@ -414,9 +340,15 @@ class LearningPages:
         )
 
     async def training(self, request: Request, session: WebSession) -> Response:
-        """One training: curves and sampled workflows; `part` answers the moving part alone."""
+        """One training: curves and sampled workflows; `part` answers the moving part alone.
+
+        With another one's mark in `with` it is both, one over the other.
+        """
         found = await self._find_folder(request, find_trainings)
         run = await run_sync(read_training, found)
+        beside = request.query_params.get("with")
+        if beside:
+            return await self._compare(request, session, run, beside)
         drawn = draw_charts(run.lines)
         if request.query_params.get("part"):
             body = render_fragment("curves.html.jinja", run=run, charts=drawn)
@@ -435,6 +367,29 @@ class LearningPages:
             step=wanted,
             samples=shown,
             everybody=_all_workers(self._catalogue.pool, shown),
+            others=await self._list_others(found),
+        )
+
+    async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
+        """The trainings that this one can be compared with."""
+        known = await run_sync(find_trainings, self._folders)
+        return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
+
+    async def _compare(
+        self, request: Request, session: WebSession, run: TrainingFolder, mark: str
+    ) -> Response:
+        found = folder_by_mark(await run_sync(find_trainings, self._folders), mark)
+        if found is None:
+            raise not_found("The training to compare with")
+        other = await run_sync(read_training, found)
+        changed = await run_sync(compare_settings, run.folder.path, other.folder.path)
+        return render_page(
+            request,
+            "training_versus.html.jinja",
+            session=session,
+            runs=(run, other),
+            charts=overlay_charts(run, other),
+            changed=changed,
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:

@@ -1,0 +1,134 @@
+"""The curves of a training as lines of a picture. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+WIDTH, HEIGHT = 300, 100
+_POINTS = 240
+"""Points of a curve at most; means where there are more values."""
+CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("Reward", (("reward", ""),)),
+    ("Right answers", (("right", ""),)),
+    ("Valid workflows", (("valid", ""),)),
+    ("Steps a workflow", (("steps", "all"), ("steps_easy", "easy"), ("steps_hard", "hard"))),
+    ("Worker tokens", (("worker_tokens", ""),)),
+    ("Conductor tokens", (("completions/mean_length", ""),)),
+    ("Entropy, nats a token", (("entropy", ""),)),
+    ("Groups without spread", (("no_spread", ""),)),
+    ("Left out for outages", (("outages", ""),)),
+    ("Ended by a limit", (("limited", ""),)),
+    ("Second rounds: right", (("second/right", ""),)),
+    ("Dollars a workflow", (("usd", ""),)),
+    ("Seconds a step", (("step_time", ""),)),
+)
+"""The curves of a training, with the figures of each."""
+_DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
+"""Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
+workers without a price."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line."""
+
+    name: str
+    path: str
+    last: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over one pair of axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    low: float
+    high: float
+    first: int
+    end: int
+
+
+def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """A chart for everything that the lines tell."""
+    found = (draw_chart(title, series, lines) for title, series in CURVES)
+    return [chart for chart in found if chart]
+
+
+def draw_chart(
+    title: str,
+    series: Sequence[tuple[str, str]],
+    lines: Sequence[Mapping[str, Any]],
+    *,
+    joins_gaps: bool = False,
+) -> Chart | None:
+    """Draw some figures over the steps of the lines; None if nothing is known of them.
+
+    Args:
+        title: what the figures are.
+        series: each one's name in the lines, and that of its curve.
+        lines: the figures by step.
+        joins_gaps: whether a curve goes on over steps of which it has no value.
+    """
+    columns = {name or title: _curve_values(key, lines) for key, name in series}
+    known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
+    every = [value for values in known.values() for value in values if value is not None]
+    if not every or (title in _DRAWN_IF_ANY and not any(every)):
+        return None
+    low, high = min(every), max(every)
+    curves = tuple(
+        Curve(
+            name,
+            _curve_path(values, low, high, joins_gaps=joins_gaps),
+            next(v for v in reversed(values) if v is not None),
+        )
+        for name, values in known.items()
+    )
+    return Chart(
+        title=title,
+        curves=curves,
+        low=low,
+        high=high,
+        first=step_of(lines[0]),
+        end=step_of(lines[-1]),
+    )
+
+
+def step_of(line: Mapping[str, Any]) -> int:
+    """Return the step that a line tells of; 0 if it says none."""
+    value = line.get("step")
+    return value if isinstance(value, int) else 0
+
+
+def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    found = [line.get(key) for line in lines]
+    values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
+    if len(values) <= _POINTS:
+        return values
+    edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
+    return [_known_mean(values[start:end]) for start, end in pairwise(edges)]
+
+
+def _known_mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _curve_path(
+    values: Sequence[float | None], low: float, high: float, *, joins_gaps: bool = False
+) -> str:
+    """The line, with a gap where nothing is known unless gaps are joined."""
+    spread, across = high - low or 1.0, max(len(values) - 1, 1)
+    parts: list[str] = []
+    broken = True
+    for at, value in enumerate(values):
+        if value is not None:
+            x, y = WIDTH * at / across, HEIGHT * (1 - (value - low) / spread)
+            parts.append(f"{'M' if broken else 'L'}{x:.1f} {y:.1f}")
+        broken = value is None and not (joins_gaps and parts)
+    return "".join(parts) if len(parts) > 1 else f"{parts[0]}h{WIDTH}" if parts else ""
