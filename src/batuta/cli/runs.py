@@ -271,9 +271,9 @@ def list_sessions(
 
 async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
     async with Store(target) as store:
-        known = {"tenant": wanted.tenant, "since": wanted.since}
-        found = await list_savings(store.database, limit, **known)
-        return found, await sum_savings(store.database, **known)
+        database, tenant, since = store.database, wanted.tenant, wanted.since
+        found = await list_savings(database, limit, tenant=tenant, since=since)
+        return found, await sum_savings(database, tenant=tenant, since=since)
 
 
 @app.command("show", epilog=format_example("batuta runs show run_5f --step 2"))
