@@ -62,27 +62,27 @@ def _run_file(path: Path) -> object:
 
 
 def _as_solver(name: str, member: Any) -> Solver:
-    if callable(member) and _learns(member):
-        return UnfittedSolver(name, _fitter(name, member))
-    return _finished(name, _made(name, member) if callable(member) else member)
+    if callable(member) and _is_learner(member):
+        return UnfittedSolver(name, _make_fitter(name, member))
+    return _check_system(name, _call_maker(name, member) if callable(member) else member)
 
 
-def _learns(member: Callable[..., Any]) -> bool:
+def _is_learner(member: Callable[..., Any]) -> bool:
     """Tell whether it is a function of a history."""
     return next(iter(inspect.signature(member).parameters), "") == "history"
 
 
-def _fitter(name: str, fit: Callable[..., Any]) -> SolverFitter:
+def _make_fitter(name: str, fit: Callable[..., Any]) -> SolverFitter:
     takes_seed = "seed" in inspect.signature(fit).parameters
 
     def fitted(history: History, *, seed: int = 0) -> Solver:
-        made = _made(name, fit, history, **({"seed": seed} if takes_seed else {}))
-        return _finished(name, made)
+        made = _call_maker(name, fit, history, **({"seed": seed} if takes_seed else {}))
+        return _check_system(name, made)
 
     return fitted
 
 
-def _made(name: str, member: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def _call_maker(name: str, member: Callable[..., Any], *given: Any, **named: Any) -> Any:
     try:
         return member(*given, **named)
     except Exception as error:  # a stranger's code may do anything
@@ -90,7 +90,7 @@ def _made(name: str, member: Callable[..., Any], *given: Any, **named: Any) -> A
         raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {reason}") from error
 
 
-def _finished(name: str, made: Any) -> Solver:
+def _check_system(name: str, made: Any) -> Solver:
     if not hasattr(made, "name"):
         raise ConfigError(f"{name} has no `name`, which its results are filed under")
     if hasattr(made, "answer"):

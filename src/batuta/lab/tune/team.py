@@ -60,7 +60,7 @@ def choose_team(
     models = [worker for worker in usable if runner.pool[worker].is_model]
     score_qm = _score_table(runner, tasks, models)
     share_gm, weight_g = _group_shares(cards, models)
-    usd_m = _dollars(cards, models)
+    usd_m = _known_dollars(cards, models)
     chosen = choose_complementary(score_qm, share_gm, weight_g=weight_g, usd_m=usd_m, most=most)
     kept = {models[m] for m in chosen}
     return Team(
@@ -136,6 +136,6 @@ def _group_shares(
     return share_mg.T, asked_g / max(float(asked_g.sum()), 1.0)
 
 
-def _dollars(cards: Sequence[WorkerCard], workers: Sequence[WorkerId]) -> Scores:
+def _known_dollars(cards: Sequence[WorkerCard], workers: Sequence[WorkerId]) -> Scores:
     known = {card.worker: card.usd for card in cards}
     return np.array([np.inf if (usd := known[worker]) is None else usd for worker in workers])

@@ -14,7 +14,7 @@ from batuta.lab.baselines.routing.arrays import Floats
 from batuta.lab.baselines.routing.skill_orchestra import (
     NAME,
     Handbook,
-    Skill,
+    RoutingSkill,
     demand_prompt,
     read_demand,
     read_rows,
@@ -64,8 +64,8 @@ async def learn_handbook(
     known = history.drop_unscored()
     order = Random(f"skills {seed}").sample(range(len(known.questions)), len(known.questions))
     chosen = known.select(np.asarray(order[:QUESTIONS], int))
-    skills = await _discover(chosen, ask)
-    demands = await _label(chosen.questions, skills, ask, concurrency)
+    skills = await _discover_skills(chosen, ask)
+    demands = await _label_questions(chosen.questions, skills, ask, concurrency)
     is_kept_q = np.arange(len(demands)) % VALIDATED == VALIDATED - 1
     counted = count_outcomes(chosen, skills, demands, ~is_kept_q)
     depth = max(
@@ -80,22 +80,24 @@ async def learn_handbook(
     )
 
 
-async def _discover(history: History, ask: Ask) -> tuple[Skill, ...]:
-    prompt = DISCOVERY.format(questions="\n\n".join(_describe(history, q) for q in _shown(history)))
+async def _discover_skills(history: History, ask: Ask) -> tuple[RoutingSkill, ...]:
+    prompt = DISCOVERY.format(
+        questions="\n\n".join(_describe_question(history, q) for q in _choose_shown(history))
+    )
     for _ in range(ATTEMPTS):
         if skills := read_skills(await ask(prompt)):
             return skills
     raise ConfigError(f"{NAME}: the model named no skill in {ATTEMPTS} replies")
 
 
-def _shown(history: History) -> list[int]:
+def _choose_shown(history: History) -> list[int]:
     """Return questions on which workers differ, as far as there are; they tell skills apart."""
     scores_qm = history.scores_qm
     spread_q = np.nanmax(scores_qm, axis=1) - np.nanmin(scores_qm, axis=1)
     return np.argsort(-spread_q, kind="stable")[:SHOWN].tolist()
 
 
-def _describe(history: History, q: int) -> str:
+def _describe_question(history: History, q: int) -> str:
     marks = (
         f"{worker} {'right' if score >= 0.5 else 'wrong'}"  # noqa: PLR2004 - half of the credit
         for worker, score in zip(history.workers, history.scores_qm[q].tolist(), strict=True)
@@ -104,9 +106,9 @@ def _describe(history: History, q: int) -> str:
     return f"Question: {history.questions[q][:_SHOWN_CHARACTERS]}\n{', '.join(marks)}"
 
 
-def read_skills(reply: str) -> tuple[Skill, ...]:
+def read_skills(reply: str) -> tuple[RoutingSkill, ...]:
     """Return the skills that a reply names, by their categories; none if it cannot be read."""
-    found: dict[str, Skill] = {}
+    found: dict[str, RoutingSkill] = {}
     for category in read_rows(reply, "categories"):
         rows = category.get("skills")
         for row in rows if isinstance(rows, list) else ():
@@ -115,12 +117,12 @@ def read_skills(reply: str) -> tuple[Skill, ...]:
             id_ = f"{category['name']}.{str(row['skill_id']).rpartition('.')[2]}".replace(" ", "_")
             words = row.get("indicators")
             indicators = tuple(map(str, words)) if isinstance(words, list) else ()
-            found.setdefault(id_, Skill(id_, str(row.get("description", "")), indicators))
+            found.setdefault(id_, RoutingSkill(id_, str(row.get("description", "")), indicators))
     return tuple(found.values())[:MOST_SKILLS]
 
 
-async def _label(
-    questions: Sequence[str], skills: Sequence[Skill], ask: Ask, concurrency: int
+async def _label_questions(
+    questions: Sequence[str], skills: Sequence[RoutingSkill], ask: Ask, concurrency: int
 ) -> list[Mapping[str, float]]:
     found: list[Mapping[str, float]] = [{} for _ in questions]
     limiter = anyio.CapacityLimiter(concurrency)
@@ -138,7 +140,7 @@ async def _label(
 
 def count_outcomes(
     history: History,
-    skills: tuple[Skill, ...],
+    skills: tuple[RoutingSkill, ...],
     demands: Sequence[Mapping[str, float]],
     counted_q: np.ndarray,
 ) -> Handbook:

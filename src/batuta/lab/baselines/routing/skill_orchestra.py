@@ -73,7 +73,7 @@ Write one JSON object and nothing else, with at most 4 of the skills by their id
 
 
 @dataclass(frozen=True, slots=True)
-class Skill:
+class RoutingSkill:
     """A skill that questions need."""
 
     id: str
@@ -93,7 +93,7 @@ class Handbook:
     """The skills, and what every worker has shown and cost under each."""
 
     workers: tuple[WorkerId, ...]
-    skills: tuple[Skill, ...]
+    skills: tuple[RoutingSkill, ...]
     right_km: Floats
     """Credit earned by each worker on the questions of each skill."""
     asked_km: Floats
@@ -151,22 +151,22 @@ class Handbook:
         return np.array([weights.get(skill.id, 0.0) for skill in self.skills])
 
 
-def demand_prompt(skills: Sequence[Skill], question: str) -> str:
+def demand_prompt(skills: Sequence[RoutingSkill], question: str) -> str:
     """Return the prompt that asks which skills a question needs."""
     listed = "\n".join(f"- {skill.id}: {skill.description}" for skill in skills)
     return DEMAND.format(skills=listed, question=question[:_SHOWN_CHARACTERS], example=skills[0].id)
 
 
-def read_demand(reply: str, skills: Sequence[Skill], question: str) -> dict[str, float]:
+def read_demand(reply: str, skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
     """Return the shares of the known skills that the reply names.
 
     Where it names none, the skills whose words stand in the question; empty if there are none.
     """
-    by_name = {_plain(name): skill.id for skill in skills for name in _names_of(skill)}
+    by_name = {_plain_name(name): skill.id for skill in skills for name in _names_of(skill)}
     found: dict[str, float] = {}
     for row in read_rows(reply, "required_skills"):
-        known = by_name.get(_plain(str(row.get("skill_id", ""))))
-        weight = _number(row.get("percentage", 1))
+        known = by_name.get(_plain_name(str(row.get("skill_id", ""))))
+        weight = _read_number(row.get("percentage", 1))
         if known and weight > 0:
             found[known] = found.get(known, 0.0) + weight
     return _to_shares(found or _by_indicators(skills, question))
@@ -189,15 +189,15 @@ def read_rows(reply: str, field: str) -> Iterator[dict[str, Any]]:
             return
 
 
-def _names_of(skill: Skill) -> tuple[str, ...]:
+def _names_of(skill: RoutingSkill) -> tuple[str, ...]:
     return skill.id, skill.id.rpartition(".")[2]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _number(value: object) -> float:
+def _read_number(value: object) -> float:
     try:
         found = float(str(value).rstrip("% "))
     except ValueError:
@@ -205,7 +205,7 @@ def _number(value: object) -> float:
     return found if np.isfinite(found) else 0.0
 
 
-def _by_indicators(skills: Sequence[Skill], question: str) -> dict[str, float]:
+def _by_indicators(skills: Sequence[RoutingSkill], question: str) -> dict[str, float]:
     text = question.lower()
     hits = {
         skill.id: sum(float(word.lower() in text) for word in skill.indicators if word.strip())
