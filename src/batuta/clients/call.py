@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,8 @@ _TURN_EVENTS = 64
 """Events of a stream after which others have their turn: a few milliseconds' work."""
 USAGE_SECONDS = 10.0
 """Seconds to wait for the usage after a reply has given its finish reason."""
+COUNTS_SECONDS = 0.5
+"""Seconds of silence that end the search for the usage behind an event that cannot be read."""
 _BATCH_EVENTS = 8
 """Events for which the reading of what came at once counts."""
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -249,7 +252,7 @@ async def _fetch_reply(
     try:
         opened = await line.http.open_reply(line.reply_target, body, streamed=False)
         if isinstance(opened, WholeBody):
-            return _parse_whole(line, line.reply_target, opened.data)
+            return await _parse_whole(line, line.reply_target, opened)
         with opened:
             return await _read_stream(line, fold, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
@@ -287,7 +290,7 @@ async def _tell_whole(
     line: ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
 ) -> ProviderReply:
     """Tell at once a reply that came whole where a stream was asked for."""
-    provider_reply = _parse_whole(line, line.stream_target, opened.data)
+    provider_reply = await _parse_whole(line, line.stream_target, opened)
     reply = provider_reply.reply
     prefill = request.prefill if line.adapter.supports_prefill else ""
     if prefill or reply.text or reply.reasoning:
@@ -295,8 +298,14 @@ async def _tell_whole(
     return provider_reply
 
 
-def _parse_whole(line: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
+async def _parse_whole(
+    line: ProviderEndpoint, target: HttpTarget, body: WholeBody
+) -> ProviderReply:
     """Read a whole reply, which may be an error of any form."""
+    return await body.read(target, lambda data: _parse_reply(line, target, data))
+
+
+def _parse_reply(line: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
     try:
         return with_joined_halves(line.adapter.parse_reply(data))
     except ErrorReply as error:
@@ -316,47 +325,86 @@ async def _read_stream(
 ) -> ProviderReply:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
     turn, halves = _Turn(), HalfJoiner()
+    behind: Sequence[SseEvent] = ()
     while not fold.is_closed:
         batch = await _next_batch(fold, events)
         if batch is None:
             await _read_rest(line, fold, events, listener, halves=halves)
             break
         for place, (event, data) in enumerate(batch):
-            if fold.is_closed:
-                break  # events after the server's own end belong to no reply
             try:
                 deltas = _parse_event(line, fold, event, data)
             except ClientError:
-                await _read_counts(line, fold, events, batch[place + 1 :])
+                await _read_behind(line, fold, events, batch[place + 1 :], COUNTS_SECONDS)
                 raise
             for delta in deltas:  # one event may have thousands
                 await listener.on_delta(halves.join(delta))
                 await turn.count(1)
-            if not deltas:
-                await turn.count(1)
+            await turn.count(not deltas)
+            if fold.is_closed:
+                behind = batch[place + 1 :]
+                break
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
-    await events.drain()
-    return with_joined_halves(fold.result())
+    return with_joined_halves(await _check_end(line, fold, events, behind))
 
 
-async def _read_counts(
+async def _check_end(
+    line: ProviderEndpoint,
+    fold: StreamAccumulator,
+    events: EventStream,
+    behind: Sequence[SseEvent],
+) -> ProviderReply:
+    """The reply with the counts that came behind its end.
+
+    Raises:
+        InvalidReplyError: words came there that are not in the reply.
+    """
+    said = fold.result()
+    if not behind and events.is_over:
+        return said
+    deltas = await _read_behind(line, fold, events, behind, DRAIN_SECONDS)
+    text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
+    known = said.reply.text + said.reply.reasoning
+    if text not in known or any(delta.tool_index is not None for delta in deltas):
+        broken = InvalidReplyError("the provider went on after the end of its reply")
+        raise with_host(events.target, broken)
+    return replace(fold.result(), reply=said.reply)
+
+
+async def _read_behind(
     line: ProviderEndpoint,
     fold: StreamAccumulator,
     events: EventStream,
     batch: Sequence[SseEvent],
-) -> None:
-    """Take in what comes at once behind an event that cannot be read.
+    silence: float,
+) -> list[Delta]:
+    """Take in what comes behind the end, or behind an event that cannot be read, until a silence.
 
-    A stream states its tokens at its end: what was already sent of it is counted.
+    A stream states its tokens at its end: what was already sent of it is counted. Where it has
+    ended as it should, its connection can be used again.
     """
     more: Sequence[SseEvent] | None = batch
-    with anyio.move_on_after(DRAIN_SECONDS), suppress(ProviderTimeoutError, StreamInterruptedError):
-        while more is not None and not fold.is_closed:
-            for event, data in more:
-                with suppress(ClientError):
-                    _parse_event(line, fold, event, data)
-            await asyncio.sleep(0)
-            more = await events.batch()
+    turn, deltas, ends = _Turn(), list[Delta](), time.monotonic() + USAGE_SECONDS
+    while more is not None and time.monotonic() < ends:
+        for event, data in more:
+            with suppress(ClientError):
+                deltas += _parse_event(line, fold, event, data)
+            await turn.count(1)
+        await turn.count(_BATCH_EVENTS)
+        more = await _batch_within(events, silence)
+    for event, data in events.rest():
+        with suppress(ClientError):
+            deltas += _parse_event(line, fold, event, data)
+    return deltas
+
+
+async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
+    """The next events if they come in time; None: none does, or none will."""
+    if events.is_over:
+        return None
+    with anyio.move_on_after(seconds), suppress(ClientError):
+        return await events.batch()
+    return None
 
 
 async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:

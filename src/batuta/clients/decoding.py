@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, final
+from typing import Any, TypeVar, final
 
+import anyio.to_thread
 import orjson
 
 from batuta.core import (
@@ -24,7 +25,9 @@ from batuta.core import (
     ToolCall,
     Usage,
 )
+from batuta.core.json_values import count_values
 
+T = TypeVar("T")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 SseEvent = tuple[str, bytes]
@@ -120,6 +123,42 @@ def load_json(text: bytes) -> Any:
         return json.loads(text.decode("utf-8-sig", "replace"))
     except RecursionError:
         raise ValueError("a value is nested too deep") from None
+
+
+LARGE_BODY = 200_000
+"""Bytes of a reply that is read in another thread, once its values are counted."""
+_MAX_VALUES = 1_000_000
+"""Most values of a whole reply: 8,000 tokens, each with twenty likely ones, have as many."""
+
+
+async def read_pieces(pieces: Sequence[bytes], read: Callable[[Any], T]) -> T:
+    """What `read` makes of the JSON text in pieces; a large one does not hold the event loop.
+
+    Raises:
+        MalformedTextError: it is none, or has too many values.
+    """
+    if sum(map(len, pieces)) <= LARGE_BODY:
+        return _read_text(b"".join(pieces), read)
+    return await anyio.to_thread.run_sync(_read_large, pieces, read)
+
+
+def _read_large(pieces: Sequence[bytes], read: Callable[[Any], T]) -> T:
+    text = b"".join(pieces)
+    if count_values(text, _MAX_VALUES) > _MAX_VALUES:
+        raise MalformedTextError
+    return _read_text(text, read)
+
+
+def _read_text(text: bytes, read: Callable[[Any], T]) -> T:
+    try:
+        value = load_json(text)
+    except ValueError:
+        raise MalformedTextError from None
+    return read(value)
+
+
+class MalformedTextError(Exception):
+    """What should be JSON is none, or more than anybody needs."""
 
 
 def join_halves(text: str, *, alone: str = "replace") -> str:

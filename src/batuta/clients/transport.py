@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,14 +13,13 @@ from typing import Any, Protocol, Self, TypeVar, cast, final
 from urllib.parse import urlencode
 
 import aiohttp
-import anyio
 import orjson
 from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
 from batuta.clients.cloud_credentials import RequestSigner
-from batuta.clients.decoding import SseEvent, SseParser, load_json
+from batuta.clients.decoding import MalformedTextError, SseEvent, SseParser, read_pieces
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.http_target import NO_PROXY, HttpTarget, OutwardRoutes, with_host
 from batuta.core.redaction import address_parts, hide_addresses
@@ -164,7 +163,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 MAX_HEADER_BYTES = 1 << 16
 """The largest header of an answer: some providers send more than aiohttp's usual 8 KiB."""
 DRAIN_SECONDS = 0.05
-"""How long the end of a finished stream is awaited, so that its connection can be used again."""
+"""How long more is awaited behind the end of a reply: the end of its body, as a rule."""
 
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -178,6 +177,7 @@ class Closable(Protocol):
 
 
 ClosableT = TypeVar("ClosableT", bound=Closable)
+T = TypeVar("T")
 
 
 @final
@@ -298,7 +298,7 @@ class HttpTransport:
             begun = await self._first_bytes(target, response)
             kind = response.content_type
             if _begins_value(begun) or ("json" in kind and not _begins_event(begun)):
-                return WholeBody(await self._decode(target, response, begun))
+                return WholeBody(await self._read_whole(target, response, begun))
             if kind != "text/event-stream" and not _begins_event(begun):
                 raise wrong_type_error(target, kind, wanted)
             is_read = True
@@ -427,7 +427,8 @@ class HttpTransport:
         begun = await self._first_bytes(target, response)
         if "json" not in response.content_type and not _begins_value(begun):
             raise wrong_type_error(target, response.content_type, "application/json")
-        return await self._decode(target, response, begun)
+        pieces = await self._read_whole(target, response, begun)
+        return await WholeBody(pieces).read(target, _as_it_is)
 
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
         """Read the body's beginning, up to something that is no space; it is empty at its end."""
@@ -444,10 +445,10 @@ class HttpTransport:
             return begun
         raise failure
 
-    async def _decode(
+    async def _read_whole(
         self, target: HttpTarget, response: aiohttp.ClientResponse, begun: bytes
-    ) -> Any:
-        failure: ClientError
+    ) -> Sequence[bytes]:
+        """The body in pieces."""
         try:
             pieces, is_too_large = await _read_body(response, self._max_reply, begun)
         except _CONNECTION_ERRORS as error:
@@ -455,12 +456,7 @@ class HttpTransport:
         else:
             if is_too_large:
                 raise too_large_error(target, self._max_reply)
-            try:
-                return load_json(b"".join(pieces))
-            except ValueError:
-                failure = with_host(
-                    target, InvalidReplyError("the provider answered with malformed JSON")
-                )
+            return pieces
         raise failure
 
 
@@ -479,21 +475,38 @@ class FetchedBody:
 
 @dataclass(frozen=True, slots=True)
 class WholeBody:
-    """An answer that came as one value."""
+    """An answer that came as one value, in pieces."""
 
-    data: Any
+    pieces: Sequence[bytes]
+
+    async def read(self, target: HttpTarget, read: Callable[[Any], T]) -> T:
+        """What `read` makes of the value, perhaps in another thread.
+
+        Raises:
+            InvalidReplyError: it is no JSON.
+        """
+        try:
+            return await read_pieces(self.pieces, read)
+        except MalformedTextError:
+            failure = InvalidReplyError("the provider answered with malformed JSON")
+        raise with_host(target, failure)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @final
 class EventStream:
     """The events of one streamed reply; a sync context manager that closes the connection."""
 
-    __slots__ = ("_begun", "_left", "_limit", "_parser", "_response", "target")
+    __slots__ = ("_begun", "_broken", "_left", "_limit", "_parser", "_response", "target")
 
     def __init__(
         self, response: aiohttp.ClientResponse, target: HttpTarget, limit: int, begun: bytes = b""
     ) -> None:
         self._begun = begun
+        self._broken: ClientError | None = None
         self._response = response
         self._parser = SseParser()
         self._left = limit
@@ -514,35 +527,42 @@ class EventStream:
             StreamInterruptedError: the connection broke.
             InvalidReplyError: the stream is larger than is allowed.
         """
+        failure = self._broken
         try:
             chunk, self._begun = self._begun, b""
             chunk = chunk or await self._response.content.readany()
         except _CONNECTION_ERRORS as error:
-            failure = interrupted_body_error(self.target, error)
-        else:
-            if not chunk:
-                return None
-            self._left -= len(chunk)
-            if self._left >= 0:
-                return self._parser.feed(chunk)
-            failure = too_large_error(self.target, self._limit)
-        raise failure
+            failure = failure or interrupted_body_error(self.target, error)
+            chunk = _take_unread(self._response.content)
+            self._broken = failure
+        if failure is not None and not chunk:
+            raise failure
+        if not chunk:
+            return None
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise too_large_error(self.target, self._limit)
+        return self._parser.feed(chunk)
 
     def rest(self) -> list[SseEvent]:
         """Return the event that had not ended when the connection did; it may be cut off."""
         return self._parser.close()
 
-    async def drain(self) -> None:
-        """Waits a moment for the end of the body: only then can the connection be used again."""
-        content = self._response.content
-        if content.at_eof():
-            return
-        with anyio.move_on_after(DRAIN_SECONDS):
-            try:
-                while await content.readany():
-                    pass
-            except _CONNECTION_ERRORS:
-                return
+    @property
+    def is_over(self) -> bool:
+        """Whether the body has ended: only then can the connection be used again."""
+        return self._response.content.at_eof()
+
+
+def _take_unread(content: aiohttp.StreamReader) -> bytes:
+    """What had come of a body before its connection broke.
+
+    aiohttp keeps it from its readers from then on, though a provider said it.
+    """
+    pieces = content._buffer  # noqa: SLF001 - there is no other way  # pyright: ignore[reportPrivateUsage]
+    unread = b"".join(pieces)
+    pieces.clear()
+    return unread
 
 
 def _begins_value(begun: bytes) -> bool:

@@ -83,6 +83,8 @@ class AnthropicStreamAccumulator:
         kind = as_string(told.get("type"))
         if kind not in _EVENTS and (event in _EVENTS or not kind):
             kind = event  # the event's own line has its kind, too
+        if "usage" in told:  # an event of any kind may state what the reply cost
+            raise_counts(self._usage, told["usage"])
         index = as_count(told.get("index"))
         if kind == "content_block_delta":
             return self._add_block_delta(index, told["delta"])
@@ -103,17 +105,13 @@ class AnthropicStreamAccumulator:
             delta = as_object(told.get("delta"))
             self._stop = as_string(delta.get("stop_reason")) or self._stop
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
-            raise_counts(self._usage, told.get("usage"))
         elif kind == "message_stop":
             self.is_closed = self._has_begun  # else its place in the stream says nothing
             return self._tell_given()
         elif not kind and (stated := find_stated_error(told)):
             raise ErrorReply(stated)
         else:
-            # An event that is not known may state what it cost all the same.
-            raise_counts(
-                self._usage, told.get("usage") or as_object(told.get("message")).get("usage")
-            )
+            raise_counts(self._usage, as_object(told.get("message")).get("usage"))
         return ()
 
     def result(self) -> ProviderReply:

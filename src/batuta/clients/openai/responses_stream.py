@@ -101,6 +101,8 @@ class ResponsesStreamAccumulator:
         kind = as_string(told.get("type")) or event
         if kind in {"error", "response.failed"} or told.get("error"):
             raise ErrorReply(_error_of(told))
+        if "usage" in told:  # an event of any kind may state what the reply cost
+            raise_counts(self._usage, told["usage"])
         if kind in _FINAL_EVENTS:
             return self.end_response(told["response"])
         if "response" in told:

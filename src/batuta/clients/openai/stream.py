@@ -352,10 +352,14 @@ class OpenAIStreamAccumulator:
         return self.is_closed or (bool(self._choices) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one chunk."""
+        """The fragments of one chunk.
+
+        Raises:
+            ErrorReply: the event is an error.
+            ValueError: the stream ends, and nothing of it was a reply.
+        """
         if data == b"[DONE]":
-            self.is_closed = True
-            return ()
+            return self._close()
         chunk = load_json(data)
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
@@ -374,6 +378,12 @@ class OpenAIStreamAccumulator:
         if len(choices) == 1:
             return self._choice(choices[0]).add_fragment(choices[0])
         return [delta for choice in choices for delta in self._choice(choice).add_fragment(choice)]
+
+    def _close(self) -> Sequence[Delta]:
+        if not self._choices:
+            raise ValueError("what was streamed is not of this dialect")
+        self.is_closed = True
+        return ()
 
     def result(self) -> ProviderReply:
         """Return the reply as far as it has come."""

@@ -16,6 +16,7 @@ import zstandard
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from batuta.core.json_values import count_values
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, missing_parameter
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id", b"session_id")
@@ -149,27 +150,6 @@ def check_value_count(body: bytes) -> None:
     if count_values(body, MAX_VALUES) > MAX_VALUES:
         message = f"The body has more than {MAX_VALUES} values."
         raise APIError(413, "request_too_large", message)
-
-
-def count_values(body: bytes, most: int) -> int:
-    """Return about how many values the JSON has; exactly only up to `most`."""
-    found = _count_separators(body)  # including those in strings
-    return found if found <= most else _count_separators(_drop_strings(body, most))
-
-
-def _count_separators(body: bytes) -> int:
-    return sum(body.count(sign) for sign in (b",", b"[", b"{"))
-
-
-def _drop_strings(body: bytes, most: int) -> bytes:
-    """Return the JSON outside of strings, as far as is needed to find too many values.
-
-    A few calls that each take milliseconds: a pattern that gives up the interpreter's lock for
-    every string waits for it as often, for seconds where the loop is busy.
-    """
-    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Keys and values make two strings for a separator, and a string has two quotes.
-    return b"".join(unescaped.split(b'"', 4 * most + 4)[::2])
 
 
 def check_keys(body: bytes) -> None:

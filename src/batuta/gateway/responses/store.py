@@ -11,11 +11,12 @@ import orjson
 from anyio.to_thread import run_sync
 from starlette.types import Scope
 
+from batuta.core.json_values import count_values
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, caller_of
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter, retry_headers
 from batuta.gateway.errors import APIError, invalid_value, log_exception
-from batuta.gateway.http.body import MAX_VALUES, Fields, count_values, encode_json
+from batuta.gateway.http.body import MAX_VALUES, Fields, encode_json
 from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, hold_memory
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory

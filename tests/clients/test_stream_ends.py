@@ -1,0 +1,100 @@
+"""What a provider has said and stated counts, however its stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from batuta.clients import HttpTransport, Secret, WorkerSpec, open_client
+from batuta.core import Request, Worker, WorkerId, user_message
+from batuta.core.conductor import NullListener
+from batuta.errors import InvalidReplyError
+
+pytestmark = pytest.mark.anyio
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99999\r\n\r\n"
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 500}
+
+
+def chunk(text="", finish=None, **more):
+    choices = [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]
+    return b"data: " + json.dumps({"model": "m", "choices": choices, **more}).encode() + b"\n\n"
+
+
+class Upstream:
+    """Answers every request as `say` does, and then breaks the connection."""
+
+    def __init__(self, say):
+        self.say, self.left = say, asyncio.Event()
+
+    async def answer(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        await reader.readexactly(size)
+        writer.write(HEAD)
+        await self.say(writer)
+        await writer.drain()
+        writer.close()
+        self.left.set()
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+
+
+class Slow(NullListener):
+    """Reads no further until its upstream has left."""
+
+    def __init__(self, upstream):
+        self.upstream, self.said = upstream, []
+
+    @property
+    def streaming(self):
+        return True
+
+    async def on_delta(self, delta):
+        self.said.append(delta.text)
+        await self.upstream.left.wait()
+        await asyncio.sleep(0.1)
+
+
+async def complete(upstream):
+    worker = Worker(id=WorkerId("ada"), model="m")
+    spec = WorkerSpec(worker=worker, provider="compatible", base_url=upstream.url, key=Secret("k"))
+    listener = Slow(upstream)
+    async with HttpTransport() as http:
+        request = Request(messages=(user_message("Hi."),))
+        return await open_client(spec, http).complete(request, listener), listener.said
+
+
+async def test_what_came_before_a_connection_broke_is_read_though_nobody_had_read_it():
+    async def say(writer):
+        writer.write(chunk("It is ", "stop"))
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.write(chunk("sunny.") + chunk(usage=USAGE))
+
+    async with Upstream(say) as upstream:
+        reply, said = await complete(upstream)
+    assert reply.text == "It is sunny." and said == ["It is ", "sunny."]
+    assert (reply.usage.input, reply.usage.output) == (1000, 500)
+
+
+async def test_counts_that_come_bit_by_bit_behind_what_cannot_be_read_are_counted():
+    async def say(writer):
+        writer.write(b'data: {"choices": 7, "model": []}\n\ndata: [7]\n\n')
+        for _ in range(8):  # longer in all than a silence is waited for
+            await writer.drain()
+            await asyncio.sleep(0.02)
+            writer.write(b": more\n\n")
+        writer.write(chunk(usage=USAGE))
+
+    async with Upstream(say) as upstream:
+        with pytest.raises(InvalidReplyError) as caught:
+            await complete(upstream)
+    assert (caught.value.usage.input, caught.value.usage.output) == (1000, 500)
