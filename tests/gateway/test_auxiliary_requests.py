@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.conductors import sequential_chain
 from batuta.core import Pool, Price, Question, Reply, Tool, Worker, WorkerId, user_message
 from batuta.core.message import Message, Role, Text
 from batuta.gateway.chat.request import parse_chat
@@ -16,7 +17,7 @@ from batuta.gateway.responses.request import ResponseHistory, parse_response
 from batuta.gateway.serving.models import served_models
 from batuta.gateway.serving.prepare import answer_alone, auxiliary_kind
 from batuta.store import Store
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, orchestra, server_state, stored
 
 pytestmark = pytest.mark.anyio
 SCHEMA = {
@@ -242,6 +243,17 @@ async def test_a_worker_that_is_asked_by_name_answers_itself():
         body = TITLE_OF_OPENCODE | {"model": "worker/bob"}
         _, _, answer = await server.post(json=body)
         assert answer["choices"][0]["message"]["content"] == '{"title": "By bob"}'
+
+
+async def test_a_small_request_to_mini_goes_to_the_cheapest_worker_and_a_question_to_the_best():
+    pool = Pool((worker("bob", 5), worker("ada", 1)))
+    clients = {one.id: ScriptedClient(lambda _, by=one.id: Reply(text=f"By {by}")) for one in pool}
+    house = server_state(pool, clients, served_models(pool, sequential_chain(["Do."], ["bob"])))
+    async with Serving(house) as server:
+        asked = (TITLE_OF_OPENCODE, PROBE, {"messages": HI})
+        for body, by in zip(asked, ("ada", "ada", "bob"), strict=True):
+            _, _, answer = await server.post(json=body | {"model": "batuta-mini"})
+            assert answer["choices"][0]["message"]["content"] == f"By {by}", body
 
 
 def worker(name, price, window=None, tags=()):

@@ -20,9 +20,11 @@ from decimal import Decimal
 from typing import Any, Protocol, Self
 
 import anyio
+import anyio.to_thread
 
 from batuta.clients.adaptations import MAX_ADAPTATIONS, Adaptations, LearnedAdaptations
 from batuta.clients.decoding import (
+    LARGE_BODY,
     ErrorReply,
     HalfJoiner,
     ProviderReply,
@@ -192,7 +194,7 @@ async def call_provider(
                 raise
         else:
             endpoint.learned.keep(form.adaptations)
-            return _complete_reply(endpoint, form.request, provider_reply)
+            return await _count_aside(endpoint, form.request, provider_reply)
         form = other
         tried.append(form.body)
 
@@ -487,6 +489,16 @@ def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
     return error_from_reply(error.payload, target.key, address_parts(target.url))
 
 
+async def _count_aside(
+    line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+) -> Reply:
+    """The reply with its usage and cost; counting much text does not hold the event loop."""
+    reply = provider_reply.reply
+    if len(reply.text) + len(reply.reasoning) <= LARGE_BODY:
+        return _complete_reply(line, request, provider_reply)
+    return await anyio.to_thread.run_sync(_complete_reply, line, request, provider_reply)
+
+
 def _complete_reply(
     line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
@@ -536,7 +548,7 @@ def count_reply(
     stated = _complete_usage(request, provider_reply, partial=partial)
     bound = max_prompt_tokens(request, worker)
     prompt = MARGIN * bound + SERVER_TOKENS
-    output = _max_output_tokens(worker, request, provider_reply)
+    output = _max_output_tokens(worker, request, provider_reply, stated.output)
     usage = _bound_usage(stated, prompt, output)
     if usage is not stated:
         logger.warning(
@@ -597,13 +609,21 @@ def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:
     )
 
 
-def _max_output_tokens(worker: Worker, request: Request, provider_reply: ProviderReply) -> int:
-    """Return the tokens that may be believed of the output: the cap's, or what was received."""
+def _max_output_tokens(
+    worker: Worker, request: Request, provider_reply: ProviderReply, stated: int
+) -> int:
+    """Return the tokens that may be believed of the output: the cap's, or what was received.
+
+    What was received is counted only where so many are `stated`, or dollars are.
+    """
     capped = request.max_output is not None or (
         request.sampling.with_defaults(worker.sampling).max_tokens is not None
     )
     cap = max(desired_output_tokens(request, worker), MIN_OUTPUT_TOKENS)
     allowed = MARGIN * cap if capped else UNCAPPED_OUTPUT_TOKENS
+    allowed *= max(request.sampling.choices or 1, 1)
+    if stated <= allowed and provider_reply.usd is None:
+        return allowed
     replies = provider_reply.reply.choices
     received = sum(
         max_text_tokens(reply.text)
@@ -611,7 +631,7 @@ def _max_output_tokens(worker: Worker, request: Request, provider_reply: Provide
         + sum(max_text_tokens(call.name + call.arguments) for call in reply.tool_calls)
         for reply in replies
     )
-    return max(allowed * max(request.sampling.choices or 1, 1), MARGIN * received)
+    return max(allowed, MARGIN * received)
 
 
 def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) -> Decimal:

@@ -282,10 +282,11 @@ class CallPreparer:
         return grant_tools(call, clients, pool, offered=offered)
 
     def _find_auxiliary(self, call: ParsedCall, served: ServedModel) -> str | None:
-        """Return what an agent asks for itself of a conducting model; None: conduct the request."""
-        if served.conductor is None or served.direct or self._catalogue.conducts_auxiliary:
+        """Return what an agent asks for itself; None: the model answers as it answers anybody."""
+        if served.conductor is None or self._catalogue.conducts_auxiliary:
             return None
-        return auxiliary_kind(call)
+        kind = auxiliary_kind(call)
+        return kind if not served.direct or kind in _SMALL_KINDS else None
 
     def _kept_on(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
@@ -396,6 +397,8 @@ TOPIC_CHECK = "a topic check"
 QUOTA_PROBE = "a quota probe"
 COMPACTION = "a compaction"
 WEB_SEARCH = "a web search"
+_SMALL_KINDS = frozenset({TITLE, TOPIC_CHECK, QUOTA_PROBE})
+"""Those of which the conversation's own worker knows no more than the cheapest one."""
 
 _TITLE_REQUEST = "Generate a title for this conversation:"
 """The first message of opencode's request for a title, whole."""
