@@ -24,7 +24,7 @@ MEASURED = {
     "stream of 22 chunks, key and budgets, CPU ms": (3.33, "bench/gateway.py"),
     "chunk of a slow stream, CPU ms": (0.175, "bench/serving.py: 2,000 chunks/s take 35 % of a core"),
     "gateway's memory, MB": (157, "bench/serving.py, after 50,000 requests"),
-    "row of a run with indexes, bytes": (1_234, "bench/listing.py --fill 1200000"),
+    "row of a run with indexes, bytes": (1_489, "bench/listing.py --fill 5000000"),
     "line of the ledger, bytes": (274, "bench/listing.py"),
     "run with contents, GB a million": (15, "PostgreSQL, runs of three steps"),
     "runs written a second by one writer": (840, "bench/listing.py, at a load of 16 on 2 cores"),

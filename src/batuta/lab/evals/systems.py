@@ -90,6 +90,16 @@ class System:
         return self.upper_bound is not None
 
     @property
+    def chooses_among_replies(self) -> bool:
+        """Whether the engine does not know its answer, so that no policy can check it.
+
+        A fitted method is asked only once it is fitted, as on the server.
+        """
+        known = ServedSolver | ConductorSolver | SingleWorker | UnfittedSolver
+        chooses = not isinstance(self.solver, known) or _compares_answers(self)
+        return chooses and not self.is_reference
+
+    @property
     def fitter(self) -> SolverFitter | None:
         """How it is fitted to outcomes; None if it needs no fitting."""
         return self.solver.fit if isinstance(self.solver, UnfittedSolver) else None
@@ -271,8 +281,15 @@ def runnable_systems(subject: Subject) -> tuple[str, ...]:
     On a record these are not: systems that need more samples or answers than it has, those that
         embed
     replies, which are mere answers there, and those whose workers read other replies, unless
-    replies are simulated.
+    replies are simulated. Nor are those that the server refuses because a policy cannot check them.
     """
+    names = _runnable_names(subject)
+    if subject.guardrails.grounded is None:
+        return names
+    return tuple(n for n in names if not _find_named(n, subject).chooses_among_replies)
+
+
+def _runnable_names(subject: Subject) -> tuple[str, ...]:
     replays = subject.replay_pool
     excluded = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
     if replays is None:
@@ -326,8 +343,19 @@ def find_system(name: str, subject: Subject) -> System:
     """Find the system of that name: a worker's id, or a method.
 
     Raises:
-        ConfigError: there is no such system.
+        ConfigError: there is no such system, or the server would refuse it.
     """
+    found = _find_named(name, subject)
+    policy = subject.guardrails.grounded
+    if policy is not None and found.chooses_among_replies:
+        raise ConfigError(
+            f"{name} chooses among replies: {policy.name} cannot check them, so the server refuses "
+            "it; measure it with settings without that policy"
+        )
+    return found
+
+
+def _find_named(name: str, subject: Subject) -> System:
     counted = _COUNT_PATTERN.fullmatch(name)
     if served := _served_system(name, subject):
         return served
