@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.call import (
+from batuta.clients.decoding import ProviderReply
+from batuta.clients.error_mapping import parse_retry_after
+from batuta.clients.openai.stream import reported_usd
+from batuta.clients.reply_cost import (
     MARGIN,
     SERVER_TOKENS,
     SERVER_USD,
     UNCAPPED_OUTPUT_TOKENS,
     count_reply,
 )
-from batuta.clients.decoding import ProviderReply
-from batuta.clients.error_mapping import parse_retry_after
-from batuta.clients.openai.stream import reported_usd
 from batuta.core import Price, Reply, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import MIN_OUTPUT_TOKENS, bound_call_cost, max_prompt_tokens
 from batuta.usage import ASSUMED_PRICE

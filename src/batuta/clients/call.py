@@ -3,20 +3,16 @@
 A dialect is a `ProviderAdapter`: pure functions between our types and its JSON. `call_provider`
 does the rest: sends, listens, counts, prices, and turns whatever goes wrong into one ClientError.
 
-Every dialect's numbers pass `count_reply` before they become tokens or money. A provider is
-believed up to `MARGIN` times what the call can use by what was sent (`core.cost_bound`). A larger
-number is lowered to that, the call counts as estimated, and the log says so.
+Every dialect's numbers pass `count_reply` before they become tokens or money.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import Any, Protocol, Self
 
 import anyio
@@ -33,27 +29,17 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
 from batuta.clients.http_target import HttpTarget, with_host
+from batuta.clients.reply_cost import count_reply
 from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
 from batuta.core import (
     CallListener,
-    Cost,
     Delta,
     Reply,
     Request,
-    Usage,
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.cost_bound import (
-    MIN_OUTPUT_TOKENS,
-    bound_call_cost,
-    desired_output_tokens,
-    max_prompt_tokens,
-    max_text_tokens,
-)
-from batuta.core.formatting import format_usd
 from batuta.core.redaction import address_parts
-from batuta.core.token_estimate import estimate_usage
 from batuta.errors import (
     ClientError,
     FormRefusedError,
@@ -61,7 +47,6 @@ from batuta.errors import (
     ProviderTimeoutError,
     StreamInterruptedError,
 )
-from batuta.usage import ASSUMED_PRICE, audio_surcharge, hour_cache_surcharge, usage_cost
 
 _TURN_EVENTS = 64
 """Events of a stream after which others have their turn: a few milliseconds' work."""
@@ -520,133 +505,3 @@ def _attach_cost(
 def min_cap(*caps: int | None) -> int | None:
     """The lowest of the caps that there are; None: there is none."""
     return min((cap for cap in caps if cap is not None), default=None)
-
-
-logger = logging.getLogger(__name__)
-
-MARGIN = 2
-"""Times the most that a call can use by our count up to which a provider is believed."""
-SERVER_TOKENS = 4096
-"""Tokens of input besides, for what a server puts before the prompt unseen."""
-SERVER_USD = Decimal("0.02")
-"""Dollars besides, for what a server bills that is no token: a search, a fee."""
-UNCAPPED_OUTPUT_TOKENS = 262_144
-"""Tokens that a reply without a cap can have: twice what the longest models write."""
-
-
-def count_reply(
-    worker: Worker, request: Request, provider_reply: ProviderReply, *, partial: bool
-) -> tuple[Usage, Cost]:
-    """Return the tokens and the dollars of a call.
-
-    Args:
-        worker: who was asked.
-        request: what was sent.
-        provider_reply: what came back.
-        partial: the provider has told, at most, a part of the usage.
-    """
-    stated = _complete_usage(request, provider_reply, partial=partial)
-    bound = max_prompt_tokens(request, worker)
-    prompt = MARGIN * bound + SERVER_TOKENS
-    output = _max_output_tokens(worker, request, provider_reply, stated.output)
-    usage = _bound_usage(stated, prompt, output)
-    if usage is not stated:
-        logger.warning(
-            "worker %s: its provider states %s tokens of input and %s of output, more than the "
-            "call can have used; %s and %s are counted",
-            worker.id,
-            f"{stated.input:,}",
-            f"{stated.output:,}",
-            f"{usage.input:,}",
-            f"{usage.output:,}",
-        )
-    if provider_reply.usd is None:
-        return usage, _priced_cost(worker, usage, provider_reply)
-    most = _max_usd(worker, request, prompt / Decimal(max(bound, 1)), output)
-    if provider_reply.usd <= most:
-        return usage, Cost(provider_reply.usd)
-    logger.warning(
-        "worker %s: its provider states a cost of %s, more than the call can have had; %s is "
-        "counted. If it is right, the worker's `price` is too low",
-        worker.id,
-        format_usd(provider_reply.usd),
-        format_usd(most),
-    )
-    return replace(usage, estimated=1), Cost(most)
-
-
-def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial: bool) -> Usage:
-    """Return the usage that was told, with our estimate of what was not.
-
-    A prompt of no tokens, and nothing for what was said, are numbers that were not told.
-    """
-    told, reply = provider_reply.usage, provider_reply.reply
-    says = reply.text or reply.reasoning or reply.tool_calls
-    if told is not None and not partial and told.input and (told.output or not says):
-        return told
-    guessed = estimate_usage(request, reply)
-    if told is None:
-        return guessed
-    prompt = max(told.input, guessed.input) if partial else told.input or guessed.input
-    output = max(told.output, guessed.output) if partial else told.output or guessed.output
-    return replace(told, input=prompt, output=output, estimated=1)
-
-
-def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:
-    """Return the usage itself if it keeps to both, else a lower one that counts as estimated."""
-    if stated.input <= most_input and stated.output <= most_output:
-        return stated
-    into, out = min(stated.input, most_input), min(stated.output, most_output)
-    cached = min(stated.cached, into)
-    return replace(
-        stated,
-        input=into,
-        cached=cached,
-        cache_write=min(stated.cache_write, into - cached),
-        output=out,
-        reasoning=min(stated.reasoning, out),
-        estimated=1,
-    )
-
-
-def _max_output_tokens(
-    worker: Worker, request: Request, provider_reply: ProviderReply, stated: int
-) -> int:
-    """Return the tokens that may be believed of the output: the cap's, or what was received.
-
-    What was received is counted only where so many are `stated`, or dollars are.
-    """
-    capped = request.max_output is not None or (
-        request.sampling.with_defaults(worker.sampling).max_tokens is not None
-    )
-    cap = max(desired_output_tokens(request, worker), MIN_OUTPUT_TOKENS)
-    allowed = MARGIN * cap if capped else UNCAPPED_OUTPUT_TOKENS
-    allowed *= max(request.sampling.choices or 1, 1)
-    if stated <= allowed and provider_reply.usd is None:
-        return allowed
-    replies = provider_reply.reply.choices
-    received = sum(
-        max_text_tokens(reply.text)
-        + max_text_tokens(reply.reasoning)
-        + sum(max_text_tokens(call.name + call.arguments) for call in reply.tool_calls)
-        for reply in replies
-    )
-    return max(allowed, MARGIN * received)
-
-
-def _max_usd(worker: Worker, request: Request, prompts: Decimal, output: int) -> Decimal:
-    """Return the dollars of so many prompts, so many tokens of output, and fees."""
-    bound = bound_call_cost(request, worker, ASSUMED_PRICE)
-    each = bound.token_usd / (request.sampling.choices or 1)
-    return prompts * bound.input_usd + output * each + SERVER_USD
-
-
-def _priced_cost(worker: Worker, usage: Usage, provider_reply: ProviderReply) -> Cost:
-    """Return what the worker's price makes of the usage."""
-    price = worker.price
-    cost = usage_cost(usage, price)
-    kept = min(provider_reply.hour_cache_write, usage.cache_write)
-    recorded = min(provider_reply.audio_input, usage.input - usage.cached)
-    if price is None or not (kept or recorded):
-        return cost
-    return cost + Cost(hour_cache_surcharge(price, kept) + audio_surcharge(price, recorded))

@@ -427,8 +427,8 @@ class HttpTransport:
         begun = await self._first_bytes(target, response)
         if "json" not in response.content_type and not _begins_value(begun):
             raise wrong_type_error(target, response.content_type, "application/json")
-        pieces = await self._read_whole(target, response, begun)
-        return await WholeBody(pieces).read(target, _as_it_is)
+        body = WholeBody(await self._read_whole(target, response, begun))
+        return await body.read(target, lambda value: value)
 
     async def _first_bytes(self, target: HttpTarget, response: aiohttp.ClientResponse) -> bytes:
         """Read the body's beginning, up to something that is no space; it is empty at its end."""
@@ -490,10 +490,6 @@ class WholeBody:
         except MalformedTextError:
             failure = InvalidReplyError("the provider answered with malformed JSON")
         raise with_host(target, failure)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 @final
