@@ -322,7 +322,7 @@ async def _read_stream(
             try:
                 deltas = _parse_event(line, fold, event, data)
             except ClientError:
-                await _read_behind(line, fold, events, batch[place + 1 :], COUNTS_SECONDS)
+                await _read_behind(line, fold, events, batch[place + 1 :], silence=COUNTS_SECONDS)
                 raise
             for delta in deltas:  # one event may have thousands
                 await listener.on_delta(halves.join(delta))
@@ -349,7 +349,7 @@ async def _check_end(
     said = fold.result()
     if not behind and events.is_over:
         return said
-    deltas = await _read_behind(line, fold, events, behind, DRAIN_SECONDS)
+    deltas = await _read_behind(line, fold, events, behind, silence=DRAIN_SECONDS)
     text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
     known = said.reply.text + said.reply.reasoning
     if text not in known or any(delta.tool_index is not None for delta in deltas):
@@ -363,6 +363,7 @@ async def _read_behind(
     fold: StreamAccumulator,
     events: EventStream,
     batch: Sequence[SseEvent],
+    *,
     silence: float,
 ) -> list[Delta]:
     """Take in what comes behind the end, or behind an event that cannot be read, until a silence.
