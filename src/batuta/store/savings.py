@@ -105,7 +105,7 @@ async def list_savings(
     """
 
     def read(connection: Connection) -> list[Saving]:
-        rows = _newest(tenant, session, since).subquery()
+        rows = _select_newest(tenant, session, since).subquery()
         groups = (rows.c.session, rows.c.tenant)
         sums = _sum_columns(rows.c, connection.dialect.name)
         query = select(*groups, *sums).where(rows.c.session.is_not(None)).group_by(*groups)
@@ -125,7 +125,7 @@ async def sum_savings(
     """
 
     def read(connection: Connection) -> Saving:
-        rows = _newest(tenant, None, since).subquery()
+        rows = _select_newest(tenant, None, since).subquery()
         sums = select(*_sum_columns(rows.c, connection.dialect.name))
         found = connection.execute(sums).mappings().one()
         return _read_saving({"session": None, "tenant": tenant, **found}, connection)
@@ -161,7 +161,7 @@ def saving_json(saving: Saving) -> dict[str, Any]:
     }
 
 
-def _newest(tenant: str | None, session: str | None, since: float | None) -> Select[Any]:
+def _select_newest(tenant: str | None, session: str | None, since: float | None) -> Select[Any]:
     names = ("session", "tenant", "created", "usd", "alone_usd", "shadow", "shadow_usd")
     query = select(*(RUNS.c[name] for name in names))
     if tenant is not None:

@@ -375,8 +375,6 @@ class OpenAIStreamAccumulator:
             self._note_field(name)
             self._note_field = None
         check_choices(len(choices))
-        if len(choices) == 1:
-            return self._choice(choices[0]).add_fragment(choices[0])
         return [delta for choice in choices for delta in self._choice(choice).add_fragment(choice)]
 
     def _close(self) -> Sequence[Delta]:

@@ -56,16 +56,16 @@ async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
 def key_bars(key: ApiKey, spent: Spent) -> list[BudgetBar]:
     """Return a bar for each budget of the key."""
     policy = key.policy
-    return list(_bars(key.name, f"key:{key.id}", (policy.per_day, policy.per_month), spent))
+    return list(_make_bars(key.name, f"key:{key.id}", (policy.per_day, policy.per_month), spent))
 
 
 def tenant_bars(tenant: Tenant, spent: Spent) -> list[BudgetBar]:
     """Return a bar for each budget of the tenant."""
     caps = tenant.per_day, tenant.per_month
-    return list(_bars(tenant.name, f"tenant:{tenant.name}", caps, spent))
+    return list(_make_bars(tenant.name, f"tenant:{tenant.name}", caps, spent))
 
 
-def _bars(
+def _make_bars(
     name: str, account: str, caps: Sequence[Decimal | None], spent: Spent
 ) -> Iterable[BudgetBar]:
     for period, cap in zip(("day", "month"), caps, strict=True):

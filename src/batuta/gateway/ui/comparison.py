@@ -148,7 +148,7 @@ class ComparisonPage:
                 m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
             models=_chosen_models(request, catalogue, [f.model for f in following] or shown),
-            **await _compare(runs),
+            **await _compare_runs(runs),
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
@@ -156,7 +156,7 @@ class ComparisonPage:
         runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
             return HTMLResponse("", headers=PAGE_HEADERS)
-        html = render_fragment("difference.html.jinja", sides=SIDES, **await _compare(runs))
+        html = render_fragment("difference.html.jinja", sides=SIDES, **await _compare_runs(runs))
         return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _following(self, request: Request, session: WebSession) -> list[FollowedRun]:
@@ -211,7 +211,7 @@ def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str])
     return [request.query_params.get(name) or model for name, model in named]
 
 
-async def _compare(runs: Sequence[Run]) -> dict[str, Any]:
+async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """What the templates show of the runs' differences."""
     if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
         return {"lines": [], "texts": [], "differ": False}

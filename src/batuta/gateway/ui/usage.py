@@ -37,7 +37,7 @@ _TABLES = (("model", "System"), ("worker", "Worker or conductor"), ("key", "Key"
 _ADMIN_TABLES = (("tenant", "Tenant"), *_TABLES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DailyCost:
     """The spending of a day."""
 
@@ -89,7 +89,9 @@ class UsagePage:
         by_day = await report_spending(
             store.database, ("day", "model"), tenant=tenant, since=days[0], only=only
         )
-        shown = [await self._table(store, each, tenant, days[0], only) for each in tables]
+        shown = [
+            await self._table(store, each, tenant, since=days[0], only=only) for each in tables
+        ]
         return render_page(
             request,
             "usage.html.jinja",
@@ -110,6 +112,7 @@ class UsagePage:
         store: Store,
         column: tuple[str, str],
         tenant: str | None,
+        *,
         since: str,
         only: Mapping[str, Sequence[str]],
     ) -> SpendTable:
@@ -121,7 +124,7 @@ class UsagePage:
         every = await report_spending(
             store.database, (group,), tenant=tenant, since=since, only=others
         )
-        choices = [(value, await _name_of(store, group, value)) for value in _dearest(every)]
+        choices = [(value, await _name_of(store, group, value)) for value in _order_values(every)]
         dearest = sorted(found, key=lambda each: -each.cost.usd)
         rows = [
             (await _name_of(store, group, each.group[0] or ""), each)
@@ -143,7 +146,7 @@ def _read_choice(request: Request, columns: Sequence[str]) -> dict[str, list[str
     return only
 
 
-def _dearest(groups: Sequence[SpendGroup]) -> list[str]:
+def _order_values(groups: Sequence[SpendGroup]) -> list[str]:
     """Return the values on which the most was spent, as many as can be chosen from."""
     ordered = sorted(groups, key=lambda each: -each.cost.usd)
     return [each.group[0] for each in ordered[:MOST_CHOSEN] if each.group[0]]
@@ -193,7 +196,12 @@ def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyC
         return float(100 * usd / most)
 
     return [
-        DailyCost(day, cost, share(cost.usd), _stack(found[day], systems, share))
+        DailyCost(
+            day=day,
+            cost=cost,
+            share=share(cost.usd),
+            pieces=_stack_pieces(found[day], systems, share),
+        )
         for day, cost in costs.items()
     ]
 
@@ -208,7 +216,7 @@ def _dearest_systems(spent: Sequence[SpendGroup]) -> list[str]:
     return sorted(totals, key=lambda name: (-totals[name], name))[: COLOURS - 1]
 
 
-def _stack(
+def _stack_pieces(
     spent: Sequence[SpendGroup], systems: Sequence[str], share: Callable[[Decimal], float]
 ) -> tuple[tuple[int, float, float], ...]:
     """Return the pieces of a day's bar: each one's colour, its lower end and its height."""
