@@ -17,10 +17,10 @@ ANSWER_FROM_OUTPUT = (
     "where it helps."
 )
 """The subtask of the model that answers after a program."""
-_OPTION = re.compile(r"^\s*(?:[-*]\s*)?\(?([A-H])[).:]\s*\S", re.MULTILINE)
+_OPTION = re.compile(r"^[ \t]*(?:[-*][ \t]*)?\(?([A-H])[).:][ \t]*\S", re.MULTILINE)
 _LEAST_OPTIONS = 2
 _WANTS_CODE = re.compile(
-    r"^\s*(?:async )?def \w+\(|^\s*assert \w+\("
+    r"^[ \t]*(?:async )?def \w+\(|^[ \t]*assert \w+\("
     r"|\b(?:write|complete|implement)\b.{0,40}\b(?:function|program|class|method|code|script)\b",
     re.MULTILINE | re.IGNORECASE,
 )
