@@ -13,7 +13,7 @@ from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.config.tool_settings import PythonSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
-from batuta.core import Finish, Pool, Reply, Role, ToolCall, Usage, Worker, WorkerId
+from batuta.core import Finish, Pool, Reply, Role, ToolCall, ToolResult, Usage, Worker, WorkerId
 from batuta.core.formatting import folder_names
 from batuta.gateway.serving.models import served_models
 from batuta.gateway.serving.uploaded_files import WRITTEN_PURPOSE, FileLimits
@@ -72,8 +72,11 @@ async def test_a_response_reads_a_file_and_what_it_writes_is_fetched(store):
         api = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
         async with api:
             for stream in (False, True):
+                got: Any
                 if stream:
-                    events = [one async for one in await api.responses.create(**body, stream=True)]
+                    events: list[Any] = [
+                        one async for one in await api.responses.create(**body, stream=True)
+                    ]
                     got = events[-1].response
                     kinds = [one.type for one in events]
                     assert "response.output_text.annotation.added" in kinds
@@ -205,7 +208,8 @@ async def test_files_of_programs_are_bounded_and_odd_ones_left_out(store):
     names = [one["filename"] for one in got["orchestration"]["files"]]
     assert names[:MAX_WRITTEN] == [f"{n:02}.txt" for n in range(MAX_WRITTEN)]
     assert sorted(names[MAX_WRITTEN:]) == sorted(["out.csv", "a" * 56 + ".txt", "after.txt"])
-    results = [m.parts[0].content for m in ada.requests[-1].messages if m.role is Role.TOOL]
+    answers = (m.parts[0] for m in ada.requests[-1].messages if m.role is Role.TOOL)
+    results = [one.content for one in answers if isinstance(one, ToolResult)]
     assert "zz.bin is not kept: a program may write 10 files of 8 MB together." in results[0]
     assert "ended with status 4" in results[2]
 

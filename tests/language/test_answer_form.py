@@ -4,7 +4,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import LLMConductor
-from batuta.core import PlanningContext, Pool, Question, Step, Worker, WorkerId, Workflow
+from batuta.core import Plan, PlanningContext, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.core.worker import PROGRAM
 from batuta.language import PromptOptions
 from batuta.language.answer_form import (
@@ -84,7 +84,9 @@ class TestConductor:
             name="c", client=ScriptedClient(lambda _: draft), rendering=PromptOptions(**shown)
         )
         context = PlanningContext(question=Question.of(question), pool=POOL)
-        return (await conductor.plan(context)).workflow
+        plan = await conductor.plan(context)
+        assert isinstance(plan, Plan)
+        return plan.workflow
 
     async def test_a_small_conductors_single_step_is_the_question_itself(self):
         draft = 'model_id = [0]\nsubtasks = ["Identify the pronoun."]\naccess_list = [[]]'

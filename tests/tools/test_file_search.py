@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from batuta.errors import StoreError
 from batuta.tools.file_search import LOOK_SECONDS, FileSearch, FolderIndex, TenantIndexes
 from batuta.tools.source import ToolContext, ToolLimits, call_tool
 from batuta.tools.text_index import PASSAGE, TextIndex, split_passages
@@ -68,6 +69,12 @@ class Files:
     async def read_texts(self, ids):
         self.read += len(ids)
         return [(one, self.texts[one]) for one in ids]
+
+    async def read_contents(self):
+        return [(f"{name}.md", text.encode()) for name, text in self.texts.items()]
+
+    async def keep(self, name, content):
+        raise StoreError(f"{name} is not kept")
 
 
 async def ask(source, query, **context):

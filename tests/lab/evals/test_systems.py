@@ -1,6 +1,7 @@
 """Names and what they stand for."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from evaluated import subject
@@ -42,8 +43,10 @@ def test_calls_that_a_pattern_makes_itself_are_limited_and_cached_too():
 
     base = subject()
     presets = open_patterns(base.pool, base.clients)
-    limited = replace(base, presets=presets).with_call_limit(Limit())
-    asking = [one.conductor for one in limited.presets if hasattr(one.conductor, "clients")]
+    limited = replace(base, presets=presets).with_call_limit(Limit())  # pyright: ignore[reportArgumentType]
+    asking: list[Any] = [
+        one.conductor for one in limited.presets if hasattr(one.conductor, "clients")
+    ]
     assert len(asking) == 2
     assert all(one.clients == limited.clients != base.clients for one in asking)
 

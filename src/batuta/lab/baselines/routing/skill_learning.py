@@ -9,6 +9,7 @@ from random import Random
 import anyio
 import numpy as np
 
+from batuta.clients.decoding import as_array, as_object
 from batuta.errors import ConfigError
 from batuta.lab.baselines.routing.arrays import Floats
 from batuta.lab.baselines.routing.skill_orchestra import (
@@ -110,13 +111,11 @@ def read_skills(reply: str) -> tuple[RoutingSkill, ...]:
     """Return the skills that a reply names, by their categories; none if it cannot be read."""
     found: dict[str, RoutingSkill] = {}
     for category in read_rows(reply, "categories"):
-        rows = category.get("skills")
-        for row in rows if isinstance(rows, list) else ():
-            if not (isinstance(row, dict) and row.get("skill_id") and category.get("name")):
+        for row in map(as_object, as_array(category.get("skills"))):
+            if not (row.get("skill_id") and category.get("name")):
                 continue
             id_ = f"{category['name']}.{str(row['skill_id']).rpartition('.')[2]}".replace(" ", "_")
-            words = row.get("indicators")
-            indicators = tuple(map(str, words)) if isinstance(words, list) else ()
+            indicators = tuple(map(str, as_array(row.get("indicators"))))
             found.setdefault(id_, RoutingSkill(id_, str(row.get("description", "")), indicators))
     return tuple(found.values())[:MOST_SKILLS]
 
@@ -175,6 +174,6 @@ def _routed_credit(
     """Return the credit that the handbook's choices earn on the questions that were kept."""
     earned = (
         history.scores_qm[q, handbook.choose(demands[q], history.workers, price=0.0)]
-        for q in np.flatnonzero(kept_q)
+        for q in map(int, np.flatnonzero(kept_q))
     )
     return float(np.nansum(np.fromiter(earned, float)))
