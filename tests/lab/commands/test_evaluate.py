@@ -194,6 +194,7 @@ def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
     args = (*args, "--out", "out", "--report", "page")
     out, err = told(shell(*args, BATUTA_DATA=str(tmp_path / "data")), 0)
     assert [one["tasks"] for one in json.loads(out)] == [
+        "recorded:real-benchmarks",
         "recorded:routellm/mmlu",
         "recorded:routellm/gsm8k",
     ]
@@ -238,9 +239,17 @@ def said_of(pid):
         return ""
 
 
-def test_without_any_recorded_set_a_sentence(shell, tmp_path):
-    _, err = told(shell("--tasks", "recorded:all", BATUTA_DATA=str(tmp_path)), 2)
-    assert "set BATUTA_DATA to a folder with them" in err
+def test_without_the_folder_of_recorded_sets_only_the_one_that_comes_with_batuta_is_measured(
+    shell, tmp_path
+):
+    args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
+    out, _ = told(shell(*args, "--out", "out", BATUTA_DATA=str(tmp_path)), 0)
+    found = json.loads(out)
+    assert [one["tasks"] for one in (found if isinstance(found, list) else [found])] == [
+        "recorded:real-benchmarks"
+    ]
+    _, err = told(shell("--tasks", "recorded:routellm/mmlu", BATUTA_DATA=str(tmp_path)), 2)
+    assert "has no outcomes.pa" in err and "a folder that has it" in err
 
 
 @pytest.mark.parametrize(

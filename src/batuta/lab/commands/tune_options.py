@@ -140,7 +140,7 @@ class TuneGoals:
         int | None,
         typer.Option(
             min=2,
-            help="Go on with at most this many models after the calibration: those whose right "
+            help="Keep at most this many models after the calibration: those whose right "
             "answers complete one another. Three to five of a larger pool; by default all.",
         ),
     ] = None

@@ -167,7 +167,7 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
 
 
 def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
-    """Return the workers to go on with, and those left out because they hardly ever answer.
+    """Return the workers to keep, and those left out because they hardly ever answer.
 
     Raises:
         ConfigError: no worker is left.

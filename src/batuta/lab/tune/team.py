@@ -1,4 +1,4 @@
-"""Chooses which workers of a larger pool a tuning goes on with: few that complete one another.
+"""Chooses which workers of a larger pool a tuning keeps: few that complete one another.
 
 Every further worker multiplies the workflows that could be tried, so the same budget says less of
 each; a few workers that are right on different questions are worth more than many that agree.
@@ -26,7 +26,7 @@ _MOST_TEAMS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """The workers that a tuning goes on with, and what the calibration says of them."""
+    """The workers that a tuning keeps, and what the calibration says of them."""
 
     workers: tuple[WorkerId, ...]
     """In the pool's order."""

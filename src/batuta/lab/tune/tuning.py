@@ -48,7 +48,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     if most is not None:
         team = choose_team(runner, tasks, usable, cards=cards, most=most)
         usable = team.workers
-        context.report(TuneStage.CALIBRATE, f"goes on with {', '.join(usable)}")
+        context.report(TuneStage.CALIBRATE, f"keeps {', '.join(usable)}")
     pool = measured_pool(runner.pool, cards, grouping.names)
     result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool, team=team)
     if settings.last is TuneStage.CALIBRATE:
