@@ -16,7 +16,7 @@ ELSEWHERE = {
     "local.md": "tests/local/test_serving.py",
     "selector.md": "tests/e2e/test_selector_page.py",
     "storage.md": "tests/store/test_backup.py",
-    "tools.md": "tests/gateway/test_mcp.py",  # it ends with a client that is not installed
+    "tools.md": "tests/cli/test_mcp.py",  # it ends with a client that is not installed
     "training.md": "tests/test_docs.py",  # by the example that does what the page says
     "tune.md": "tests/lab/tune/test_docs_tune.py",
 }
