@@ -41,7 +41,7 @@ _ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:|^#")
 
 
 def find_documents() -> dict[str, str]:
-    """The site's address of each document, by its path in the repository."""
+    """Return the site's address of each document, by its path in the repository."""
     paths = [*_DOCUMENTS, *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("design/*.md")))]
     paths += [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("recipes/*/R*.md"))]
     pages = {f"docs/{p.name}": p.name for p in sorted((ROOT / "docs").glob("*.md"))}
@@ -50,7 +50,7 @@ def find_documents() -> dict[str, str]:
 
 
 def point_links(text: str, at: str, documents: dict[str, str]) -> str:
-    """The text of the document at that path, its links leading to pages of the site."""
+    """Return the text of the document at that path, its links leading to pages of the site."""
 
     def point(found: re.Match[str]) -> str:
         mark, label, target = found.groups()
@@ -71,14 +71,14 @@ def point_links(text: str, at: str, documents: dict[str, str]) -> str:
 
 
 def describe_settings() -> str:
-    """Every setting of batuta.toml: its key, type, default, and what it means."""
+    """Return every setting of batuta.toml: its key, type, default, and what it means."""
     told = ["# Settings of batuta.toml", "Generated from the code that reads the file."]
     told += _describe_tables(Settings, "", set())
     return "\n\n".join(told) + "\n"
 
 
 def _describe_tables(model: type[BaseModel], path: str, seen: set[str]) -> Iterator[str]:
-    """The table of a model's keys, and those of the models within it."""
+    """Return the table of a model's keys, and those of the models within it."""
     rows, inner = [], []
     words = _attribute_docs(model)
     for name, field in model.model_fields.items():
@@ -149,7 +149,7 @@ def _default_text(field: Any) -> str:
 
 
 def _attribute_docs(owner: type) -> dict[str, str]:
-    """The texts below the attributes of a class and of those that it extends."""
+    """Return the texts below the attributes of a class and of those that it extends."""
     found: dict[str, str] = {}
     for one in reversed(owner.__mro__):
         if not one.__module__.startswith("batuta"):
@@ -174,7 +174,7 @@ def _attribute_docs(owner: type) -> dict[str, str]:
 
 
 def describe_commands() -> str:
-    """Every command with its arguments and options, as `--help` has them."""
+    """Return every command with its arguments and options, as `--help` has them."""
     told = ["# Command line", "Generated from the commands; the same as `--help` of each."]
     told += _describe_command(get_command(app), "batuta")
     return "\n\n".join(told) + "\n"
@@ -209,13 +209,13 @@ def _describe_parameter(parameter: Any) -> str:
 
 
 def openapi_document() -> dict[str, Any]:
-    """The OpenAPI document of the server."""
+    """Return the OpenAPI document of the server."""
     routes = [Route(path, lambda _: None, methods=[method]) for method, path in OPERATIONS]
     return build_document(routes)
 
 
 def describe_http(document: dict[str, Any]) -> str:
-    """Every address of the server, with the fields of its body."""
+    """Return every address of the server, with the fields of its body."""
     where = "the OpenAPI document of a server (`/openapi.json`): [openapi.json](openapi.json)"
     told = [
         "# HTTP API",
@@ -240,7 +240,7 @@ def describe_http(document: dict[str, Any]) -> str:
 
 
 def describe_python() -> str:
-    """The public names of the package, from their own docstrings."""
+    """Return the public names of the package, from their own docstrings."""
     told = ["# Python", "Generated from the code; how they are used: [Python](../python.md)."]
     for name in batuta.__all__:
         if name.startswith("__"):
@@ -268,7 +268,7 @@ def describe_python() -> str:
 
 
 def _signature_text(name: str, found: Any) -> str:
-    """The signature, over several lines where it is long."""
+    """Return the signature, over several lines where it is long."""
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
@@ -283,7 +283,7 @@ def _signature_text(name: str, found: Any) -> str:
 
 
 def _split_parameters(text: str) -> list[str]:
-    """The parts between the commas that stand in no bracket."""
+    """Return the parts between the commas that stand in no bracket."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -295,7 +295,7 @@ def _split_parameters(text: str) -> list[str]:
 
 
 def _docstring_text(found: Any) -> str:
-    """A docstring as Markdown: its sections as lists."""
+    """Return a docstring as Markdown: its sections as lists."""
     text = inspect.getdoc(found) or ""
     lines = []
     for line in text.splitlines():

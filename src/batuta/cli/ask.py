@@ -161,7 +161,7 @@ def ask_command(
 
 
 def _read_question(question: str | None) -> str:
-    """The question from the argument or from stdin."""
+    """Return the question from the argument or from stdin."""
     if question in (None, "-"):
         if question is None and sys.stdin.isatty():
             raise ConfigError('ask something: batuta ask "…", or send the question to stdin')
@@ -193,7 +193,7 @@ async def _answer_question(text: str, options: AskCommandOptions) -> int:
 
 
 def _choose_system(config: LoadedConfig, options: AskCommandOptions) -> ServedSystem:
-    """The system that is asked, within the command's limits and those of its effort."""
+    """Return the system that is asked, within the command's limits and those of its effort."""
     if options.model and options.pool.conductor:
         raise ConfigError("--conductor has no effect beside --model, which names who answers")
     system = choose_system(config, options.model)

@@ -57,7 +57,7 @@ class Agent:
 
 
 def _read_json(text: str) -> Json:
-    """The object that the settings are."""
+    """Return the object that the settings are."""
     try:
         found: Any = json.loads(text) if text.strip() else {}
     except ValueError as error:

@@ -90,7 +90,7 @@ class CallJournal(Protocol):
         ...
 
     def claim(self, worker: str, request: Request) -> AbstractAsyncContextManager[CallClaim]:
-        """The call of that worker with exactly this request, its seed included."""
+        """Return the call of that worker with exactly this request, its seed included."""
         ...
 
 

@@ -146,7 +146,7 @@ class ProviderClient:
         return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; streamed if the listener wants fragments."""
+        """Return the model's reply; streamed if the listener wants fragments."""
         return await call_provider(self._endpoint, request, listener)
 
 
@@ -341,7 +341,7 @@ async def _check_end(
     events: EventStream,
     behind: Sequence[SseEvent],
 ) -> ProviderReply:
-    """The reply with the counts that came behind its end.
+    """Return the reply with the counts that came behind its end.
 
     Raises:
         InvalidReplyError: words came there that are not in the reply.
@@ -387,7 +387,7 @@ async def _read_behind(
 
 
 async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] | None:
-    """The next events if they come in time; None: none does, or none will."""
+    """Return the next events if they come in time; None: none does, or none will."""
     if events.is_over:
         return None
     with anyio.move_on_after(seconds), suppress(ClientError):
@@ -478,7 +478,7 @@ def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
 async def _count_aside(
     line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """The reply with its usage and cost; counting much text does not hold the event loop."""
+    """Return the reply with its usage and cost; counting much text does not hold the event loop."""
     reply = provider_reply.reply
     if len(reply.text) + len(reply.reasoning) <= LARGE_BODY:
         return _complete_reply(line, request, provider_reply)

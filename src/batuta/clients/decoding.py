@@ -158,7 +158,7 @@ def _read_text(text: bytes, read: Callable[[Any], T]) -> T:
 
 
 class MalformedTextError(Exception):
-    """What should be JSON is none, or more than anybody needs."""
+    """A reply that should be JSON is none, or has more values than anybody needs."""
 
 
 def join_halves(text: str, *, alone: str = "replace") -> str:

@@ -282,7 +282,7 @@ def _open_openai_client(
 def _signed_transport(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> HttpTransport:
-    """The transport of a worker without a key, whose cloud knows another way."""
+    """Return the transport of a worker without a key, whose cloud knows another way."""
     lacks = f"worker {spec.worker.id} needs a key: set {' or '.join(provider.key_vars)}"
     if provider.cloud is None:
         raise ConfigError(lacks)
@@ -295,7 +295,7 @@ def _signed_transport(
 def _open_embedding_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
-    """The client of a worker that embeds."""
+    """Return the client of a worker that embeds."""
     if provider.api != "chat":
         message = f"embeddings of the provider {provider.name} are not supported"
         raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")

@@ -448,7 +448,7 @@ class HttpTransport:
     async def _read_whole(
         self, target: HttpTarget, response: aiohttp.ClientResponse, begun: bytes
     ) -> Sequence[bytes]:
-        """The body in pieces."""
+        """Return the body in pieces."""
         try:
             pieces, is_too_large = await _read_body(response, self._max_reply, begun)
         except _CONNECTION_ERRORS as error:
@@ -480,7 +480,7 @@ class WholeBody:
     pieces: Sequence[bytes]
 
     async def read(self, target: HttpTarget, read: Callable[[Any], T]) -> T:
-        """What `read` makes of the value, perhaps in another thread.
+        """Return what `read` makes of the value, perhaps in another thread.
 
         Raises:
             InvalidReplyError: it is no JSON.
@@ -551,7 +551,7 @@ class EventStream:
 
 
 def _take_unread(content: aiohttp.StreamReader) -> bytes:
-    """What had come of a body before its connection broke.
+    """Return what had come of a body before its connection broke.
 
     aiohttp keeps it from its readers from then on, though a provider said it.
     """

@@ -76,7 +76,7 @@ def _build_rule(setting: PlanRuleSetting, known: tuple[Worker, ...]) -> PlanRule
 def _find_named(
     where: str, names: tuple[str, ...], known: tuple[Worker, ...]
 ) -> tuple[WorkerId, ...]:
-    """The workers of those ids and tags."""
+    """Return the workers of those ids and tags."""
     named = KeyPermissions(workers_deny=names)
     try:
         KnownNames(models=(), workers=tuple(w.id for w in known)).check_permissions(named)

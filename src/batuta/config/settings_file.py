@@ -47,7 +47,7 @@ _BOUNDS = {
 
 
 def describe_setting_error(error: ValidationError, data: object, model: type[BaseModel]) -> str:
-    """One sentence about the first thing that is wrong; an unknown name comes first."""
+    """Return one sentence about the first thing that is wrong; an unknown name comes first."""
     found = error.errors(include_url=False)
     first = next((one for one in found if one["type"] == UNKNOWN), found[0])
     around = _find_place(first, data).path
@@ -60,7 +60,7 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
 
 
 def describe_value_error(name: str, error: ValidationError) -> str:
-    """One sentence about a value that stands alone, such as an option's."""
+    """Return one sentence about a value that stands alone, such as an option's."""
     found = error.errors(include_url=False)
     place = _Place(entries=(), name=name, path=())
     return _describe_error(found[0], found, place, BaseModel).replace('"', "")

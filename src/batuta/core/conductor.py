@@ -79,7 +79,7 @@ class Client(Protocol):
     """
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply."""
+        """Return the reply."""
         ...
 
 

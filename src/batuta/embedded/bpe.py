@@ -48,7 +48,7 @@ class SplitPattern:
         self._ascii = _compile_pattern(pattern, _LAST_ASCII)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The pieces in order; joined, they are `text`."""
+        """Return the pieces in order; joined, they are `text`."""
         pattern = self._ascii if text.isascii() else self._full_pattern
         end = 0
         for found in pattern.finditer(text):
@@ -101,7 +101,7 @@ def _class_text(token: re.Match[str], last: int, *, inside: bool) -> str:
 
 @cache
 def _category_ranges(category: str, last: int) -> str:
-    """The code points of a category, as the content of a class."""
+    """Return the code points of a category, as the content of a class."""
     if category not in _CATEGORIES:
         raise _pattern_error(rf"\p{{{category}}}")
     wanted = category if len(category) > 1 else f"{category}[a-z]"
@@ -112,7 +112,7 @@ def _category_ranges(category: str, last: int) -> str:
 
 @cache
 def _category_letters(last: int) -> str:
-    """The categories of all code points up to `last`, two letters each."""
+    """Return the categories of all code points up to `last`, two letters each."""
     return "".join(map(unicodedata.category, map(chr, range(last + 1))))
 
 

@@ -44,7 +44,7 @@ def create_generator(seed: int | None) -> np.random.Generator:
 
 
 def sample_token(logits: Floats, sampling: Sampling, rng: np.random.Generator) -> int:
-    """A token: the likeliest at temperature 0 or if none is given, else drawn."""
+    """Return a token: the likeliest at temperature 0 or if none is given, else drawn."""
     temperature = sampling.temperature or 0.0
     if temperature < _GREEDY_TEMPERATURE:
         return int(logits.argmax())

@@ -109,7 +109,7 @@ def open_encoder() -> SentenceEncoder:
 
 
 def _find_file(package: str, name: str) -> Path:
-    """A file of an installed package, whose code is not run."""
+    """Return a file of an installed package, whose code is not run."""
     found = find_spec(package)
     if found is None or found.origin is None:
         raise ImportError(package)

@@ -80,7 +80,7 @@ def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """The signals of an answer."""
+    """Return the signals of an answer."""
     own = answer_form(reply.text)
     others = [
         form

@@ -407,7 +407,7 @@ class _RunLoop:
         return decision, workflow
 
     async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
-        """The decision as a draft after which another one is asked for; None: it stands."""
+        """Return the decision as a draft after which another one is asked for; None: it stands."""
         if isinstance(decision, Plan):
             return await self.check.send_back(decision)
         if not isinstance(decision, MalformedPlan) or not decision.again:

@@ -1,4 +1,4 @@
-"""Who is shown the pictures, files and recordings of a question, and what the others read. Pure.
+"""Decides who is shown a question's pictures, files and recordings, and what others read. Pure.
 
 A worker that cannot see them reads what a step has written that did. Where nobody in the pool has
 an ability by name, nothing is known, and everybody is shown everything.
@@ -30,7 +30,7 @@ UNSEEN = {
     "file": "[A file that you cannot read.]",
     "audio": "[A recording that you cannot hear.]",
 }
-"""What stands in the place of an attachment, by its kind."""
+"""The sentence that stands in the place of an attachment, by its kind."""
 _TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
 
 

@@ -75,7 +75,7 @@ from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
 
 FILE_PACKAGES = ("python_multipart", "pypdf", "trafilatura")
-"""What takes uploaded files in and reads them: the extra `tools`."""
+"""The packages that take uploaded files in and read them: the extra `tools`."""
 _REDIS_PATIENCE_S = 1.0
 """Seconds that Redis may take while a request waits for it."""
 NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
@@ -279,7 +279,7 @@ def _find_redis(server: ServerSetting) -> RedisConnections | None:
 def _open_oidc(
     wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
 ) -> OidcClient | None:
-    """The identity provider of the settings, if there is one."""
+    """Return the identity provider of the settings, if there is one."""
     if wanted is None:
         return None
     variable = wanted.client_secret_env

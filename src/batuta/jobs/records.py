@@ -180,7 +180,7 @@ class JobRecords:
         self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 
     def events(self, job: str, after: int) -> list[JobEvent]:
-        """The events of the job numbered above `after`."""
+        """Return the events of the job numbered above `after`."""
         query = (
             select(EVENTS_TABLE.c.number, EVENTS_TABLE.c.body)
             .where(EVENTS_TABLE.c.job == job, EVENTS_TABLE.c.number > after)

@@ -58,7 +58,7 @@ def render_mathml(latex: str, *, block: bool) -> str | None:
 
 
 def _write_element(element: Element, depth: int) -> str:
-    """The element and what is in it."""
+    """Return the element and what is in it."""
     if depth > _MAX_DEPTH or element.tag not in _ELEMENTS:
         raise ValueError(f"not a formula: {element.tag}")
     known = (

@@ -60,14 +60,14 @@ PRELOADABLE_MODULES = (
 
 
 def modules_to_preload(program: Program, test: ProgramTest) -> list[str]:
-    """The modules worth importing once a program instead of once a test."""
+    """Return the modules worth importing once a program instead of once a test."""
     tested = f"{test.preamble}\n{test.code}" if isinstance(test, AssertionTest) else ""
     words = set(re.findall(r"\w+", f"{program.source}\n{tested}"))
     return [name for name in PRELOADABLE_MODULES if name.rpartition(".")[2] in words]
 
 
 def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, Any]:
-    """The order to run a test; `token` is what a check proves its end with."""
+    """Return the order to run a test; `token` is what a check proves its end with."""
     if isinstance(test, ScriptTest):
         return {"kind": "script", "source": program.source, "stdin": test.stdin}
     if isinstance(test, CallTest):

@@ -161,7 +161,7 @@ def _code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 async def _run_program(source: str, limits: SandboxLimits) -> ProgramResult:
-    """The program's outcome."""
+    """Return the program's outcome."""
     try:
         async with Sandbox.open(slots=1) as sandbox:
             (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)

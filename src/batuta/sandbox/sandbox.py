@@ -104,7 +104,7 @@ async def choose_backend(
 
 @asynccontextmanager
 async def _bait_file() -> AsyncGenerator[Path]:
-    """A file in a folder, that all may read and write: only the sandbox stands in the way.
+    """Return a file in a folder, that all may read and write: only the sandbox stands in the way.
 
     A process of its own removes the folder when this block ends, or when we are killed in it.
     """

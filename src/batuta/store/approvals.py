@@ -99,7 +99,7 @@ class ApprovalTable:
         return await self._database.run_write(put)
 
     async def get(self, plan_id: str) -> PendingPlan | None:
-        """The plan of that id."""
+        """Return the plan of that id."""
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
@@ -183,7 +183,7 @@ def _find_plan(connection: Connection, plan_id: str) -> PendingPlan | None:
 
 
 def _find_seen(connection: Connection, plan_id: str, digest: str) -> PendingPlan:
-    """The plan of that id and digest."""
+    """Return the plan of that id and digest."""
     found = _find_plan(connection, plan_id)
     if found is None:
         raise ApprovalError(f"no plan {plan_id} waits for approval")

@@ -184,7 +184,7 @@ class AuditTrail:
         return [AuditRecord(**row) for row in await self._database.fetch_rows(query)]
 
     async def read(self, after: int = 0) -> AsyncIterator[AuditRecord]:
-        """Every record after that sequence number, oldest first, a page at a time."""
+        """Return every record after that sequence number, oldest first, a page at a time."""
         while True:
             query = select(AUDIT).where(AUDIT.c.seq > after).order_by(AUDIT.c.seq).limit(PAGE_ROWS)
             rows = await self._database.fetch_rows(query)

@@ -269,7 +269,7 @@ class DriftTable:
         self._database = database
 
     async def read(self, pool: Pool) -> dict[str, dict[DriftKind, DriftState]]:
-        """How each worker of the pool does, by its id, as far as anything was seen."""
+        """Return how each worker of the pool does, by its id, as far as anything was seen."""
         wanted = {drift_key(worker, kind): worker.id for worker in pool for kind in DriftKind}
         chosen = WORKER_DRIFT.c.worker.in_({key.worker for key in wanted})
         found: dict[str, dict[DriftKind, DriftState]] = defaultdict(dict)

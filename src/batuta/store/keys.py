@@ -177,7 +177,7 @@ class ApiKeyStore:
         return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
     async def find(self, key_id: str) -> ApiKey | None:
-        """The key of that id."""
+        """Return the key of that id."""
         rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id == sql_text(key_id)))
         if not rows:
             return None
@@ -289,7 +289,7 @@ class ApiKeyStore:
         never_expires: bool = False,
         by: str = SYSTEM,
     ) -> ApiKey | None:
-        """The key with another policy, name or end; None if there is none."""
+        """Return the key with another policy, name or end; None if there is none."""
         values: dict[str, Any] = {}
         if permissions is not None:
             values["policy"] = orjson.dumps(permissions_json(permissions)).decode()
@@ -303,7 +303,7 @@ class ApiKeyStore:
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
-        """The key, which nobody can use from now on; None if there is none."""
+        """Return the key, which nobody can use from now on; None if there is none."""
         key = await self.find(key_id)
         if key is None or key.revoked is not None:
             return key

@@ -165,7 +165,7 @@ async def find_runs(
 async def sum_runs(
     database: Database, wanted: RunFilter, *, bounds: SearchBounds = _BOUNDS
 ) -> RunTotals:
-    """The totals of the runs that a filter finds."""
+    """Return the totals of the runs that a filter finds."""
     return await database.run_read(lambda one: _sum_runs(one, wanted, bounds))
 
 

@@ -48,7 +48,7 @@ def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ..
 
 
 async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> list[str]:
-    """The ids that begin so, newest first; `run_` before them may be left out."""
+    """Return the ids that begin so, newest first; `run_` before them may be left out."""
     begun = [prefix, f"run_{prefix}"] if prefix else []
     query = select(RUNS.c.id).where(
         or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
@@ -105,7 +105,7 @@ def is_id(words: str) -> bool:
 
 
 def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElement[bool]:
-    """The rows that show these words, or whose id begins so; of an id, no others."""
+    """Return the rows that show these words, or whose id begins so; of an id, no others."""
     begins = columns.id.startswith(words, autoescape=True)
     if is_id(words):  # an index finds it in either database
         is_near = and_(columns.id >= words, columns.id <= f"{words}~")

@@ -91,7 +91,7 @@ async def list_savings(
     session: str | None = None,
     since: float | None = None,
 ) -> list[Saving]:
-    """The sessions that were active last, the newest first.
+    """Return the sessions that were active last, the newest first.
 
     Args:
         database: the store's.
@@ -118,7 +118,7 @@ async def list_savings(
 async def sum_savings(
     database: Database, *, tenant: str | None = None, since: float | None = None
 ) -> Saving:
-    """All of them together; see `list_savings`.
+    """Return all of them together; see `list_savings`.
 
     Raises:
         StoreError: the database fails.
@@ -147,7 +147,7 @@ async def note_shadow(
 
 
 def saving_json(saving: Saving) -> dict[str, Any]:
-    """The saving for programs; money as text."""
+    """Return the saving for programs; money as text."""
     return {
         "session": saving.session,
         "latest": saving.latest,

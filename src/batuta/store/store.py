@@ -293,12 +293,12 @@ class Store:
         return await find_runs(self.database, wanted, limit, after)
 
     async def totals(self, wanted: RunFilter) -> RunTotals:
-        """The totals of the runs that a filter finds."""
+        """Return the totals of the runs that a filter finds."""
         await self._flush_if_possible()
         return await sum_runs(self.database, wanted)
 
     async def models(self) -> list[str]:
-        """The systems that runs were asked of, as many as `MOST_MODELS`."""
+        """Return the systems that runs were asked of, as many as `MOST_MODELS`."""
         return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
@@ -310,12 +310,12 @@ class Store:
         return rows[0]["session"] if rows else None
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
-        """The ids that begin so, newest first; `run_` before them may be left out."""
+        """Return the ids that begin so, newest first; `run_` before them may be left out."""
         await self._flush_if_possible()
         return await find_ids_by_prefix(self.database, prefix, limit)
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
-        """The run's summary; None if there is none (of that tenant)."""
+        """Return the run's summary; None if there is none (of that tenant)."""
         await self._flush_if_possible()
         rows = await self._rows(select(RUNS).where(*run_filter(run_id, tenant)))
         return summary_from_row(rows[0]) if rows else None

@@ -334,7 +334,7 @@ def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[
 
 
 def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
-    """A file as the server takes it."""
+    """Return a file as the server takes it."""
     if not dialect.files:
         raise BadRequestError("this worker's server does not accept files")
     url = f"data:{file.media_type};base64,{file.data}"

@@ -352,7 +352,7 @@ class OpenAIStreamAccumulator:
         return self.is_closed or (bool(self._choices) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one chunk.
+        """Return the fragments of one chunk.
 
         Raises:
             ErrorReply: the event is an error.

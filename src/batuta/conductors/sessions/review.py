@@ -98,7 +98,7 @@ class Consultation:
     """A second model was asked beside the acting worker."""
 
     text: str | None
-    """Its words; None: it could not be asked."""
+    """The words of the model; None if it could not be asked."""
     reason: str
     """Why it could not, as a clause; empty: it was."""
     draft: Draft

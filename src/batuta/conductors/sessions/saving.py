@@ -1,4 +1,4 @@
-"""What a request would have cost if the best single worker had answered it: an estimate. Pure.
+"""Estimates what a request would have cost if the best single worker had answered it. Pure.
 
 Nobody asks that worker, so how many tokens it would have written is not known: the answer's own are
 taken. Where it is not certain, the estimate is the lower one, so that no saving is made up.

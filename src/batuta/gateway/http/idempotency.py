@@ -178,7 +178,7 @@ class _ResponseRecorder:
 
 
 async def _send_earlier_answer(earlier: EarlierRequest, request: _Fingerprint, send: Send) -> None:
-    """The answer from before."""
+    """Return the answer from before."""
     request.check(earlier.digest)
     answer = earlier.answer
     if answer is None:

@@ -95,7 +95,7 @@ class BackgroundResponses:
             await anyio.sleep(self._orphan_seconds)
 
     async def find_orphans(self, budgets: Budgets) -> set[str]:
-        """The ids of the reservations whose jobs have ended, or are not there."""
+        """Return the ids of the reservations whose jobs have ended, or are not there."""
         orphans: set[str] = set()
         for held in await budgets.job_reservations():
             status = await self._jobs.status(response_id(held.run_id), held.tenant)

@@ -45,7 +45,7 @@ def new_response(echo: Json, response: str, created: int, status: str = "in_prog
 def finished_response(
     base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
 ) -> Json:
-    """The object of a run that has an answer."""
+    """Return the object of a run that has an answer."""
     reason = _incomplete_reason(reply)
     body: Json = {
         **base,

@@ -154,7 +154,7 @@ async def _take_edit(store: Store, found: PendingPlan, request: ApprovalRequest)
 
 
 def _revise_plan(request: ApprovalRequest, steps: str) -> ApprovalRequest:
-    """The request with other steps."""
+    """Return the request with other steps."""
     if request.revise is None:
         raise ValueError("this plan cannot be edited")
     return request.revise(read_steps(steps))

@@ -43,7 +43,7 @@ from batuta.store.ledger import (
 from batuta.store.savings import ShadowVerdict, note_shadow
 
 SHADOW_TENANT = "(shadow)"
-"""Who pays in the ledger; no tenant can have that name."""
+"""The name of the payer in the ledger; no tenant can have it."""
 MOST_WAITING = 50
 """Answers that wait to be compared; of more, none is."""
 _LONGEST_ANSWER = 4096
@@ -198,7 +198,7 @@ def _is_comparable(prepared: PreparedCall, run: Run) -> bool:
 
 
 def _judge_question(case: _Case, other: Reply, *, is_first: bool) -> Question:
-    """The judge's question; chance says whose answer is A."""
+    """Return the judge's question; chance says whose answer is A."""
     ours, theirs = _tell_reply(case.reply), _tell_reply(other)
     first, second = (ours, theirs) if is_first else (theirs, ours)
     parts = (

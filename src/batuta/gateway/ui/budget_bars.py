@@ -21,7 +21,7 @@ Spent = Mapping[tuple[str, str], Decimal]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetBar:
-    """What is spent of one budget in the present day or month."""
+    """The spending of one budget in the present day or month."""
 
     name: str
     period: str

@@ -69,7 +69,7 @@ class FollowedRun:
 
 
 def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """The figures of all runs, and how those after the first differ from it."""
+    """Return the figures of all runs, and how those after the first differ from it."""
     words: list[tuple[str, Callable[[Run], str]]] = [
         ("System", lambda run: run.header.model or "–"),
         ("Conductor", lambda run: run.header.conductor),
@@ -180,7 +180,7 @@ class ComparisonPage:
         return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
-        """The runs that were named."""
+        """Return the runs that were named."""
         return [
             await load_run(self._store, self._page_runs, name, session)
             for name in _given_runs(request)
@@ -212,7 +212,7 @@ def _chosen_models(request: Request, catalogue: Catalogue, shown: Sequence[str])
 
 
 async def _compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the templates show of the runs' differences."""
+    """Return what the templates show of the runs' differences."""
     if len(runs) < 2:  # noqa: PLR2004 - nothing to compare with
         return {"lines": [], "texts": [], "differ": False}
     first, *others = (run.answer or "" for run in runs)

@@ -55,7 +55,7 @@ class Chart:
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """A chart for everything that the lines tell."""
+    """Return a chart for everything that the lines tell."""
     found = (draw_chart(title, series, lines) for title, series in CURVES)
     return [chart for chart in found if chart]
 
@@ -122,7 +122,7 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
 def _curve_path(
     values: Sequence[float | None], low: float, high: float, *, joins_gaps: bool = False
 ) -> str:
-    """The line, with a gap where nothing is known unless gaps are joined."""
+    """Return the line, with a gap where nothing is known unless gaps are joined."""
     spread, across = high - low or 1.0, max(len(values) - 1, 1)
     parts: list[str] = []
     broken = True

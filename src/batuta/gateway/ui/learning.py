@@ -371,7 +371,7 @@ class LearningPages:
         )
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
-        """The trainings that this one can be compared with."""
+        """Return the trainings that this one can be compared with."""
         known = await run_sync(find_trainings, self._folders)
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 

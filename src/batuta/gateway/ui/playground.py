@@ -275,7 +275,7 @@ def _repeat_call(run: Run) -> ParsedCall:
 
 
 def edited_call(run: Run, body: Fields) -> ParsedCall:
-    """The question of the run, to be answered by the workflow in the body.
+    """Return the question of the run, to be answered by the workflow in the body.
 
     Raises:
         APIError: the body is malformed or has no workflow.

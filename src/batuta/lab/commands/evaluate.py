@@ -140,7 +140,7 @@ def _fit_confidence(folder: Path, out: Path) -> None:
 
 
 def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
-    """The same for each task set that is meant."""
+    """Return the same for each task set that is meant."""
     if options.questions.tasks != RECORDED_PREFIX + ALL_SETS:
         return (options,)
     from batuta.lab.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy

@@ -174,7 +174,7 @@ class RayExecutor:
             answering.cancel_scope.cancel()  # of processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
-        """A reference to the job, which every actor can read."""
+        """Return a reference to the job, which every actor can read."""
         try:
             return self.ray.put(job)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
