@@ -34,7 +34,7 @@ _CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, re
 
 
 def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
-    """A file of one table whose rows are kept whatever kills this process, one at a time.
+    """Return a file of one table whose rows are kept whatever kills this process, one at a time.
 
     Args:
         path: of the file; its folder is made.
@@ -152,7 +152,10 @@ class CallCache:
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
-        """The call, claimed among the tasks of this process; other processes are not waited for."""
+        """Yield the call, claimed among the tasks of this process.
+
+        Other processes are not waited for.
+        """
 
         async def keep(reply: Reply) -> Reply:
             self.write(worker, request, reply)
@@ -193,7 +196,7 @@ class CallCacheClient:
         return self._name
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply of the journal, else of the client.
+        """Return the reply of the journal, else of the client.
 
         Raises:
             ClientError: the call gave no usable reply; failures are not kept.
@@ -220,12 +223,12 @@ def name_kept(worker: str, identity: str, first: str) -> str:
 
 
 def read_reply(text: bytes) -> Reply:
-    """The reply in a row of a journal."""
+    """Return the reply in a row of a journal."""
     return _reply_adapter().validate_json(text)
 
 
 def write_reply(reply: Reply) -> bytes:
-    """A reply as a row of a journal has it."""
+    """Return a reply as a row of a journal has it."""
     return orjson.dumps(reply, default=str)
 
 

@@ -105,7 +105,7 @@ def is_shared(journal: str) -> bool:
 
 @asynccontextmanager
 async def open_call_journal(journal: str, scope: str) -> AsyncGenerator[CallJournal]:
-    """The journal of finished calls in that file or database.
+    """Yield the journal of finished calls in that file or database.
 
     Args:
         journal: a path, or postgresql://user@host/database.
@@ -125,7 +125,7 @@ async def open_call_journal(journal: str, scope: str) -> AsyncGenerator[CallJour
 
 @asynccontextmanager
 async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJournal]:
-    """The journal in that database; its connections and renewals end with the block.
+    """Yield the journal in that database; its connections and renewals end with the block.
 
     Args:
         url: postgresql://user@host/database.
@@ -202,7 +202,7 @@ class SharedJournal:
 
     @asynccontextmanager
     async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
-        """The call, claimed among all processes of the scope.
+        """Yield the call, claimed among all processes of the scope.
 
         Raises:
             StoreError: the database is away for longer than a minute, or refuses.
@@ -224,7 +224,7 @@ class SharedJournal:
                 await self._release(key, owner)
 
     async def _claimed(self, key: _Key, owner: UUID) -> Reply | None:
-        """The reply, as soon as somebody has it; None: this owner makes the call."""
+        """Return the reply, as soon as somebody has it; None: this owner makes the call."""
         lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
         while True:
             if await self._ask(lambda pool: pool.fetchval(_CLAIM, *key, owner, lease)):

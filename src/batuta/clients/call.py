@@ -74,7 +74,7 @@ class StreamAccumulator(Protocol):
         ...
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one event.
+        """Return the fragments of one event.
 
         Raises:
             ClientError: the event is an error object.
@@ -95,7 +95,7 @@ class ProviderAdapter(Protocol):
         ...
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send.
+        """Return the JSON to send.
 
         Raises:
             ClientError: the dialect cannot say it.
@@ -103,7 +103,7 @@ class ProviderAdapter(Protocol):
         ...
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read.
+        """Return a whole reply read.
 
         Raises:
             ClientError: it is an error object.
@@ -111,7 +111,7 @@ class ProviderAdapter(Protocol):
         ...
 
     def new_accumulator(self) -> StreamAccumulator:
-        """An empty reply, to be filled by events."""
+        """Return an empty reply, to be filled by events."""
         ...
 
 
@@ -153,7 +153,7 @@ class ProviderClient:
 async def call_provider(
     endpoint: ProviderEndpoint, request: Request, listener: CallListener
 ) -> Reply:
-    """The reply of the line's worker, counted and priced.
+    """Return the reply of the line's worker, counted and priced.
 
     If the dialect honours `request.prefill`, the reply's text starts with it.
 
@@ -488,7 +488,7 @@ async def _count_aside(
 def _complete_reply(
     line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
-    """The reply with its prefill, usage and cost."""
+    """Return the reply with its prefill, usage and cost."""
     reply = provider_reply.reply
     partial = provider_reply.usage_is_partial
     usage, cost = count_reply(line.worker, request, provider_reply, partial=partial)
@@ -504,5 +504,5 @@ def _attach_cost(
 
 
 def min_cap(*caps: int | None) -> int | None:
-    """The lowest of the caps that there are; None: there is none."""
+    """Return the lowest of the caps that there are; None: there is none."""
     return min((cap for cap in caps if cap is not None), default=None)

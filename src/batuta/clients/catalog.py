@@ -100,7 +100,7 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
 
 
 def list_price(provider: str, model: str) -> Price | None:
-    """The list price of a model; None: not known, which is not free."""
+    """Return the list price of a model; None: not known, which is not free."""
     facts = find_model_facts(provider, model)
     return None if facts is None else facts.price
 
@@ -120,7 +120,7 @@ def _description_elsewhere(model: str) -> str:
 
 @cache
 def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
-    """The model as `genai-prices` has it."""
+    """Return the model as `genai-prices` has it."""
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 0.3 s, not for all
 
     prices = get_snapshot()
@@ -158,7 +158,7 @@ def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what
 
 
 def _base_price(amount: Any) -> Decimal | None:
-    """Dollars per million tokens, of a prompt of ordinary length."""
+    """Return the dollars per million tokens, of a prompt of ordinary length."""
     amount = getattr(amount, "base", amount)
     return amount if isinstance(amount, Decimal) else None
 
@@ -172,7 +172,7 @@ _MAKER = re.compile(r"^(?:anthropic|amazon|meta|mistral|cohere|deepseek|openai|q
 
 
 def plain_name(model: str) -> str:
-    """The name without its maker, date and packaging.
+    """Return the name without its maker, date and packaging.
 
     `anthropic/claude-sonnet-4.5:beta` is `claude-sonnet-4-5`, and Ollama's `qwen3:32b-q4_K_M` is
     `qwen3-32b`. A short date as in `deepseek-r1-0528` stays: providers name other models so.
@@ -324,7 +324,7 @@ _ALIASES = {
 
 
 def priors_of(model: str) -> tuple[Skill, ...]:
-    """The model's skills on public boards, by whatever name a provider calls it."""
+    """Return the model's skills on public boards, by whatever name a provider calls it."""
     name = plain_name(model)
     return _by_name().get(_ALIASES.get(name, name), ())
 
@@ -355,12 +355,12 @@ def _in_billions(number: str, unit: str) -> float:
 
 
 def build_worker(provider: str, model: str, context_window: int | None = None) -> Worker:
-    """A worker named `provider/model`, with what is known of its model."""
+    """Return a worker named `provider/model`, with what is known of its model."""
     return known_worker(provider, ListedModel(name=model, context_window=context_window))
 
 
 def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:
-    """A worker named `provider/model`, with what its server tells and what is known of its model.
+    """Return a worker named `provider/model`, with what its server tells and what is known.
 
     Args:
         provider: a name in `PROVIDERS`.

@@ -31,7 +31,7 @@ FetchToken = Callable[[], tuple[str, float]]
 
 
 def _load_module(name: str) -> Any:
-    """A module of an extra, whose types are not known where it is not installed.
+    """Return a module of an extra, whose types are not known where it is not installed.
 
     Raises:
         ImportError: it is not installed.
@@ -45,7 +45,7 @@ class RequestSigner(Protocol):
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """The headers with which the request is sent.
+        """Return the headers with which the request is sent.
 
         Raises:
             ProviderAuthError: there are no credentials, or they are refused.
@@ -70,7 +70,7 @@ class AwsSigner:
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """The headers, with date, signature and session token.
+        """Return the headers, with date, signature and session token.
 
         Raises:
             ProviderAuthError: there are no credentials, or they cannot be renewed.
@@ -113,7 +113,9 @@ class TokenSigner:
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """The headers with the token; of many that need a new one only the first asks for it.
+        """Return the headers with the token.
+
+        Of many that need a new one only the first asks for it.
 
         Raises:
             ProviderAuthError: no token is given.
@@ -152,7 +154,7 @@ def _open_aws(base_url: str) -> AwsSigner:
 
 
 def _region_of(base_url: str) -> str:
-    """The region that the address names; nothing if it is another one's address."""
+    """Return the region that the address names; nothing if it is another one's address."""
     host = base_url.partition("://")[2].partition("/")[0]
     parts = host.split(".")
     return parts[1] if parts[0].startswith("bedrock") and len(parts) > 2 else ""  # noqa: PLR2004

@@ -51,7 +51,7 @@ class SseParser:
         self._first = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """The events that `chunk` completes."""
+        """Return the events that `chunk` completes."""
         chunk = self._unify(chunk)
         cut = chunk.rfind(b"\n")
         if cut < 0:
@@ -132,7 +132,9 @@ _MAX_VALUES = 1_000_000
 
 
 async def read_pieces(pieces: Sequence[bytes], read: Callable[[Any], T]) -> T:
-    """What `read` makes of the JSON text in pieces; a large one does not hold the event loop.
+    """Return what `read` makes of the JSON text in pieces.
+
+    A large one does not hold the event loop.
 
     Raises:
         MalformedTextError: it is none, or has too many values.
@@ -427,7 +429,7 @@ class ToolCallAccumulator:
         return Delta(tool_index=index, tool_arguments=arguments)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls so far; one without arguments has an empty object."""
+        """Return the calls so far; one without arguments has an empty object."""
         rows = zip(self._ids, self._names, self._arguments, strict=True)
         return tuple(
             ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
@@ -450,7 +452,7 @@ def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
 
 
 def bound_usage(prompt: int, output: int, *, cached: int, written: int, reasoning: int) -> Usage:
-    """The usage of one call, no part of it larger than the whole."""
+    """Return the usage of one call, no part of it larger than the whole."""
     cached = min(cached, prompt)
     return Usage(
         calls=1,

@@ -36,7 +36,10 @@ _Version = tuple[int, ...]
 async def list_hosted_models(
     http: HttpTransport, provider: Provider, base_url: str, key: Secret
 ) -> tuple[ListedModel, ...]:
-    """The models that the provider lists for the key; empty: it does not tell, or not in time."""
+    """Return the models that the provider lists for the key.
+
+    Empty means that it does not tell, or not in time.
+    """
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:
@@ -95,7 +98,7 @@ def choose_models(
 
 
 def _family_of(model: str) -> tuple[_Family, _Version]:
-    """The words of a name, and its version."""
+    """Return the words of a name, and its version."""
     parts = [part for part in re.split(r"[-.:]", _DATE.sub("", model.lower())) if part]
     words = tuple(part for part in parts if not _NUMBER.fullmatch(part))
     return words, tuple(int(part.lstrip("v")) for part in parts if _NUMBER.fullmatch(part))
@@ -127,7 +130,7 @@ class Discovery:
 async def discover_workers(
     environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
 ) -> tuple[WorkerSpec, ...]:
-    """The workers that the environment's keys and this machine's servers give.
+    """Return the workers that the environment's keys and this machine's servers give.
 
     Args:
         environ: usually `os.environ`.
@@ -148,7 +151,10 @@ async def discover_workers(
 async def discover_pool(
     environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
 ) -> Discovery:
-    """The same, and which named servers do not answer; arguments and errors as `discover`."""
+    """Return the same, and which named servers do not answer.
+
+    Arguments and errors are those of `discover`.
+    """
     found: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []
     hosted, to_probe = _list_providers(environ)
@@ -189,7 +195,7 @@ async def discover_pool(
 def _list_providers(
     environ: Mapping[str, str],
 ) -> tuple[list[_ProviderAccess], list[_ProviderAccess]]:
-    """The hosted providers that have a key, and the servers that may be somewhere."""
+    """Return the hosted providers that have a key, and the servers that may be somewhere."""
     hosted: list[_ProviderAccess] = []
     servers: list[_ProviderAccess] = []
     for provider in filter(_is_findable, PROVIDERS.values()):
@@ -248,7 +254,7 @@ def _hosted_workers(
 async def _probe_server(
     server: _ProviderAccess, http: HttpTransport
 ) -> tuple[WorkerSpec, ...] | None:
-    """The server's workers; None: it does not answer."""
+    """Return the server's workers; None: it does not answer."""
     provider = server.provider
     address = ModelServer(
         kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url

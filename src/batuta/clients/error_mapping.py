@@ -121,7 +121,7 @@ def error_from_response(
     *,
     address: Sequence[str] = (),
 ) -> ClientError:
-    """The error for an answer that is no success.
+    """Return the error for an answer that is no success.
 
     Args:
         status: the HTTP status.
@@ -151,7 +151,7 @@ def error_from_response(
 def error_from_reply(
     payload: Any, key: Secret = NO_KEY, address: Sequence[str] = ()
 ) -> ClientError:
-    """The error for an error object inside a reply of status 200."""
+    """Return the error for an error object inside a reply of status 200."""
     error = as_object(as_object(payload).get("error"))
     codes, message = _error_codes_and_message(payload)
     status = _status_of_words(" ".join((*codes, message)))
@@ -178,7 +178,10 @@ def _status_of_words(words: str) -> int | None:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait by `retry-after-ms` or `retry-after` (seconds or a date); None: not said."""
+    """Return the seconds to wait by `retry-after-ms` or `retry-after` (seconds or a date).
+
+    None means that neither says it.
+    """
     milliseconds = _parse_seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

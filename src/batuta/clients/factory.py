@@ -97,7 +97,7 @@ class Deployments:
         return f"Deployments({len(self._members)})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply of the first deployment that gives one.
+        """Return the reply of the first deployment that gives one.
 
         Raises:
             ClientError: the request is at fault, or the last deployment failed too.
@@ -117,7 +117,10 @@ class Deployments:
         return await last.client.complete(request, listener)
 
     def _in_order(self, request: Request) -> list[Deployment]:
-        """Every deployment; who comes first is drawn by weight, the same for a conversation."""
+        """Return every deployment.
+
+        Who comes first is drawn by weight, the same for a conversation.
+        """
         rng = Random(_conversation_beginning(request))
         drawn = [
             (rng.expovariate(member.weight) if member.weight else math.inf, number)
@@ -153,7 +156,7 @@ def open_client(
     health: WorkerHealth | None = None,
     shared: RedisConnections | None = None,
 ) -> Client:
-    """The client of a worker: its dialect, within limits, tried again.
+    """Return the client of a worker: its dialect, within limits, tried again.
 
     A call that waits to be tried again holds no place in the limiter.
 
@@ -183,7 +186,7 @@ def _create_limited_client(
     limiter: CallLimiter | None = None,
     shared: RedisConnections | None = None,
 ) -> Client:
-    """The client of one address, within its limits."""
+    """Return the client of one address, within its limits."""
     if limiter is None:
         turns = None if shared is None else _shared_turns(spec, shared)
         limiter = CallLimiter(spec.concurrency, spec.rpm, spec.tpm, shared=turns)
@@ -193,7 +196,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """The clients of every address as one; who fails is skipped for a while at once."""
+    """Return the clients of every address as one; who fails is skipped for a while at once."""
     places = [(first, spec.weight)]
     places += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -220,7 +223,7 @@ def open_clients(
     health: Mapping[WorkerId, WorkerHealth] | None = None,
     shared: RedisConnections | None = None,
 ) -> dict[WorkerId, Client]:
-    """The clients of many workers, by worker; `health` is kept for those that it names.
+    """Return the clients of many workers, by worker; `health` is kept for those that it names.
 
     With `shared` their limits hold over all processes.
     """
@@ -232,7 +235,7 @@ def open_clients(
 
 
 def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
-    """The client of the spec's dialect alone, without limits and retries.
+    """Return the client of the spec's dialect alone, without limits and retries.
 
     Raises:
         ConfigError: the provider is not known, needs a base URL, or needs a key.

@@ -139,7 +139,7 @@ class Secret:
             raise ConfigError("a provider's key holds a space, a line end or a non-ASCII character")
 
     def reveal(self) -> str:
-        """The key itself; for the header of a request and nothing else."""
+        """Return the key itself; for the header of a request and nothing else."""
         return self._value
 
     def __repr__(self) -> str:
@@ -194,6 +194,6 @@ def url_host(url: str) -> str:
 
 
 def with_host(target: HttpTarget, error: ClientError) -> ClientError:
-    """The error, knowing where it happened."""
+    """Return the error, knowing where it happened."""
     error.host = target.host
     return error

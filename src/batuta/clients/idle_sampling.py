@@ -16,7 +16,7 @@ from batuta.errors import UnsupportedFieldError
 
 
 def idle_sampling(spec: WorkerSpec, wanted: Sampling) -> tuple[str, ...]:
-    """The names of the choices that change nothing of what the model is sent, or that it refuses.
+    """Return the names of the choices that the model is not sent, or that it refuses.
 
     Args:
         spec: the model, and how it is reached.

@@ -128,7 +128,7 @@ class SharedTurns(Protocol):
         ...
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
-        """The call's reply, made in its turn; None: nobody can be asked for turns now."""
+        """Return the call's reply, made in its turn; None: nobody can be asked for turns now."""
         ...
 
 
@@ -156,7 +156,7 @@ class RedisTurns:
         return self._connections.processes
 
     async def run(self, tokens: int, call: Callable[[], Awaitable[Reply]]) -> Reply | None:
-        """The call's reply, made in its turn; None: Redis cannot be asked now."""
+        """Return the call's reply, made in its turn; None: Redis cannot be asked now."""
         owner, used = uuid4().hex, -1
         try:
             async with self._first:
@@ -169,7 +169,7 @@ class RedisTurns:
             await self._end(owner, tokens, used)
 
     async def _renewed(self, owner: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """The call's reply; its place is renewed meanwhile."""
+        """Return the call's reply; its place is renewed meanwhile."""
         found: Reply | Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._renew, owner)
@@ -239,7 +239,7 @@ class _Window:
         self._grants: deque[_Grant] = deque()
 
     def ask(self, now: float, amount: int) -> _Grant:
-        """A grant at the first moment that keeps the limit, now or later.
+        """Return a grant at the first moment that keeps the limit, now or later.
 
         More than the whole limit is granted alone, in an empty window.
         """
@@ -393,7 +393,7 @@ class CallLimiter:
 
 
 def _token_estimate(request: Request) -> int:
-    """Tokens that the call is taken to need until they are known."""
+    """Return the tokens that the call is taken to need until they are known."""
     return estimate_request_tokens(request) + (request.sampling.max_tokens or ASSUMED_OUTPUT_TOKENS)
 
 
@@ -457,11 +457,11 @@ class Throttle:
         return self._next > 0.0
 
     def wait(self) -> float:
-        """Seconds until the next call's turn."""
+        """Return the seconds until the next call's turn."""
         return max(0.0, self._next - self._clock())
 
     def next_turn(self) -> float:
-        """The next turn, taken: seconds until it."""
+        """Return the next turn, taken: seconds until it."""
         now = self._clock()
         at = max(now, self._next)
         if self._rate < inf:

@@ -247,7 +247,9 @@ def asks_by_responses(spec: WorkerSpec) -> bool:
 
 
 def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
-    """The provider's key from the environment, or from a file it names; empty if there is none.
+    """Return the provider's key from the environment, or from a file it names.
+
+    It is empty if there is none.
 
     Raises:
         ConfigError: the variable holds what cannot be a key, or its file cannot be read.
@@ -262,7 +264,7 @@ def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
 
 
 def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
-    """The provider's base URL, as the environment overrides it."""
+    """Return the provider's base URL, as the environment overrides it."""
     for name in provider.url_vars:
         value = environ.get(name, "").strip().rstrip("/")
         if value:
@@ -297,7 +299,7 @@ _USUAL_PORTS = {"https": "443"}
 
 
 def _azure_url(endpoint: str) -> str:
-    """The v1 API of a resource, whose endpoint the portal shows without a path."""
+    """Return the v1 API of a resource, whose endpoint the portal shows without a path."""
     return endpoint if endpoint.endswith("/v1") else f"{endpoint}/openai/v1"
 
 

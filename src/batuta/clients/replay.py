@@ -47,7 +47,7 @@ class RunReplayClient:
         return f"Replay({sum(map(len, self._recorded.values()))} replies left)"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The recorded reply, with its usage and no cost.
+        """Return the recorded reply, with its usage and no cost.
 
         Raises:
             ClientError: what was recorded is a failure, or nothing (more) was recorded.
@@ -74,7 +74,7 @@ _LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]', b',"words_suffic
 
 
 def request_fingerprint(request: Request) -> bytes:
-    """A hash of everything in `request`; equal requests have equal ones."""
+    """Return a hash of everything in `request`; equal requests have equal ones."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     # What was recorded before there were caps, penalties, choices and caches is found again.
     text = text.replace(_NO_CHOICES, b"}").replace(_UNSAID, b"}")

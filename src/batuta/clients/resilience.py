@@ -203,7 +203,10 @@ class RetryPolicy:
             raise ValueError("a retry policy needs at least 1 attempt and no negative wait")
 
     def wait(self, attempt: int, error: ClientError, rng: random.Random) -> float | None:
-        """Seconds to wait after the failed call number `attempt` (from 1); None: give up."""
+        """Return the seconds to wait after the failed call number `attempt` (from 1).
+
+        None means to give up.
+        """
         if attempt >= self.attempts or not error.retryable:
             return None
         drawn = rng.uniform(0.0, min(self.cap, self.base * 2 ** (attempt - 1)))
@@ -238,7 +241,7 @@ class RetryClient:
         return f"Retry({self.inner!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply of the first call that gives one.
+        """Return the reply of the first call that gives one.
 
         Before each further call the listener is told of the failure, which carries the tokens
         and dollars that the broken call cost.

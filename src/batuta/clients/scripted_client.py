@@ -50,7 +50,7 @@ class ScriptedClient:
         return f"Scripted({len(self.requests)} requests so far)"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The script's reply; usage is counted from the texts unless the script states it.
+        """Return the script's reply; usage is counted from the texts unless the script states it.
 
         Raises:
             ClientError: the script says so, or has no reply left.

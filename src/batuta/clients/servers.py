@@ -39,11 +39,11 @@ class ModelServer:
     """Whether somebody named this address; on a common port anything may listen."""
 
     def api(self, path: str) -> HttpTarget:
-        """An address under the base URL."""
+        """Return an address under the base URL."""
         return self._target(self.base_url + path)
 
     def root(self, path: str) -> HttpTarget:
-        """An address of the server itself, beside its `/v1`."""
+        """Return an address of the server itself, beside its `/v1`."""
         return self._target(self.base_url.removesuffix("/v1") + path)
 
     def _target(self, url: str) -> HttpTarget:
@@ -52,7 +52,10 @@ class ModelServer:
 
 
 async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...] | None:
-    """The models that can chat, at most `MODELS_AT_MOST`; None: the server does not answer."""
+    """Return the models that can chat, at most `MODELS_AT_MOST`.
+
+    None means that the server does not answer.
+    """
     found: tuple[ListedModel, ...] | None = None
     with anyio.move_on_after(PROBE_SECONDS):
         try:
@@ -118,7 +121,7 @@ def _served_model(row: Mapping[str, Any]) -> ListedModel:
 
 
 def _count_billions(count: object) -> float | None:
-    """A number of parameters in billions; None: it is none."""
+    """Return a number of parameters in billions; None: it is none."""
     if isinstance(count, bool) or not isinstance(count, int) or count <= 0:
         return None
     return count / _BILLION

@@ -98,7 +98,7 @@ class BoundedResponse(aiohttp.ClientResponse):
 
 
 def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
-    """The error for a request that got no answer at all."""
+    """Return the error for a request that got no answer at all."""
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         failure = ProviderUnreachableError("no connection to the proxy could be made")
     elif isinstance(error, aiohttp.ClientHttpProxyError):
@@ -130,7 +130,7 @@ def _classify_connection_error(error: Exception, idle: float) -> ClientError:
 
 
 def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
-    """The error for a body that did not come to its end."""
+    """Return the error for a body that did not come to its end."""
     if isinstance(error, TimeoutError):
         return with_host(
             target, ProviderTimeoutError("the provider fell silent in the middle of its reply")
@@ -141,7 +141,7 @@ def interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
 
 
 def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
-    """The error for a reply of another content type."""
+    """Return the error for a reply of another content type."""
     found = hide_addresses(found, address_parts(target.url))[:60]
     return with_host(
         target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
@@ -149,7 +149,7 @@ def wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError
 
 
 def too_large_error(target: HttpTarget, limit: int) -> ClientError:
-    """The error for a reply that is not read to its end."""
+    """Return the error for a reply that is not read to its end."""
     message = f"the provider answered with more than the allowed {limit} bytes"
     return with_host(target, InvalidReplyError(message))
 
@@ -236,7 +236,7 @@ class HttpTransport:
             await session.close()
 
     def signed_by(self, signer: RequestSigner) -> Self:
-        """The same connections, for requests that somebody signs."""
+        """Return the same connections, for requests that somebody signs."""
         signed = copy(self)
         signed._signer = signer  # noqa: SLF001 - its own
         return signed
@@ -248,7 +248,7 @@ class HttpTransport:
         return cast("ClosableT", self._companions[name])
 
     async def post(self, target: HttpTarget, body: Mapping[str, Any]) -> Any:
-        """The decoded JSON that the provider answers to `body`.
+        """Return the decoded JSON that the provider answers to `body`.
 
         Raises:
             ClientError: of the kind that names what went wrong.
@@ -268,7 +268,7 @@ class HttpTransport:
         _release_connection(await self._send(target, body, "*/*"))
 
     async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
-        """The decoded JSON that is answered to a form, as token endpoints take it.
+        """Return the decoded JSON that is answered to a form, as token endpoints take it.
 
         Raises:
             ClientError: of the kind that names what went wrong.
@@ -308,7 +308,7 @@ class HttpTransport:
                 _release_connection(response)
 
     async def get(self, target: HttpTarget) -> Any:
-        """The decoded JSON at `target`; used to ask a server which models it has.
+        """Return the decoded JSON at `target`; used to ask a server which models it has.
 
         Raises:
             ClientError: of the kind that names what went wrong.
@@ -516,7 +516,7 @@ class EventStream:
         _release_connection(self._response)
 
     async def batch(self) -> list[SseEvent] | None:
-        """The events that came next, perhaps none; None at the end of the connection.
+        """Return the events that came next, perhaps none; None at the end of the connection.
 
         Raises:
             ProviderTimeoutError: nothing came for too long.

@@ -72,7 +72,7 @@ class Webhook:
     async def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """The headers with time and signature."""
+        """Return the headers with time and signature."""
         del method, url
         stamp = str(int(time()))
         signature = self._signature(headers[ID_HEADER], stamp, body)

@@ -177,7 +177,7 @@ class LLMConductor:
             return MalformedPlan(draft=draft, reason=f"{note}{error}", again=again)
 
     def _read(self, context: PlanningContext, reply: Reply, draft: Draft) -> Plan | AcceptedAnswer:
-        """The decision that the reply says.
+        """Return the decision that the reply says.
 
         Raises:
             WorkflowError: it says none.

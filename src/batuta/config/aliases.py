@@ -35,7 +35,7 @@ class Aliases:
     """The names of models by what stands for them: names, or patterns with `*` and `?`."""
 
     def find(self, name: str) -> str | None:
-        """The model that the name stands for; None: it stands for nothing.
+        """Return the model that the name stands for; None: it stands for nothing.
 
         Of one table an alias of just that name goes first, then the longest pattern.
         """

@@ -46,7 +46,7 @@ class ConductorOpener:
     health: WorkerHealth = field(default_factory=lambda: WorkerHealth(DRAFT_BREAKER))
 
     def ultra(self, name: str | None) -> Conductor:
-        """The conductor that was named, else the settings', else the best worker's model.
+        """Return the conductor that was named, else the settings', else the best worker's model.
 
         Raises:
             ConfigError: it cannot be had.
@@ -56,7 +56,7 @@ class ConductorOpener:
         return self.named(name or self.setting.worker or self.pool.ranked()[0].id)
 
     def named(self, name: str) -> Conductor:
-        """The conductor of that name, or of that folder.
+        """Return the conductor of that name, or of that folder.
 
         Raises:
             ConfigError: there is none, or its folder cannot be used.
@@ -69,7 +69,7 @@ class ConductorOpener:
         return opened
 
     def over(self, pool: Pool, name: str) -> Conductor:
-        """The conductor of that name over a part of the pool, by any worker of the whole.
+        """Return the conductor of that name over a part of the pool, by any worker of the whole.
 
         Raises:
             ConfigError: there is none, or its folder cannot be used.
@@ -95,7 +95,7 @@ class ConductorOpener:
             raise ConfigError(f"conductor.{idle[0]} has no effect: {reason}")
 
     def _apart(self, http: HttpTransport) -> LLMConductor:
-        """A model that is no worker, as it was trained if it has a card."""
+        """Return a model that is no worker, as it was trained if it has a card."""
         chosen = self.setting.model_dump(
             include={"model", "provider", "base_url", "key_env", "tags", "context_window",
                      "price", "concurrency", "rpm", "tpm", "extra_body"}

@@ -50,7 +50,7 @@ _XHIGH_BUDGET = 32_768
 
 
 def effort_of_thinking(budget_tokens: int | None) -> str:
-    """The word for a budget of thinking tokens; None is no thinking at all."""
+    """Return the word for a budget of thinking tokens; None is no thinking at all."""
     if budget_tokens is None:
         return "none"
     for most, word in _THINKING_BUDGETS:

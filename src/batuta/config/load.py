@@ -70,7 +70,7 @@ NO_MODELS = (
 
 
 def store_target(environ: Mapping[str, str] = os.environ) -> str:
-    """The database of runs: BATUTA_STORE (a path or a URL), or a file in the data folder.
+    """Return the database of runs: BATUTA_STORE (a path or a URL), or a file in the data folder.
 
     Raises:
         ConfigError: BATUTA_STORE_FILE names a file that cannot be read.
@@ -88,7 +88,7 @@ def redis_target(server: ServerSetting, environ: Mapping[str, str] = os.environ)
 
 
 def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
-    """The database of background jobs: that of the runs, or beside their file one of its own."""
+    """Return the database of background jobs: that of the runs, or a file beside theirs."""
     store = store_target(environ)
     return store if "://" in store else str(Path(store).with_name("jobs.db"))
 
@@ -103,7 +103,7 @@ async def load_config(
     rehearses: bool = False,
     processes: int = 1,
 ) -> LoadedConfig:
-    """The pool and conductor that `pool` names, or the first there is.
+    """Return the pool and conductor that `pool` names, or the first there is.
 
     Args:
         http: the session of its clients.
@@ -167,7 +167,7 @@ async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Disco
 
 
 def _local_pool(names: str, environ: Mapping[str, str]) -> tuple[WorkerSpec, ...]:
-    """The pulled models, or those that were named, and a worker that runs Python.
+    """Return the pulled models, or those that were named, and a worker that runs Python.
 
     Raises:
         ConfigError: one is not known or was not pulled, or none was.
@@ -374,7 +374,7 @@ def _watch_drafts(setting: ConductorSetting) -> WorkerHealth:
 def _plan_rules(
     settings: Settings, specs: tuple[WorkerSpec, ...], loaded: LoadedConfig
 ) -> PlanRules:
-    """The rules for plans; what reads them is loaded only if there are any.
+    """Return the rules for plans; what reads them is loaded only if there are any.
 
     Raises:
         ConfigError: one names a worker that does not exist.
@@ -391,7 +391,7 @@ def _plan_rules(
 
 
 def _build_approvals(settings: Settings, specs: tuple[WorkerSpec, ...]) -> tuple[ApprovalRule, ...]:
-    """The rules by which plans wait for a person.
+    """Return the rules by which plans wait for a person.
 
     Raises:
         ConfigError: one names a worker that does not exist.
@@ -447,7 +447,7 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
 
 
 def _run_limits(setting: LimitsSetting) -> Limits:
-    """The limits of a run, as the engine has them."""
+    """Return the limits of a run, as the engine has them."""
     return Limits(
         steps=setting.max_steps,
         rounds=setting.max_rounds or 1,
@@ -506,7 +506,7 @@ def _shared_limits(
 
 
 def load_trained_conductor(folder: Path) -> LLMConductor:
-    """The conductor that was trained into that folder.
+    """Return the conductor that was trained into that folder.
 
     Raises:
         ConfigError: the folder cannot be used.

@@ -20,7 +20,7 @@ _PROVIDER_TAG = "provider:"
 def build_plan_rules(
     settings: Iterable[PlanRuleSetting], workers: Iterable[Worker], specs: Iterable[WorkerSpec]
 ) -> PlanRules:
-    """The rules, with the ids of the workers that they forbid.
+    """Return the rules, with the ids of the workers that they forbid.
 
     Args:
         settings: as they are in the file.
@@ -38,7 +38,7 @@ def build_plan_rules(
 def build_approvals(
     settings: Iterable[ApprovalSetting], workers: Iterable[Worker]
 ) -> tuple[ApprovalRule, ...]:
-    """The rules by which plans wait for a person.
+    """Return the rules by which plans wait for a person.
 
     Raises:
         ConfigError: a rule names a worker that does not exist.

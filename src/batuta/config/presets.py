@@ -154,7 +154,7 @@ def _select_workers(setting: PresetSetting, pool: Pool) -> Pool:
 def _open_conductor(
     setting: PresetSetting, opener: ConductorOpener, pool: Pool, limits: PresetLimits
 ) -> Conductor | None:
-    """The conductor of the preset; None: it has a baseline."""
+    """Return the conductor of the preset; None: it has a baseline."""
     if setting.workflow:
         most = setting.limits.max_steps or limits.max_steps or MAX_STEPS
         return read_workflow_conductor(Path(setting.workflow), pool, most)

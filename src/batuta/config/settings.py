@@ -508,7 +508,7 @@ class Settings(StrictModel):
         return self
 
     def resolve_folders(self, folder: Path) -> Settings:
-        """The same with workflows and trained conductors and selectors as seen from here.
+        """Return the same with workflows and trained conductors and selectors as seen from here.
 
         Args:
             folder: where the file lies; a folder that is not below it is looked for from here.

@@ -83,7 +83,7 @@ class _Place:
 
 
 def _find_place(error: ErrorDetails, data: object) -> _Place:
-    """The place in the file; what pydantic says of a union's members is left out."""
+    """Return the place in the file; what pydantic says of a union's members is left out."""
     entries: list[str] = []
     tables: list[str] = []
     name: list[str] = []
@@ -151,7 +151,7 @@ def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
 
 
 def _describe_value(error: ErrorDetails) -> str:
-    """The value that was found, as TOML would show it."""
+    """Return the value that was found, as TOML would show it."""
     value: object = error["input"]
     if isinstance(value, Mapping):
         return ", not a table"
@@ -165,7 +165,7 @@ def _describe_value(error: ErrorDetails) -> str:
 
 
 def _known_names(path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
-    """The settings that a table of the file may have."""
+    """Return the settings that a table of the file may have."""
     tables = [model]
     for part in path:
         if isinstance(part, str):
@@ -175,7 +175,7 @@ def _known_names(path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field's type names, through tuples, mappings and unions."""
+    """Yield the models that a field's type names, through tuples, mappings and unions."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
@@ -201,7 +201,7 @@ class StrictModel(BaseModel):
 
 
 def read_settings(path: Path, model: type[_Settings]) -> _Settings:
-    """The settings in a TOML file; relative paths in it stay as they are written.
+    """Return the settings in a TOML file; relative paths in it stay as they are written.
 
     Raises:
         ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
@@ -216,7 +216,7 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
 
 
 def validate_settings(values: Mapping[str, Any], source: str, model: type[_Settings]) -> _Settings:
-    """The settings of those values; `source` is where they come from.
+    """Return the settings of those values; `source` is where they come from.
 
     Raises:
         ConfigError: a setting is unknown or cannot be used.

@@ -74,7 +74,7 @@ PROGRAMS = 4
 def worker_spec(
     setting: WorkerSetting, environ: Mapping[str, str], tools: ToolsSetting = NO_TOOLS
 ) -> WorkerSpec:
-    """A worker of the file, completed by what is known of its provider and model.
+    """Return a worker of the file, completed by what is known of its provider and model.
 
     Raises:
         ConfigError: the provider is not known, or the variable of its key is not set.
@@ -209,7 +209,7 @@ def open_moderation(
 
 
 def program_spec(setting: WorkerSetting) -> WorkerSpec:
-    """A worker that runs code; it has no model and costs nothing."""
+    """Return a worker that runs code; it has no model and costs nothing."""
     worker = Worker(
         id=WorkerId(setting.id),
         model=setting.model,
@@ -224,7 +224,7 @@ def program_spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
-    """A worker that searches the web, reads pages or calls a tool; it has no model.
+    """Return a worker that searches the web, reads pages or calls a tool; it has no model.
 
     Raises:
         ConfigError: it names an MCP server that is not there.
@@ -260,7 +260,7 @@ def open_worker_clients(
     environ: Mapping[str, str] = os.environ,
     tools: ToolsSetting = NO_TOOLS,
 ) -> dict[WorkerId, Client]:
-    """The workers' clients; with `shared` their limits hold over all processes.
+    """Return the workers' clients; with `shared` their limits hold over all processes.
 
     Raises:
         ConfigError: a worker needs a key or a base URL, or a local model was not pulled.
@@ -288,7 +288,7 @@ def open_worker_client(
     attempts: int = RetryPolicy().attempts,
     tools: ToolsSetting = NO_TOOLS,
 ) -> Client:
-    """A worker's client: of a provider, of a model that Batuta serves itself, or of a tool."""
+    """Return a worker's client: of a provider, of a model served by Batuta, or of a tool."""
     if spec.provider == PYTHON:
         from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
 
@@ -305,7 +305,7 @@ def open_worker_client(
 
 
 def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:
-    """The specs for one of several processes that count for themselves: its part of each limit.
+    """Return the specs for one of several processes that count alone: its part of each limit.
 
     Raises:
         ConfigError: a limit is smaller than the number of processes.

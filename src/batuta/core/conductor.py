@@ -58,7 +58,7 @@ class NullListener:
     streaming = False
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """The request as it is."""
+        """Return the request as it is."""
         return request
 
     async def on_delta(self, delta: Delta) -> None:
@@ -127,7 +127,7 @@ class Conductor(Protocol):
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """One decision; never raises for a draft that is malformed or a model that fails."""
+        """Return one decision; never raises for a draft that is malformed or a model that fails."""
         ...
 
 

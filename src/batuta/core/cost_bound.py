@@ -83,7 +83,7 @@ _MARKS_GROWTH = 2
 
 
 def max_text_tokens(text: str) -> int:
-    """Tokens that `text` has at most in a byte-level vocabulary, whatever its script.
+    """Return the tokens that `text` has at most in a byte-level vocabulary, whatever its script.
 
     It takes time linear in the text; normalising it would take the square of a run of marks.
     """
@@ -133,7 +133,7 @@ class PromptSize:
 
 
 def measure_prompt(request: Request) -> PromptSize:
-    """The size of the prompt of `request`."""
+    """Return the size of the prompt of `request`."""
     total = REQUEST_TOKENS + sum(map(_max_message_tokens, request.messages))
     if request.prefill:
         total += max_text_tokens(request.prefill)
@@ -148,7 +148,7 @@ def measure_prompt(request: Request) -> PromptSize:
 
 
 def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
-    """Tokens that the prompt of `request` has at most for that worker."""
+    """Return the tokens that the prompt of `request` has at most for that worker."""
     size = size or measure_prompt(request)
     total = size.tokens
     if size.images:
@@ -186,7 +186,7 @@ class CallCostBound:
     """Output tokens below which it is not worth making."""
 
     def usd(self, output: int) -> Decimal:
-        """Dollars, with at most so many tokens of output."""
+        """Return the dollars, with at most so many tokens of output."""
         return self.input_usd + output * self.token_usd
 
     @property

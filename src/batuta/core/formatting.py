@@ -25,14 +25,17 @@ _MOST_DIGITS = 9
 
 
 def format_cost(cost: Cost) -> str:
-    """A cost: `$0.0014`; `≥ $0.0014` where some calls have no price; `unpriced` where none has."""
+    """Return a cost: `$0.0014`.
+
+    `≥ $0.0014` where some calls have no price; `unpriced` where none has.
+    """
     if cost.unpriced_calls and not cost.usd:
         return "unpriced"
     return f"{'≥ ' if cost.unpriced_calls else ''}{format_usd(cost.usd)}"
 
 
 def format_usd(amount: Decimal | float) -> str:
-    """Dollars with as many digits as tell something: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
+    """Return dollars in as many digits as tell something: `$0`, `$0.0014`, `$1.40`, `$1,400`."""
     amount = amount if isinstance(amount, Decimal) else Decimal(str(amount))
     if not amount:
         return "$0"
@@ -45,7 +48,7 @@ def format_usd(amount: Decimal | float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A length of time: `90 ms`, `1.4 s`, `2 min 05 s`, `3 h 10 min`."""
+    """Return a length of time: `90 ms`, `1.4 s`, `2 min 05 s`, `3 h 10 min`."""
     if seconds < 1:
         return f"{seconds * _THOUSAND:.0f} ms"
     if seconds < _MINUTE:
@@ -58,12 +61,15 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """A whole number with its thousands apart: `1,054`."""
+    """Return a whole number with its thousands apart: `1,054`."""
     return f"{number:,.0f}"
 
 
 def format_short(number: float) -> str:
-    """A figure of any size in few digits: `0.125`, `42`, `12k` (a dash where there is none)."""
+    """Return a figure of any size in few digits: `0.125`, `42`, `12k`.
+
+    A figure that is not there is a dash.
+    """
     if isnan(number):
         return "–"
     if abs(number) >= 10 * _THOUSAND:
@@ -74,7 +80,7 @@ def format_short(number: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A size of files or memory: 491 MB, 1.1 GB; a thousand bytes are a kilobyte."""
+    """Return a size of files or memory: 491 MB, 1.1 GB; a thousand bytes are a kilobyte."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= least:
             return f"{size / least:.{1 if unit == 'GB' else 0}f} {unit}"
@@ -82,12 +88,12 @@ def format_bytes(size: float) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """A share of one: `42 %`."""
+    """Return a share of one: `42 %`."""
     return f"{share * _HUNDRED:.{digits}f}\u00a0%"
 
 
 def format_time(moment: float) -> str:
-    """A moment (seconds since the epoch) on this machine's clock: `2026-01-31 12:00:00`."""
+    """Return a moment (seconds since the epoch) on this machine's clock: `2026-01-31 12:00:00`."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 

@@ -212,17 +212,17 @@ class Message:
 
 
 def system_message(text: str) -> Message:
-    """A system message of one text."""
+    """Return a system message of one text."""
     return Message(role=Role.SYSTEM, parts=(Text(text),))
 
 
 def user_message(text: str) -> Message:
-    """A user message of one text."""
+    """Return a user message of one text."""
     return Message(role=Role.USER, parts=(Text(text),))
 
 
 def assistant_message(text: str) -> Message:
-    """An assistant message of one text."""
+    """Return an assistant message of one text."""
     return Message(role=Role.ASSISTANT, parts=(Text(text),))
 
 
@@ -286,7 +286,7 @@ class Question:
 
     @staticmethod
     def of(text: str) -> Question:
-        """A question of one user message."""
+        """Return a question of one user message."""
         return Question(messages=(user_message(text),))
 
     @property
@@ -414,7 +414,7 @@ class ToolCallOrigin(NamedTuple):
 
 
 def encode_call_id(origin: ToolCallOrigin) -> str:
-    """The id that says so."""
+    """Return the id that says so."""
     place = origin.round * _ROUND_FACTOR + origin.step
     return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{place}_{origin.number}"
 

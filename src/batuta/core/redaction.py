@@ -44,12 +44,12 @@ _URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
 
 
 def hide_keys(text: str) -> str:
-    """The text without what looks like a provider's key, and without paths and users of URLs."""
+    """Return the text without what looks like a key, and without paths and users of URLs."""
     return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))
 
 
 def clean_message(text: str) -> str:
-    """An error's sentence as it may be recorded: without what looks like a key or an address."""
+    """Return an error's sentence without what looks like a key or an address."""
     return hide_addresses(hide_keys(first_words(text)))
 
 
@@ -75,7 +75,7 @@ def address_parts(url: str) -> tuple[str, ...]:
 
 
 def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
-    """The text without the known parts of an address and without what looks like one.
+    """Return the text without the known parts of an address and without what looks like one.
 
     Args:
         text: a provider's words.
@@ -89,7 +89,10 @@ def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
 
 @lru_cache(256)
 def _parts_pattern(parts: tuple[str, ...]) -> re.Pattern[str]:
-    """A pattern of these; a name is found as a word alone, for a short one is part of others."""
+    """Return a pattern of these.
+
+    A name is found as a word alone, for a short one is part of others.
+    """
     each = "|".join(
         (r"(?<![\w-])" if part[0].isalnum() else "")
         + re.escape(part)

@@ -122,7 +122,7 @@ class Failure:
 
     @staticmethod
     def of(error: ClientError) -> Failure:
-        """The error as data, without what looks like a key or an address.
+        """Return the error as data, without what looks like a key or an address.
 
         Our own clients have cleaned their errors; one that somebody plugs in may not have.
         """
@@ -203,7 +203,7 @@ class Round:
     planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
-        """The step of that index, if it was run."""
+        """Return the step of that index, if it was run."""
         for step in self.steps:
             if step.index == index:
                 return step
@@ -353,7 +353,7 @@ class Run:
         return total
 
     def __repr__(self) -> str:
-        """One line: id, outcome, size, cost, time and how the answer begins."""
+        """Return one line: id, outcome, size, cost, time and how the answer begins."""
         return f"<Run {self._summary()}: {_shorten_text(self.answer or self.error or '')!r}>"
 
     def _summary(self) -> str:
@@ -380,7 +380,7 @@ def _shorten_text(text: str, most: int = 60) -> str:
 
 
 def _step_rows(round_: Round) -> list[StepRow]:
-    """The steps of a round's workflow, as they are drawn."""
+    """Return the steps of a round's workflow, as they are drawn."""
     if round_.workflow is None:
         return []
     levels = round_.workflow.levels

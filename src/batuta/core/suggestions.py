@@ -10,7 +10,7 @@ _CUTOFF = 0.7
 
 
 def suggest_names(wrong: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: `did you mean …?`, or `choose among: …`."""
+    """Return the end of a sentence about an unknown name: `did you mean …?`, `choose among: …`."""
     names = list(dict.fromkeys(known))
     if near := find_similar(wrong, names):
         return f"did you mean {near}?"
@@ -18,7 +18,7 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 
 
 def find_similar(wrong: str, known: Iterable[str]) -> str | None:
-    """The one name that is most like what was written; None: none is like it."""
+    """Return the one name that is most like what was written; None: none is like it."""
     folded = {name.casefold(): name for name in known}
     near = get_close_matches(wrong.casefold(), folded, n=1, cutoff=_CUTOFF)
     return folded[near[0]] if near else None

@@ -23,7 +23,7 @@ class Grader(Protocol):
     """Judges an answer."""
 
     async def grade(self, answer: str, target: str) -> Grade:
-        """The grade of `answer`; never raises for a wrong or strange answer."""
+        """Return the grade of `answer`; never raises for a wrong or strange answer."""
         ...
 
 

@@ -33,7 +33,7 @@ def token_weight(text: str) -> int:
 
 
 def tokens_from_weight(weight: int) -> int:
-    """The tokens, rounded up."""
+    """Return the tokens, rounded up."""
     return -(-weight // _WEIGHT_PER_TOKEN)
 
 
@@ -51,7 +51,7 @@ def estimate_request_tokens(request: Request) -> int:
 
 
 def estimate_usage(request: Request, reply: Reply) -> Usage:
-    """The usage of one call whose provider told none, marked as an estimate."""
+    """Return the usage of one call whose provider told none, marked as an estimate."""
     reasoning = sum(estimate_tokens(said.reasoning) for said in reply.choices)
     calls = (call for said in reply.choices for call in said.tool_calls)
     output = sum(estimate_tokens(call.name + call.arguments) for call in calls)

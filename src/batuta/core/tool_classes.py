@@ -84,7 +84,7 @@ def classify_tool(tool: Tool) -> ToolClass:
 
 
 def _list_parameters(tool: Tool) -> set[str]:
-    """The names of the tool's parameters, in lower case."""
+    """Return the names of the tool's parameters, in lower case."""
     listed = tool.parameters.get("properties")
     if not isinstance(listed, Mapping):
         return set()
@@ -114,7 +114,7 @@ class ToolClasses:
 
 
 def _steps_before(workflow: Workflow, index: int) -> set[int]:
-    """The steps that must have ended before that step starts."""
+    """Return the steps that must have ended before that step starts."""
     found: set[int] = set()
     left = list(workflow.steps[index].access)
     while left:

@@ -189,7 +189,7 @@ class Pool:
         return False
 
     def __getitem__(self, worker_id: str) -> Worker:
-        """The worker of that id.
+        """Return the worker of that id.
 
         Raises:
             KeyError: no such worker.
@@ -200,7 +200,7 @@ class Pool:
         raise KeyError(worker_id)
 
     def number(self, worker_id: str) -> int:
-        """The number under which the conductor sees that worker.
+        """Return the number under which the conductor sees that worker.
 
         Raises:
             KeyError: no such worker.
@@ -216,7 +216,7 @@ class Pool:
         return Pool(tuple(worker for worker in self.workers if worker.id in wanted))
 
     def shuffled(self, rng: random.Random) -> Pool:
-        """The same workers under other numbers."""
+        """Return the same workers under other numbers."""
         return Pool(tuple(rng.sample(self.workers, len(self.workers))))
 
     def ranked(self) -> tuple[Worker, ...]:

@@ -165,7 +165,7 @@ class Tokenizer:
         return self._length
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of `text`; a special token that is written out is read as such."""
+        """Return the tokens of `text`; a special token that is written out is read as such."""
         tokens: list[int] = []
         for part in self._specials.split(text):
             special = self._special.get(part)
@@ -176,11 +176,14 @@ class Tokenizer:
         return tokens
 
     def min_tokens(self, text: str) -> int:
-        """Tokens that `text` has at least; quick for a text of any length."""
+        """Return the tokens that `text` has at least; quick for a text of any length."""
         return -(-len(text.encode(errors="replace")) // self._longest)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of `tokens`, special ones left out; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of `tokens`, special ones left out.
+
+        Bytes that are no UTF-8 become U+FFFD.
+        """
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
@@ -297,7 +300,7 @@ def _check_supported(data: Mapping[str, Any]) -> None:
 
 
 def _special_token_id(added: Mapping[str, Any]) -> int:
-    """The id of an added token."""
+    """Return the id of an added token."""
     if not added["special"]:
         raise _unsupported_error(f"the added token {added['content']!r}, which is not special")
     for name in ("single_word", "lstrip", "rstrip", "normalized"):

@@ -210,7 +210,7 @@ _ROLES = {
 
 
 def format_chat_prompt(request: Request) -> str:
-    """The prompt of `request` up to the end of its prefill.
+    """Return the prompt of `request` up to the end of its prefill.
 
     The marks of the roles are not escaped in what a message says: the text is the one that the
     template gives, in training as here.
@@ -279,7 +279,7 @@ class EmbeddedClient:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The model saved in `folder`.
+        """Return the model saved in `folder`.
 
         Raises:
             ConfigError: the folder, a file, a tensor or a setting is missing or not as needed.
@@ -310,7 +310,7 @@ class EmbeddedClient:
         return f"Embedded({self._name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; its text starts with the request's prefill.
+        """Return the model's reply; its text starts with the request's prefill.
 
         Raises:
             BadRequestError: the request asks for something that the model cannot do.
@@ -349,7 +349,7 @@ class EmbeddedClient:
         )
 
     def _encode_prompt(self, text: str) -> list[int]:
-        """The prompt's tokens; a text that is far too long is not even looked at."""
+        """Return the prompt's tokens; a text that is far too long is not even looked at."""
         positions = self._model.shape.positions
         if self._tokenizer.min_tokens(text) < positions:
             tokens = self._tokenizer.encode(text)
@@ -389,7 +389,7 @@ async def _send_delta(listener: CallListener, text: str) -> None:
 
 
 def _eos_tokens(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end a reply: one or a list, in generation_config.json or in config.json."""
+    """Return the tokens that end a reply, from generation_config.json or config.json."""
     path = folder / "generation_config.json"
     told: Any = read_json(path).get("eos_token_id") if path.exists() else None
     told = config.get("eos_token_id") if told is None else told

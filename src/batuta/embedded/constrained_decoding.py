@@ -27,7 +27,7 @@ class NameTokens:
         self._sorted = sorted(pair for pair in told if pair[0])
 
     def continuing_tokens(self, rest: bytes) -> Iterator[int]:
-        """Tokens that write a part of `rest` from its beginning on, or all of it and more."""
+        """Yield the tokens that write the beginning of `rest`, or all of it and more."""
         for end in range(1, len(rest)):
             yield from self._tokens_starting(rest[:end], whole=True)
         yield from self._tokens_starting(rest, whole=False)
@@ -60,7 +60,7 @@ class NameConstraint:
         self._written += written
 
     def mask_logits(self, logits: Floats) -> Floats:
-        """The logits, those of barred tokens at minus infinity."""
+        """Return the logits, those of barred tokens at minus infinity."""
         begun = self._unfinished_name()
         if begun is None:
             return logits
@@ -73,7 +73,7 @@ class NameConstraint:
         return barred
 
     def _unfinished_name(self) -> bytes | None:
-        """The name that is begun, maybe with no letter yet; None: none is."""
+        """Return the name that is begun, maybe with no letter yet; None: none is."""
         at = self._written.rfind(_LIST_START)
         found = None if at < 0 else _NAME_PATTERN.fullmatch(self._written, at + len(_LIST_START))
         return found and found[1]

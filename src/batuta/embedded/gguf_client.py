@@ -46,7 +46,7 @@ empty one has a step answer the question as it stands."""
 
 
 def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
-    """Every draft of one to `max_steps` steps over the workers of these names, and nothing else."""
+    """Return the grammar of drafts of one to `max_steps` steps over workers of these names."""
     lengths = range(1, max_steps + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(
@@ -76,7 +76,7 @@ def _join_rules(rules: Sequence[str]) -> str:
 
 
 def _quote_terminal(text: str) -> str:
-    """The text as a terminal of the grammar."""
+    """Return the text as a terminal of the grammar."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -113,7 +113,7 @@ class GgufClient:
 
     @classmethod
     def open(cls, path: Path, *, holds_form: bool = True) -> Self:
-        """The model in that file.
+        """Return the model in that file.
 
         Raises:
             ConfigError: llama.cpp is not installed, or the file cannot be used.
@@ -142,7 +142,7 @@ class GgufClient:
         return f"Gguf({self._name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; a cancelled call ends at the next token.
+        """Return the model's reply; a cancelled call ends at the next token.
 
         Raises:
             BadRequestError: the request asks for something that the model cannot do.
@@ -220,7 +220,7 @@ class GgufClient:
 
 
 def _set_parameters(params: Any, path: Path) -> Any:
-    """One slot on one thread: two threads on two busy cores are slower than one."""
+    """Return the parameters of one slot on one thread: two on two busy cores are slower."""
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = POSITIONS, 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1

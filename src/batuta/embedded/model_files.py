@@ -22,7 +22,7 @@ _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
         ConfigError: it is missing or cannot be read.
@@ -34,7 +34,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
         ConfigError: it is missing, cannot be read or holds something else.
@@ -67,7 +67,7 @@ class SafetensorsFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The tensors of a file.
+        """Return the tensors of a file.
 
         Raises:
             ConfigError: it is missing or no safetensors file.
@@ -85,7 +85,7 @@ class SafetensorsFile:
         return self._tensors.keys()
 
     def take(self, name: str, *shape: int) -> Floats:
-        """The tensor of that name as float32.
+        """Return the tensor of that name as float32.
 
         Raises:
             ConfigError: there is none, its shape is another, or it is neither float32 nor float16.

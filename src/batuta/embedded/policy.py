@@ -84,7 +84,7 @@ class ConductorCard:
 
     @staticmethod
     def read(place: Path) -> ConductorCard:
-        """The card of that folder, or of that GGUF file.
+        """Return the card of that folder, or of that GGUF file.
 
         Raises:
             ConfigError: there is none, or it cannot be used.
@@ -115,7 +115,7 @@ def is_policy(place: Path) -> bool:
 
 
 def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
-    """The model, its card, and its name with the version of its weights.
+    """Return the model, its card, and its name with the version of its weights.
 
     Raises:
         ConfigError: something is missing or cannot be used.

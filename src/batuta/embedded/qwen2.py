@@ -58,7 +58,7 @@ class Qwen2Config:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:
-        """The shape in the content of a config.json.
+        """Return the shape in the content of a config.json.
 
         Raises:
             ConfigError: it is no Qwen2, or asks for something that is not computed here.
@@ -82,7 +82,7 @@ class Qwen2Config:
 
 
 def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of the rotary positions, as transformers 5 writes them or as 4 did."""
+    """Return the settings of the rotary positions, as transformers 5 writes them or as 4 did."""
     if "rope_parameters" in config:
         return config["rope_parameters"]
     return {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
@@ -229,7 +229,7 @@ def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
 
 
 def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
-    """The matrices of one layer."""
+    """Return the matrices of one layer."""
     d, e, f = shape.hidden, shape.head, shape.inner
     sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
 
@@ -253,7 +253,7 @@ def _load_layer(shape: Qwen2Config, tensors: Tensors, index: int) -> _Layer:
 
 
 def _interleave_halves(rows: Floats, head: int) -> Floats:
-    """Each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that turn together."""
+    """Return each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that turn together."""
     halves = rows.reshape(-1, 2, head // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 

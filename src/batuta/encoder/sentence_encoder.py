@@ -48,14 +48,20 @@ class SentenceEncoder:
         self._tokenizer = tokenizer
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """A row of length 1 for each text: (n, WIDTH); of a long text its beginning is read."""
+        """Return a row of length 1 for each text: (n, WIDTH).
+
+        Of a long text its beginning is read.
+        """
         rows = np.empty((len(texts), WIDTH), np.float32)
         for row, text in zip(rows, texts, strict=True):
             row[:] = self._encode(self._tokenize(text)[:MAX_TOKENS])
         return rows
 
     def encode_whole(self, text: str) -> Floats | None:
-        """The text's vector; None: it is longer than what is read, and its end would not count."""
+        """Return the text's vector.
+
+        None means that it is longer than what is read, and its end would not count.
+        """
         tokens = self._tokenize(text)
         return self._encode(tokens) if len(tokens) <= MAX_TOKENS else None
 
@@ -64,7 +70,7 @@ class SentenceEncoder:
         return self._tokenizer.encode(plain).ids
 
     def _encode(self, tokens: Sequence[int]) -> Floats:
-        """The mean of the tokens' vectors, at length 1.
+        """Return the mean of the tokens' vectors, at length 1.
 
         One text at a time: int8 scales what it computes by the largest value of a whole batch.
         """
@@ -80,7 +86,7 @@ class SentenceEncoder:
 
 @cache
 def open_encoder() -> SentenceEncoder:
-    """The encoder, read once in a process.
+    """Return the encoder, read once in a process.
 
     Raises:
         ConfigError: the extra is not installed, or its files are not those that are known.

@@ -77,7 +77,7 @@ async def gate_round(
 
 
 def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -> ApprovalRequest:
-    """The request for a plan that may be edited, as often as somebody likes."""
+    """Return the request for a plan that may be edited, as often as somebody likes."""
     before = workers_before(context.rounds[: number + context.round_offset])
 
     def revise(workflow: Workflow) -> ApprovalRequest:
@@ -99,7 +99,7 @@ def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -
 
 
 async def _await_verdict(context: RunContext, request: ApprovalRequest) -> ApprovalVerdict:
-    """The verdict; the run's time stands still until it is there."""
+    """Return the verdict; the run's time stands still until it is there."""
     if context.approve is None:
         reason = "nobody can be asked here; ask through batuta serve"
         return ApprovalVerdict(state="refused", reason=reason)

@@ -64,7 +64,7 @@ Approver = Callable[[ApprovalRequest], Awaitable[ApprovalVerdict]]
 
 
 def steps_json(workflow: Workflow) -> list[dict[str, Any]]:
-    """The steps of a plan as whoever approves it reads and edits them."""
+    """Return the steps of a plan as whoever approves it reads and edits them."""
     return [
         {
             "worker": step.worker,

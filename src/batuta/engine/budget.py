@@ -196,7 +196,7 @@ class Budget:
             self._waiting = None
 
     async def _reserve_all(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """A hold for the call, within all limits.
+        """Return a hold for the call, within all limits.
 
         Raises:
             LimitReachedError: it does not fit.
@@ -222,7 +222,7 @@ class Budget:
         hold.usd = ZERO_USD
 
     def _reserve_own(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """A hold within the run's own limit.
+        """Return a hold within the run's own limit.
 
         Raises:
             LimitReachedError: it does not fit.

@@ -146,7 +146,10 @@ class OfferedTools:
         self._offered_calls.clear()
 
     def renumber_delta(self, delta: Delta, index: int) -> Delta | None:
-        """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
+        """Return the fragment of a tool call under our index and id.
+
+        None means that it is no tool of theirs.
+        """
         place = (delta.choice, index)
         if place not in self._indices:
             offered = self._is_offered(delta.tool_name)
@@ -162,7 +165,7 @@ class OfferedTools:
         )
 
     def drop_undeclared_calls(self, reply: Reply) -> Reply:
-        """The reply without calls of tools that were not offered, under our ids."""
+        """Return the reply without calls of tools that were not offered, under our ids."""
         if reply.alternatives:
             others = tuple(self.drop_undeclared_calls(other) for other in reply.alternatives)
             reply = replace(reply, alternatives=others)
@@ -273,7 +276,7 @@ class StepState:
         return show_seen(request, lacked_tags(question, pool, worker))
 
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
-        """The reply as the policies let it pass."""
+        """Return the reply as the policies let it pass."""
         place = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
         guardrails = self.context.settings.guardrails
         if place not in guardrails.stages:
@@ -439,7 +442,7 @@ class WorkerCall:
         return JsonTextFilter()
 
     async def run(self, timeout_seconds: float | None) -> Reply | Failure:
-        """The reply or the failure; either is charged.
+        """Return the reply or the failure; either is charged.
 
         Args:
             timeout_seconds: after which the call is given up, unless a reader has seen a part
@@ -474,7 +477,7 @@ class WorkerCall:
             self.result = await self._complete()
 
     def cancel(self, code: str, message: str) -> Failure:
-        """The failure of a call that was cut, with what it has cost or is likely to have cost."""
+        """Return the failure of a call that was cut, with what it has cost or may have cost."""
         if self.result is not None:
             return Failure(
                 code=code, message=message, usage=self.result.usage, cost=self.result.cost
@@ -495,7 +498,7 @@ class WorkerCall:
         self.hold = None
 
     async def _complete(self) -> Reply | Failure:
-        """One call with its client's own retries."""
+        """Make one call with its client's own retries."""
         try:
             reply = await self.context.clients[self.worker.id].complete(self.request, self)
         except LimitReachedError as error:

@@ -37,7 +37,7 @@ class Calibration:
     """What the regression's probability stands for, from the lowest on; empty: for itself."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
-        """The probability for those signals, at least 0.01 and at most 0.99."""
+        """Return the probability for those signals, at least 0.01 and at most 0.99."""
         odds = sum(self.weights.get(name, 0.0) * value for name, value in signals.items())
         sure = self._follow_curve(1 / (1 + exp(-max(-30.0, min(30.0, odds)))))
         return round(min(0.99, max(0.01, sure)), 4)
@@ -60,7 +60,10 @@ class ConfidenceModel:
     """These calibrations were fitted; the key is the conductor's name, which has its version."""
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
-        """The probability that the reply is right; None where nothing was fitted to such a run."""
+        """Return the probability that the reply is right.
+
+        None where nothing was fitted to such a run.
+        """
         calibration = self.conductors.get(conductor)
         step = find_step(rounds, reply)
         if calibration is None or step is None or reply.tool_calls:
@@ -72,7 +75,7 @@ class ConfidenceModel:
 
 
 def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
-    """The step that the reply is of."""
+    """Return the step that the reply is of."""
     steps = (step for round_ in reversed(rounds) for step in round_.steps)
     return next((step for step in steps if step.result == reply), None)
 
@@ -105,7 +108,7 @@ def answer_signals(
 
 
 def answer_form(text: str) -> str:
-    """The stated answer without case, spaces and marks around it; empty if there is none."""
+    """Return the stated answer without case, spaces and marks around it; empty if there is none."""
     found = "".join((final_answer(text) or "").casefold().split()).strip(_EDGES)
     return found if len(found) <= 200 else ""  # noqa: PLR2004 - longer ones agree by accident only
 
@@ -118,7 +121,7 @@ def state_confidence(
     conductor: str,
     least: float | None = None,
 ) -> RunFinished:
-    """The end of a run with the probability of its answer.
+    """Return the end of a run with the probability of its answer.
 
     Args:
         ended: how it ended.

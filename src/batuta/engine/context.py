@@ -145,7 +145,7 @@ class Recorder:
                 pass
 
     def run(self) -> Run:
-        """The run.
+        """Return the run.
 
         Raises:
             ValueError: the events lack a Header or an Ended.
@@ -225,7 +225,7 @@ class RunContext:
     """Events of cancelled calls: recorded, to be told when the run ends."""
 
     def elapsed(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return perf_counter() - self.started_at
 
     @property
@@ -273,7 +273,7 @@ class RunContext:
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
     def earlier_steps(self, number: int) -> dict[int, StepRun]:
-        """The steps of this run's round `number` that earlier runs have executed."""
+        """Return the steps of this run's round `number` that earlier runs have executed."""
         if self.resumed is None or number:
             return {}
         return {step.index: step for step in self.resumed.rounds[-1].steps}
@@ -319,7 +319,7 @@ class RunContext:
 
 
 def fold_events(events: Iterable[Event]) -> Run:
-    """The run that these events are.
+    """Return the run that these events are.
 
     Raises:
         ValueError: the events lack a Header or an Ended.

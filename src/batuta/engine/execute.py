@@ -71,7 +71,7 @@ async def execute_workflow(context: RunContext, workflow: Workflow, number: int)
 
 
 def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]]:
-    """The steps that runs before this one have ended, and those that wait for results."""
+    """Return the steps that runs before this one have ended, and those that wait for results."""
     before = context.earlier_steps(number)
     done = {index for index, step in before.items() if not step.pending_calls}
     held = {i for i, step in before.items() if i not in done and not context.has_results(step)}
@@ -85,7 +85,7 @@ async def _run_step(context: RunContext, workflow: Workflow, number: int, index:
 
 
 def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
-    """The steps that waited for nothing but `ended`; forgets that they wait for it."""
+    """Return the steps that waited for nothing but `ended`; forgets that they wait for it."""
     ready: list[int] = []
     for index, needs in enumerate(missing):
         if ended in needs:
@@ -143,7 +143,7 @@ class StepExecution(StepState):
         self.context.deferred_events.append(event)
 
     async def _first_usable_reply(self) -> Reply | Failure:
-        """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
+        """Return the first usable reply of worker, substitutes or fallback, or a failure."""
         result = await self._try_workers(self.context.pool[self.worker])
         failure = result if isinstance(result, Failure) else _missing_output(result)
         if failure is None or not self._needs_whole_question(failure):
@@ -173,7 +173,7 @@ class StepExecution(StepState):
         return complete_reply(context.rounds[:-1]) is None
 
     async def _try_workers(self, worker: Worker) -> Reply | Failure:
-        """The first usable reply of the worker or of those after it, or the last failure."""
+        """Return the first usable reply of the worker or of those after it, or the last failure."""
         context = self.context
         while True:
             prepared = await self._reserve_call(worker)
@@ -221,7 +221,7 @@ class StepExecution(StepState):
         return await first.run(patience.step_seconds if others else None)
 
     async def _check_format(self, reply: Reply) -> Reply | Failure:
-        """The answer in the form that was asked for, repaired once if need be."""
+        """Return the answer in the form that was asked for, repaired once if need be."""
         wanted = self.context.question.response_format
         if not self.last or wanted is None:
             return reply
@@ -241,7 +241,10 @@ class StepExecution(StepState):
         return again if isinstance(again, Failure) else await self._check_shown(form, again)
 
     async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
-        """The reply if it has the form; what a reader has seen of one that has not stays seen."""
+        """Return the reply if it has the form.
+
+        What a reader has seen of one that has not stays seen.
+        """
         checked = await _check_reply_format(form, reply, self.worker)
         if isinstance(checked, Failure) and self.has_shown_text:
             self.context.exposed_failure = checked
@@ -251,7 +254,9 @@ class StepExecution(StepState):
 async def _check_reply_format(
     form: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
-    """The reply if it has the form, without a code block around it; a cut one cannot have it.
+    """Return the reply if it has the form, without a code block around it.
+
+    A cut one cannot have it.
 
     Of several replies each must have it.
     """
@@ -317,7 +322,7 @@ class Hedge:
         return self.speaker is call
 
     async def run(self) -> Reply | Failure:
-        """The first usable reply; else the failure of the first worker."""
+        """Return the first usable reply; else the failure of the first worker."""
         first = self.calls[0]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_call, first)
@@ -345,7 +350,10 @@ class Hedge:
         self.ended.set()
 
     async def _start_second_call(self) -> WorkerCall | None:
-        """The best other worker, if there is money for two; the first may answer meanwhile."""
+        """Return the best other worker, if there is money for two.
+
+        The first may answer meanwhile.
+        """
         worker, budget = self.others[0], self.step.context.budget
         request = self.step.build_request(worker)
         try:

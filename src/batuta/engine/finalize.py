@@ -21,7 +21,7 @@ from batuta.usage import ZERO_COST
 
 
 def final_reply(round_: Round) -> Reply | None:
-    """The reply of the round's last step, if it is one; it may be empty.
+    """Return the reply of the round's last step, if it is one; it may be empty.
 
     It alone was asked for the complete answer: no other step's reply is ever an answer.
     """
@@ -30,17 +30,17 @@ def final_reply(round_: Round) -> Reply | None:
 
 
 def last_step(round_: Round) -> StepRun | None:
-    """The round's last step, if it was run."""
+    """Return the round's last step, if it was run."""
     return round_.step(len(round_.workflow) - 1) if round_.workflow else None
 
 
 def complete_reply(rounds: Sequence[Round]) -> Reply | None:
-    """The newest complete answer of any round."""
+    """Return the newest complete answer of any round."""
     return next((reply for round_ in reversed(rounds) if (reply := final_reply(round_))), None)
 
 
 def reply_text(reply: Reply) -> str | None:
-    """The answer's text; None where tool calls are all that there is."""
+    """Return the answer's text; None where tool calls are all that there is."""
     return reply.text or (None if reply.tool_calls else "")
 
 
@@ -86,7 +86,7 @@ def finalize_run(
     fallback: bool = True,
     parallel: bool = True,
 ) -> RunFinished:
-    """The end of a run.
+    """Return the end of a run.
 
     Args:
         rounds: what was run.
@@ -169,7 +169,7 @@ def _failed_end(
 
 
 def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:
-    """The sentence and the code of the failure that left the run without an answer."""
+    """Return the sentence and the code of the failure that left the run without an answer."""
     for round_ in reversed(rounds):
         for step in sorted(round_.steps, key=lambda step: step.index, reverse=True):
             if isinstance(step.result, Failure):

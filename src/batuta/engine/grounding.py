@@ -89,7 +89,7 @@ class _Checked:
     unsupported: tuple[int, ...]
 
     def marked(self, reply: Reply) -> Reply:
-        """The reply with its marks."""
+        """Return the reply with its marks."""
         if not self.unsupported:
             return reply
         choices: list[Reply] = []
@@ -186,14 +186,14 @@ class GroundingCheck:
         )
 
     def _with_repaired(self, ended: RunFinished, reply: Reply) -> RunFinished:
-        """The end with the repaired answer, to which no probability was fitted."""
+        """Return the end with the repaired answer, to which no probability was fitted."""
         unsure = self.context.settings.min_confidence is not None
         outcome = Outcome.UNSURE if unsure else ended.outcome
         text = reply_text(reply)
         return replace(ended, reply=reply, answer=text, confidence=None, outcome=outcome)
 
     async def _ask(self, reply: Reply) -> _Checked | None:
-        """The checker's verdict; None if it gives none."""
+        """Return the checker's verdict; None if it gives none."""
         context, worker = self.context, self.policy.worker
         statements = tuple(split_statements(choice.text) for choice in reply.choices)
         flat = [text for said in statements for text in said]
@@ -223,7 +223,7 @@ class GroundingCheck:
         )
 
     def _checking_context(self, question: Question) -> RunContext:
-        """The run as its checker is called: alone, and nobody takes its words for the answer."""
+        """Return the run as its checker is called: alone, its words never taken for the answer."""
         context = self.context
 
         async def tell(event: Event) -> None:
@@ -241,7 +241,7 @@ class GroundingCheck:
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:
-        """The answer as its worker gives it once more; None if there is none, or no need."""
+        """Return the answer as its worker gives it once more; None if there is none, or no need."""
         context = self.context
         wrote = find_step(context.rounds, reply)
         if not checked.unsupported or wrote is None or wrote.worker not in context.pool:

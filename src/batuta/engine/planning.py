@@ -41,7 +41,7 @@ from batuta.usage import Cost
 
 
 def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[MalformedPlan]:
-    """The drafts, and one that was broken off if it cost anything."""
+    """Return the drafts, and one that was broken off if it cost anything."""
     if isinstance(decision, MalformedPlan) and decision.draft.usage.calls > 0:
         return [*drafts, decision]
     return drafts
@@ -59,7 +59,9 @@ class PlanningListener(NullListener):
         self._worker: Worker | None = None
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """The request as it may be made; a workflow is not shortened, for half of one is none.
+        """Return the request as it may be made.
+
+        A workflow is not shortened, for half of one is none.
 
         Raises:
             LimitReachedError: it may cost more than is left.
@@ -95,7 +97,7 @@ class PlanningListener(NullListener):
             self.context.check_budget()
 
     def with_failed_attempts(self, decision: Decision) -> Decision:
-        """The decision, its draft carrying the failed attempts' tokens and dollars."""
+        """Return the decision, its draft carrying the failed attempts' tokens and dollars."""
         if not self.failures:
             return decision
         usage = sum((f.usage for f in self.failures), decision.draft.usage)
@@ -116,7 +118,7 @@ class PlanningListener(NullListener):
 
 
 def check_decision(decision: Decision, context: PlanningContext) -> Decision:
-    """The decision, or Malformed where it breaks the Conductor's law."""
+    """Return the decision, or Malformed where it breaks the Conductor's law."""
     if isinstance(decision, AcceptedAnswer) and not context.previous:
         return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
     if not isinstance(decision, Plan):
@@ -142,7 +144,7 @@ PLAN = "plan"
 def restrict_workers(
     rules: PlanRules, pool: Pool, clients: Mapping[WorkerId, Client]
 ) -> tuple[Pool, Mapping[WorkerId, Client], tuple[GuardrailTriggered, ...]]:
-    """The workers and clients that may see the question, and which rules left others out.
+    """Return the workers and clients that may see the question, and which rules left others out.
 
     A worker without a client cannot be called at all, whoever would ask it. Where nobody may see
     the question, the pool is returned whole, and no client.
@@ -162,7 +164,10 @@ def restrict_workers(
 
 
 def keep_resumed(rules: PlanRules, resumed: ResumeState | None) -> ResumeState | None:
-    """The state to go on from; None if its workflow breaks a rule, so that it is planned anew."""
+    """Return the state to go on from.
+
+    None if its workflow breaks a rule, so that it is planned anew.
+    """
     if resumed is None:
         return None
     workflow, before = resumed.rounds[-1].workflow, workers_before(resumed.rounds[:-1])
@@ -171,7 +176,7 @@ def keep_resumed(rules: PlanRules, resumed: ResumeState | None) -> ResumeState |
 
 
 def refused_end(rule: PlanRule, seconds: float) -> RunFinished:
-    """The end of a run that a rule forbids."""
+    """Return the end of a run that a rule forbids."""
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,
@@ -199,9 +204,9 @@ class PlanCheck:
         self.objection = self.refusal = None
 
     async def send_back(self, plan: Plan) -> MalformedPlan | None:
-        """The plan as a draft to be written again, if it breaks a rule and somebody wrote it.
+        """Return the plan as a draft to be written again if it breaks a rule and was written.
 
-        None: it may be run, or it was sent back before, or nobody could write another one.
+        None means that it may be run, was sent back before, or cannot be written anew.
         """
         if self.rules is NO_RULES or self.objection is not None or not plan.draft.text:
             return None
@@ -217,7 +222,7 @@ class PlanCheck:
         return MalformedPlan(draft=plan.draft, reason=f"the rule {rule.name}: {reason}")
 
     async def settle(self, round_: Round, workflow: Workflow) -> Round:
-        """The round with its workflow as it may be run, repaired if need be, or without any."""
+        """Return the round with the workflow that may be run, repaired if need be, or none."""
         context = self.context
         before = workers_before(context.rounds)
         rule = self.rules.find_broken(workflow, before)
@@ -235,7 +240,7 @@ class PlanCheck:
         return replace(round_, decision=decision, workflow=None)
 
     def end(self, ended: RunFinished) -> RunFinished:
-        """The end of the run, which says so if it has no answer because of a rule."""
+        """Return the end of the run, which says so if it has no answer because of a rule."""
         if self.refusal is None or ended.error_code != "malformed_plan":
             return ended
         return refused_end(self.refusal, ended.seconds)

@@ -22,13 +22,16 @@ from batuta.core import (
 
 
 def answered_call_ids(question: Question) -> frozenset[str]:
-    """The ids of the calls whose results are in the conversation."""
+    """Return the ids of the calls whose results are in the conversation."""
     parts = (part for message in question.messages for part in message.parts)
     return frozenset(part.call_id for part in parts if isinstance(part, ToolResult))
 
 
 def find_asking_run(question: Question) -> RunId | None:
-    """The run whose tool calls the end of the conversation answers; None if it answers none."""
+    """Return the run whose tool calls the end of the conversation answers.
+
+    None if it answers none.
+    """
     for message in reversed(question.messages):
         if message.role is Role.ASSISTANT:
             return None
@@ -40,7 +43,7 @@ def find_asking_run(question: Question) -> RunId | None:
 
 
 def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """All rounds of a workflow, whichever run executed them."""
+    """Return all rounds of a workflow, whichever run executed them."""
     if resumed is None:
         return tuple(rounds)
     if not rounds:
@@ -71,14 +74,14 @@ def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState |
 
 
 def strip_prompts(run: Run) -> Run:
-    """A waiting run with what `find_resume_state` needs: its replies, without any prompt."""
+    """Return a waiting run with what `find_resume_state` needs: its replies, without any prompt."""
     header = replace(run.header, question=Question.of(""))
     rounds = tuple(_strip_round(round_) for round_ in run.rounds)
     return replace(run, header=header, rounds=rounds, reply=None)
 
 
 def _strip_round(round_: Round) -> Round:
-    """The round with its replies, without prompts, drafts and failed steps."""
+    """Return the round with its replies, without prompts, drafts and failed steps."""
     steps = tuple(
         StepRun(
             index=s.index,

@@ -81,7 +81,7 @@ CANCEL_GRACE_SECONDS = 1.0
 
 
 def new_run_id() -> RunId:
-    """An id that cannot be guessed."""
+    """Return an id that cannot be guessed."""
     return RunId(f"run_{secrets.token_hex(12)}")
 
 
@@ -162,7 +162,7 @@ async def conduct(
 
 
 def _run_header(context: RunContext, conductor: Conductor, hooks: RunHooks) -> RunHeader:
-    """The first event of the run."""
+    """Return the first event of the run."""
     return RunHeader(
         id=context.run_id,
         question=context.question,
@@ -217,7 +217,7 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
 
 
 def _dry_run_end(workflow: Workflow, context: RunContext, pace: LatencyLookup) -> RunFinished:
-    """The end of a dry run: what would be run, in words."""
+    """Return the end of a dry run: what would be run, in words."""
     expected = estimate_workflow(context.question, workflow, context.pool, latency=pace)
     text = describe_estimate(workflow, expected)
     return RunFinished(
@@ -316,7 +316,7 @@ class _RunLoop:
         return number == 0 and self.context.resumed is not None
 
     def _resumed_round(self) -> Round | None:
-        """The round that an earlier run began and that goes on now; it was paid there."""
+        """Return the round that an earlier run began and that goes on now; it was paid there."""
         if self.context.resumed is None:
             return None
         begun = self.context.resumed.rounds[-1]
@@ -360,7 +360,7 @@ class _RunLoop:
         )
 
     async def _decide(self, number: int) -> Round | None:
-        """The round before it is run; None if a limit forbids even planning."""
+        """Return the round before it is run; None if a limit forbids even planning."""
         start = self.context.elapsed()
         drafts: list[MalformedPlan] = []
         decision: Decision
@@ -398,7 +398,7 @@ class _RunLoop:
     def _revised(
         self, decision: Decision, workflow: Workflow | None
     ) -> tuple[Decision, Workflow | None]:
-        """The decision with the reason for its workflow, and the workflow as it is to be run."""
+        """Return the decision with the reason for its workflow, and the workflow to be run."""
         if workflow is None or self.revise is None:
             return decision, workflow
         workflow, reason = self.revise(workflow)
@@ -432,7 +432,7 @@ class _RunLoop:
         return Round(decision=drafts[-1], drafts=tuple(drafts[:-1]), workflow=None, planning=span)
 
     async def _plan(self, sample: int, listener: PlanningListener) -> Decision:
-        """One decision of the conductor, charged and checked."""
+        """Return one decision of the conductor, charged and checked."""
         context = self.context
         planning_context = PlanningContext(
             question=context.question,

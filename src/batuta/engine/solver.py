@@ -82,7 +82,7 @@ class ConductorSolver:
         return f"{self.conductor.name}{several}"
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
-        """The run; the workflow may have as many steps as the method needs."""
+        """Return the run; the workflow may have as many steps as the method needs."""
         rounds = self.rounds
         return await run_conductor(
             question,
@@ -130,14 +130,14 @@ async def run_conductor(
 
 
 def round_replies(run: Run, number: int = 0) -> dict[int, Reply]:
-    """The replies of a round by their steps' indices, in their order; failures left out."""
+    """Return the replies of a round by their steps' indices, in their order; failures left out."""
     steps = run.rounds[number].steps if number < len(run.rounds) else ()
     found = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
     return dict(sorted(found.items()))
 
 
 def with_final_reply(run: Run, reply: Reply | None) -> Run:
-    """The run with `reply` for its answer; without any if there is none to choose.
+    """Return the run with `reply` for its answer; without any if there is none to choose.
 
     What the run itself ended with is no answer then: it may be a mere check.
     """
@@ -151,7 +151,7 @@ def with_final_reply(run: Run, reply: Reply | None) -> Run:
 
 
 def _without_answer(run: Run) -> Run:
-    """The run without the reply that it ended with."""
+    """Return the run without the reply that it ended with."""
     if run.reply is None or run.outcome in {Outcome.WAITING, Outcome.FALLBACK}:
         return run
     nothing = replace(run, answer=None, reply=None, error="no worker gave an answer")

@@ -58,7 +58,7 @@ _EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
 def step_request(
     context: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
 ) -> Request:
-    """The prompt of that step of this run's round `number` for that worker."""
+    """Return the prompt of that step of this run's round `number` for that worker."""
     question, last = context.question, index == len(workflow) - 1
     if last and context.resumed is None and is_plain(workflow.steps[index]):
         messages = question.messages
@@ -96,7 +96,7 @@ def step_request(
 
 
 def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
-    """The prompt of the whole question for that worker, as if it were asked alone.
+    """Return the prompt of the whole question for that worker, as if it were asked alone.
 
     It sees the conversation as the client sent it, with the calls and results of every step.
     """
@@ -178,7 +178,7 @@ def _is_outage(failure: Failure | None) -> bool:
 
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
-    """The same prompt, the reply that has not the form, and what is wrong with it."""
+    """Return the same prompt, the reply that has not the form, and what is wrong with it."""
     said = (
         assistant_message(reply.text),
         user_message(REPAIR_PROMPT.format(fault=fault.message.partition(": ")[2])),
@@ -187,7 +187,7 @@ def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
 
 
 def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
-    """The failure of a worker whose context window the prompt surely exceeds."""
+    """Return the failure of a worker whose context window the prompt surely exceeds."""
     window = worker.context_window
     if window is None:
         return None
@@ -201,7 +201,7 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
 def substitute_workers(
     context: RunContext, workflow: Workflow, index: int, worker_id: str
 ) -> list[Worker]:
-    """The best other workers that can see what is to be seen and call what may be called.
+    """Return the best other workers that can see what is to be seen and call what may be called.
 
     With one of them in the place of `worker_id` the workflow keeps the rules for plans.
     """
@@ -220,7 +220,7 @@ def substitute_workers(
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:
-    """The workers whose replies a step reads that reads the round before it."""
+    """Return the workers whose replies a step reads that reads the round before it."""
     for round_ in reversed(rounds):
         if round_.workflow is not None:
             return tuple(step.worker for step in round_.steps)

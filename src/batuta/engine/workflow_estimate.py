@@ -43,7 +43,7 @@ def estimate_workflow(
     output: int = EXPECTED_OUTPUT_TOKENS,
     latency: LatencyLookup = no_latency,
 ) -> WorkflowEstimate:
-    """Tokens and dollars if every step replies with about `output` tokens.
+    """Return the tokens and dollars if every step replies with about `output` tokens.
 
     Prompts are the real ones, with text of that length where the replies will stand.
     """
@@ -98,7 +98,7 @@ def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float 
 
 
 def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
-    """The workflow and what it is expected to take, for people."""
+    """Return the workflow and what it is expected to take, for people."""
     lines = [f"Plan: {len(workflow)} step{'s' if len(workflow) > 1 else ''}"]
     for index, (step, usage) in enumerate(zip(workflow.steps, expected.steps, strict=True)):
         reads = ", ".join(str(earlier + 1) for earlier in step.access)

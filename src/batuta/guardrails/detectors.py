@@ -68,7 +68,7 @@ class DetectorOptions:
 
 
 def build_detector(kind: str, options: DetectorOptions) -> Detector:
-    """The finder of that kind.
+    """Return the finder of that kind.
 
     Raises:
         ConfigError: there is no such kind, an option is missing, or an extra is not installed.

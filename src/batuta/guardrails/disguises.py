@@ -78,7 +78,7 @@ def _find_between(detect: Detector, text: str, gaps: list[int]) -> Iterator[Text
 
 
 def _cut_out(text: str, places: Iterable[int]) -> str:
-    """The text without the characters at those places, which ascend."""
+    """Return the text without the characters at those places, which ascend."""
     pieces: list[str] = []
     begin = 0
     for place in places:
@@ -102,7 +102,7 @@ def _invisible_characters() -> frozenset[str]:
 
 @cache
 def _plain_letters() -> dict[int, str]:
-    """Every character that is another form of one ASCII character, and that one."""
+    """Return every character that is another form of one ASCII character, and that one."""
     found: dict[int, str] = {}
     for code in (code for block in _LOOKALIKES for code in block):
         plain = unicodedata.normalize("NFKC", chr(code))

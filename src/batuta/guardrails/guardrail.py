@@ -201,7 +201,7 @@ def describe_block(policy: str, acts: Iterable[GuardrailTriggered], what: str) -
 
 
 def _strict_guardrail(policy: Guardrail) -> Guardrail:
-    """The policy where nothing can be redacted."""
+    """Return the policy where nothing can be redacted."""
     return (
         policy
         if policy.action is GuardrailAction.FLAG
@@ -214,7 +214,7 @@ def _removal_note(policy: Guardrail) -> str:
 
 
 def _merge_spans(spans: Iterable[TextSpan]) -> list[TextSpan]:
-    """The spans in order, those that overlap as one."""
+    """Return the spans in order, those that overlap as one."""
     merged: list[TextSpan] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
@@ -255,7 +255,7 @@ class Guardrails:
     async def check_question(
         self, question: Question
     ) -> tuple[Question, tuple[GuardrailTriggered, ...], str]:
-        """The question as it may be asked, what was done, and who forbids it (or nothing)."""
+        """Return the question as it may be asked, what was done, and who forbids it, if anybody."""
         if not self._on[GuardrailStage.INPUT]:
             return question, (), ""
         check = self._check(GuardrailStage.INPUT)
@@ -285,7 +285,7 @@ class Guardrails:
     async def workflow(
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
-        """A caller's own workflow as it may be run, what was done, and who forbids it."""
+        """Return a caller's own workflow as it may be run, what was done, and who forbids it."""
         check, acts, blocked = self._check(GuardrailStage.INPUT), list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
@@ -319,7 +319,7 @@ class Guardrails:
     async def check_reply(
         self, reply: Reply, place: GuardrailStage, step: int
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
-        """The reply as it may be read, what was done, and who forbids it (or nothing)."""
+        """Return the reply as it may be read, what was done, and who forbids it (or nothing)."""
         if not self._on[place]:
             return reply, (), ""
         where = f"{place}:step {step}"
@@ -363,7 +363,7 @@ NO_GUARDRAILS = Guardrails()
 async def _apply_to_part(
     check: GuardrailCheck, part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """A part of a message with its text screened; what is attached is not looked into."""
+    """Return a part of a message with its text screened; what is attached is not looked into."""
     if isinstance(part, Text):
         found = await check.apply(part.text, where)
         return replace(part, text=found.text), found
@@ -380,7 +380,7 @@ async def _apply_to_part(
 
 
 def _plain_arguments(arguments: str) -> str:
-    """The JSON without escapes that its readers undo; as it is if it is none."""
+    """Return the JSON without escapes that its readers undo; as it is if it is none."""
     if "\\" not in arguments:
         return arguments
     try:
@@ -392,7 +392,7 @@ def _plain_arguments(arguments: str) -> str:
 async def _joined_where_needed(
     check: GuardrailCheck, parts: tuple[Part, ...], where: str
 ) -> tuple[Part, ...]:
-    """The parts; neighbouring texts as one if a policy finds more in them together.
+    """Return the parts; neighbouring texts as one if a policy finds more in them together.
 
     Models read them without a seam.
     """

@@ -33,7 +33,7 @@ class ResponseFormatChecker:
         await self._validator.check()
 
     async def find_fault(self, text: str) -> str | None:
-        """The first thing that is wrong with the text; None if nothing is.
+        """Return the first thing that is wrong with the text; None if nothing is.
 
         Raises:
             SchemaTimeoutError: it cannot be told in the time there is.

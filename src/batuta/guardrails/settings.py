@@ -70,7 +70,7 @@ def build_guardrails(
     workers: Iterable[Worker] = (),
     bounds_of: Callable[[WorkerId], tuple[str, ...]] = lambda _: (),
 ) -> Guardrails:
-    """The policies.
+    """Return the policies.
 
     Args:
         settings: the settings of each.

@@ -27,7 +27,7 @@ class SideTexts:
 
 
 def find_side_texts(question: Question) -> SideTexts:
-    """Every text of the request that is not in its conversation's own words."""
+    """Return every text of the request that is not in its conversation's own words."""
     prose: dict[str, None] = {}
     fixed: dict[str, None] = dict.fromkeys(question.sampling.stop)
     for tool in question.tools:
@@ -44,7 +44,7 @@ def find_side_texts(question: Question) -> SideTexts:
 
 
 def replace_prose(question: Question, clean: Mapping[str, str]) -> Question:
-    """The question with the changed descriptions in place of the old ones."""
+    """Return the question with the changed descriptions in place of the old ones."""
     tools = tuple(_clean_tool(tool, clean) for tool in question.tools)
     form = question.response_format
     if form is not None:
@@ -67,7 +67,7 @@ def _participant_names(question: Question) -> Iterator[str]:
 
 
 def _collect_texts(value: Any, prose: dict[str, None], fixed: dict[str, None]) -> None:
-    """The texts of a schema; its depth was bounded when it was read."""
+    """Collect the texts of a schema; its depth was bounded when it was read."""
     if isinstance(value, str):
         fixed[value] = None
     elif isinstance(value, Mapping):

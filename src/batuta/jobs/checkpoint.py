@@ -94,15 +94,15 @@ class DurableCheckpoint:
         return not self._scope.cancel_called
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
-        """The conductor, whose decisions are kept."""
+        """Return the conductor, whose decisions are kept."""
         return CachedConductor(conductor, self)
 
     def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
-        """The clients, whose replies are kept."""
+        """Return the clients, whose replies are kept."""
         return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
     def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
-        """A hearer that notes where the call that comes next belongs."""
+        """Return a hearer that notes where the call that comes next belongs."""
         then = emit or _ignore_event
 
         async def record_event(event: Event) -> None:
@@ -131,7 +131,7 @@ class DurableCheckpoint:
         await self._notify(self._job.id)
 
     def call_key(self, worker: WorkerId, request: Request) -> CallKey:
-        """The key of the call that this task makes now.
+        """Return the key of the call that this task makes now.
 
         The cap on its output is no part of it: that follows from the money that was left.
         """
@@ -194,7 +194,9 @@ class CachedClient:
         self._checkpoint = checkpoint
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The kept reply, with the usage and cost of the time it was paid; else the client's.
+        """Return the kept reply, with the usage and cost of the time it was paid.
+
+        A reply that is not kept is the client's.
 
         Raises:
             StoreError: what is kept cannot be read.
@@ -228,7 +230,7 @@ class CachedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The kept decision; else the conductor's.
+        """Return the kept decision; else the conductor's.
 
         Raises:
             StoreError: what is kept cannot be read.

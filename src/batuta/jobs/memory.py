@@ -79,7 +79,7 @@ class MemoryJobs:
         return None if entry is None else entry.status
 
     async def result(self, job_id: str, tenant: str) -> Json | None:
-        """The ending's result; None as long as there is none."""
+        """Return the ending's result; None as long as there is none."""
         entry = self._entry(job_id, tenant)
         return None if entry is None else entry.result
 
@@ -94,7 +94,7 @@ class MemoryJobs:
         return entry.status
 
     async def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
-        """The events numbered above `after`, as they come, until the job has ended."""
+        """Yield the events numbered above `after`, as they come, until the job has ended."""
         entry = self._entry(job_id, tenant)
         while entry is not None:
             for event in entry.events[after + 1 :]:

@@ -116,15 +116,15 @@ class Checkpoint(Protocol):
         ...
 
     def wrap_conductor(self, conductor: Conductor) -> Conductor:
-        """The conductor, whose decisions are kept."""
+        """Return the conductor, whose decisions are kept."""
         ...
 
     def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
-        """The clients, whose replies are kept."""
+        """Return the clients, whose replies are kept."""
         ...
 
     def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
-        """A hearer of the run's events, which tells the checkpoint where each call belongs."""
+        """Return a listener that tells the checkpoint where each call of the run belongs."""
         ...
 
     async def add_event(self, event: Json) -> None:
@@ -200,14 +200,14 @@ class Jobs(Protocol):
         ...
 
     def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
-        """The events numbered above `after`, as they come, until the job has ended.
+        """Return the events numbered above `after`, as they come, until the job has ended.
 
         Nothing, if there is no such job.
         """
         ...
 
     async def result(self, job_id: str, tenant: str) -> Json | None:
-        """The ending's result; None as long as there is none."""
+        """Return the ending's result; None as long as there is none."""
         ...
 
     async def forget(self, job_id: str, tenant: str) -> bool:

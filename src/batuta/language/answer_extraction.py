@@ -142,7 +142,10 @@ def _is_joint(between: str) -> bool:
 
 
 def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
-    """Every outermost box: where it starts, where it ends, what it holds; None if it is cut."""
+    """Yield every outermost box: where it starts, where it ends, what it holds.
+
+    None if it is cut.
+    """
     done = 0
     for found in _BOX.finditer(text):
         if found.start() < done:
@@ -299,18 +302,18 @@ def _without_marks(text: str, marks: tuple[re.Pattern[str], ...]) -> str:
 
 
 def last_line(text: str) -> str | None:
-    """The last line that is more than marks, without those around it."""
+    """Return the last line that is more than marks, without those around it."""
     lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
 
 
 def concluded_formula(text: str) -> str | None:
-    """The displayed formula that a text ends with, behind "Therefore:"; no equation."""
+    """Return the displayed formula that a text ends with, behind "Therefore:"; no equation."""
     found = _CONCLUSION.search(text)
     return next(filter(None, found.groups())).strip() or None if found else None
 
 
 def bare_answer(text: str) -> str | None:
-    """The text itself, where it is no more than an answer: one short line."""
+    """Return the text itself, where it is no more than an answer: one short line."""
     line = text.strip().strip("*_`").strip()
     return line if line and "\n" not in line and len(line) <= MAX_BARE_ANSWER else None

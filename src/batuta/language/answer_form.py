@@ -27,7 +27,7 @@ _WANTS_CODE = re.compile(
 
 
 def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_steps: int) -> Workflow:
-    """The workflow in which a model answers a question that a program's output does not answer.
+    """Return the workflow in which a model answers what a program's output does not answer.
 
     Where the question lists options or asks for code, what a program prints is not the answer in
     the form that is wanted. The model that wrote for the program then answers, from all before it.
@@ -49,7 +49,7 @@ def answer_after_program(workflow: Workflow, pool: Pool, question: str, max_step
 
 
 def ask_single_plainly(workflow: Workflow, pool: Pool) -> Workflow:
-    """The workflow in which a model that is called alone is asked the question as it stands."""
+    """Return the workflow that asks a model that is called alone the question as it stands."""
     if len(workflow) > 1 or not pool[workflow.steps[0].worker].is_model:
         return workflow
     return Workflow((Step(subtask="", worker=workflow.steps[0].worker),))

@@ -21,7 +21,7 @@ MOST_SKILLS = 8
 
 
 def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool) -> str:
-    """One line of name and description, then a line each of skills and of facts.
+    """Return one line of name and description, then a line each of skills and of facts.
 
     Args:
         number: the worker's number in its pool.
@@ -47,7 +47,7 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
 
 
 def worker_line(worker: Worker, *, prices: bool) -> str:
-    """The card in one line, under the worker's id: what a small model needs to choose."""
+    """Return the card in one line, under the worker's id: what a small model needs to choose."""
     about = _one_line(worker.description) or _one_line(worker.model)
     told = [about.rstrip(".")]
     measured = [skill for skill in worker.skills if not skill.board]
@@ -92,5 +92,5 @@ def _price_text(price: Price) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text without line breaks: a card cannot pretend to be another one's."""
+    """Return the text without line breaks: a card cannot pretend to be another one's."""
     return " ".join(text.split())

@@ -48,7 +48,7 @@ _PLACE_CHARACTERS = 24
 
 
 def question_text(question: Question) -> str:
-    """The conversation as one text for a conductor; a single user message is just its text.
+    """Return the conversation as one text for a conductor; a single user message is just its text.
 
     Of what is longer than `MAX_CHARACTERS` the middle of its turns, then of its history, is told in
     extracts, each with its position.
@@ -57,7 +57,7 @@ def question_text(question: Question) -> str:
 
 
 def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
-    """The conversation as a conductor is shown it, and how much that is if it is not the whole."""
+    """Return the conversation as a conductor is shown it, and how much of it if not all."""
     messages = question.messages
     if len(messages) == 1 and not _tool_results(messages[0]):
         whole = _own_text(messages[0])
@@ -107,7 +107,7 @@ class _Turn:
         return self.line
 
     def outlined(self, most: int) -> _Turn:
-        """The turn with so many characters."""
+        """Return the turn with so many characters."""
         return replace(self, text=outline_text(self.text, most))
 
 
@@ -122,7 +122,7 @@ def _turns_of(message: Message) -> list[_Turn]:
 
 
 def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
-    """The first turn, the one that asks, and as many of the newest as there is room for.
+    """Return the first turn, the one that asks, and as many of the newest as there is room for.
 
     Args:
         turns: empty ones are passed over.
@@ -160,7 +160,7 @@ def _describe_left_turns(turns: list[str], left: list[int]) -> str:
 
 
 def outline_text(text: str, most: int) -> str:
-    """The text, or its two ends and between them extracts of what is left out, with their places.
+    """Return the text, or its two ends with extracts, and their places, of what is left out.
 
     Args:
         text: what may be too long.
@@ -180,7 +180,7 @@ def outline_text(text: str, most: int) -> str:
 
 
 def _extract_at(text: str, at: int) -> str:
-    """A line of what stands there, from the beginning of a word."""
+    """Return a line of what stands there, from the beginning of a word."""
     piece = text[at : at + EXTRACT_CHARACTERS - _PLACE_CHARACTERS]
     if at and not text[at - 1].isspace():
         piece = piece.partition(" ")[2] or piece
@@ -194,7 +194,7 @@ def _evenly_spaced(values: list[int], most: int) -> list[int]:
 
 
 def clip_text(text: str, most: int) -> str:
-    """The text, or its two ends with a note of what stands between them."""
+    """Return the text, or its two ends with a note of what stands between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3
@@ -202,7 +202,7 @@ def clip_text(text: str, most: int) -> str:
 
 
 def clip_to_tokens(text: str, most: int) -> str:
-    """The text, or its two ends if it has more than about `most` tokens."""
+    """Return the text, or its two ends if it has more than about `most` tokens."""
     tokens = estimate_tokens(text)
     return text if tokens <= most else clip_text(text, len(text) * most // tokens)
 
@@ -244,7 +244,7 @@ def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
 
 
 def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, ...]:
-    """The earlier turns, marked at their end to be cached if the one that asks was marked.
+    """Return the earlier turns, marked at their end to be cached if the one that asks was marked.
 
     What asks is written anew for each step and each turn; what stands before it repeats.
     """
@@ -257,7 +257,7 @@ def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, .
 
 
 def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The turns without the beginning of an answer that an assistant's last turn is."""
+    """Return the turns without the beginning of an answer that an assistant's last turn is."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return messages[:-1]
     return messages
@@ -266,7 +266,7 @@ def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 def turns_for_step(
     messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
-    """The turns, without the calls and results of other steps that the runs of `chain` executed."""
+    """Return the turns without the calls and results of other steps of the runs of `chain`."""
     if not chain:
         return messages
     return tuple(_step_turns(messages, round_number, step, chain))
@@ -292,7 +292,7 @@ def _step_turns(
 def turns_by_round(
     messages: tuple[Message, ...], rounds: int, step: int, chain: Collection[RunId]
 ) -> list[list[Message]]:
-    """The turns of each round, without the calls and results of other steps than that one.
+    """Return the turns of each round, without the calls and results of other steps than that one.
 
     Args:
         messages: what came after the question.
@@ -310,7 +310,7 @@ def turns_by_round(
 
 
 def without_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The turns with calls of tools and their results as text, for whoever is offered no tools.
+    """Return the turns with calls of tools and their results as text, for a model without tools.
 
     Some providers refuse calls in a request without tools.
     """

@@ -47,7 +47,7 @@ def draft_format(
     names: bool = False,
     words_suffice: bool = True,
 ) -> ResponseFormat:
-    """The form of a draft: brief thoughts, then the steps.
+    """Return the form of a draft: brief thoughts, then the steps.
 
     Args:
         pool: its workers are the only ones that can be written.
@@ -83,7 +83,7 @@ def draft_format(
 
 
 def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool = False) -> str:
-    """The workflow in that form, on one line.
+    """Return the workflow in that form, on one line.
 
     Raises:
         KeyError: a step's worker is not in the pool.
@@ -101,7 +101,7 @@ def render_steps(workflow: Workflow, pool: Pool, thoughts: str, *, names: bool =
 
 
 def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
-    """The three lists of a draft in that form; None: it has another.
+    """Return the three lists of a draft in that form; None: it has another.
 
     A model that is told of the form and not held to it may put the object in a code block. What a
     step leaves out is an empty text, and a step without a number has a worker that is none.
@@ -117,7 +117,10 @@ def lists_of_steps(text: str) -> tuple[list[LiteralValue], ...] | None:
 
 
 def lists_of_cut_draft(text: str) -> tuple[list[LiteralValue], ...] | None:
-    """The lists of the steps that are whole in a draft that was cut off; None: there is none."""
+    """Return the lists of the steps that are whole in a draft that was cut off.
+
+    None means that there is none.
+    """
     opened = _STEPS.search(text) if "{" in text else None
     if opened is None:
         return None
@@ -141,7 +144,7 @@ def _lists_of(steps: list[object]) -> tuple[list[LiteralValue], ...]:
 
 
 def _plain_value(value: object, depth: int = 0) -> LiteralValue:
-    """The value as `literal` would read it; what that does not know becomes its text."""
+    """Return the value as `literal` would read it; what that does not know becomes its text."""
     if isinstance(value, list) and depth < MAX_DEPTH:
         return [_plain_value(each, depth + 1) for each in cast("list[object]", value)]
     if isinstance(value, int) and not isinstance(value, bool):

@@ -136,12 +136,12 @@ class DraftWriter(Protocol):
     """Writes an example's draft as a conductor is to write it."""
 
     def __call__(self, workflow: Workflow, pool: Pool, thoughts: str) -> str:
-        """The thoughts, then the workflow."""
+        """Return the thoughts, then the workflow."""
         ...
 
 
 def write_lists(workflow: Workflow, pool: Pool, thoughts: str) -> str:
-    """The thoughts, then the three lists."""
+    """Return the thoughts, then the three lists."""
     return f"{thoughts}\n{render_workflow(workflow, pool)}"
 
 
@@ -153,7 +153,7 @@ def worked_examples(
     brief: bool = False,
     write: DraftWriter = write_lists,
 ) -> str:
-    """The examples that fit the limit, numbered.
+    """Return the examples that fit the limit, numbered.
 
     Args:
         pool: whose numbers are used.

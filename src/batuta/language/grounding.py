@@ -181,7 +181,7 @@ def _show_source(number: int, source: Source) -> str:
 
 
 def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFormat:
-    """The form of a verdict.
+    """Return the form of a verdict.
 
     Args:
         statements: how many there are.

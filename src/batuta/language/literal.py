@@ -112,7 +112,7 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
-    """A string, a number or a bare word, and the position behind it."""
+    """Return a string, a number or a bare word, and the position behind it."""
     if position >= len(text):
         raise UnclosedListError("a list is not closed")
     if quoted := _PREFIX.match(text, position):
@@ -131,7 +131,7 @@ def _text_near(text: str, position: int) -> str:
 
 
 def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
-    """The string that opens at `opening`, unescaped, and the position behind it."""
+    """Return the string that opens at `opening`, unescaped, and the position behind it."""
     prefix, quote = opening.groups()
     start = opening.end()
     end = _find_closing_quote(text, start, quote)

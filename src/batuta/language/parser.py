@@ -47,7 +47,7 @@ def parse_workflow(
     revise: bool = False,
     cut: bool = False,
 ) -> Workflow | AcceptedAnswer:
-    """The workflow that `text` describes, its numbers resolved to the pool's ids.
+    """Return the workflow that `text` describes, its numbers resolved to the pool's ids.
 
     Args:
         text: the draft.
@@ -77,7 +77,7 @@ def parse_workflow(
 
 
 def read_lists(text: str, *, cut: bool = False) -> WorkflowLists:
-    """The first list behind each of the three labels, or those that a list of steps makes.
+    """Return the first list behind each of the three labels, or those that a list of steps makes.
 
     Args:
         text: the draft.
@@ -167,7 +167,7 @@ def _read_labelled_lists(spoken: str) -> WorkflowLists:
 def _read_distant_list(
     text: str, field: str, loose: dict[str, int], errors: dict[str, WorkflowError]
 ) -> list[LiteralValue]:
-    """The first list anywhere behind the label, where none stood directly behind it."""
+    """Return the first list anywhere behind the label, where none stood directly behind it."""
     if field in errors:
         raise WorkflowError(f"{field}: {errors[field]}")
     if field not in loose:
@@ -183,7 +183,7 @@ def _read_distant_list(
 
 
 def _strip_thinking(text: str) -> str:
-    """The text without its hidden reasoning; a prefix may have opened it unseen."""
+    """Return the text without its hidden reasoning; a prefix may have opened it unseen."""
     first = _THINK_END.search(text)
     opening = text.lower().find("<think")
     if first and (opening < 0 or opening > first.start()):
@@ -203,14 +203,14 @@ def _check_lengths(lists: WorkflowLists, max_steps: int) -> None:
 
 
 def _parse_number(value: LiteralValue) -> int | None:
-    """The value as a number; numeric strings count."""
+    """Return the value as a number; numeric strings count."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
         return int(value)
     return value if isinstance(value, int) else None
 
 
 def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
-    """The worker of that number, or of that name: many models write names."""
+    """Return the worker of that number, or of that name: many models write names."""
     number = _parse_number(value)
     if number is None:
         if isinstance(value, str) and value.strip() in pool:
@@ -224,7 +224,7 @@ def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
 
 
 def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], bool]:
-    """The earlier steps that may be read, and whether the entry said "all"."""
+    """Return the earlier steps that may be read, and whether the entry said "all"."""
     entries: list[LiteralValue] = value if isinstance(value, list) else [value]
     numbers: set[int] = set()
     for entry in entries:
@@ -255,7 +255,7 @@ _THINK_TAG = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 
 def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
-    """The three lists, under the numbers that `pool` gives its workers, or under their names.
+    """Return the three lists, with workers by their numbers in `pool` or by their names.
 
     With names the subtasks come first, as a small policy writes them: it then knows what a worker
     is to do when it names him.
@@ -271,12 +271,12 @@ def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> s
 
 
 def quote_list(texts: Iterable[str]) -> str:
-    """A list of JSON strings."""
+    """Return a list of JSON strings."""
     return f"[{', '.join(map(_quote_text, texts))}]"
 
 
 def _quote_text(text: str) -> str:
-    """A JSON string in which no tag of hidden reasoning stands."""
+    """Return a JSON string in which no tag of hidden reasoning stands."""
     return _THINK_TAG.sub(r"\\u003c", json.dumps(text, ensure_ascii=False))
 
 

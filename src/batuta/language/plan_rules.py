@@ -98,16 +98,16 @@ class PlanRules:
         return frozenset(worker for rule in self.rules for worker in rule.forbidden)
 
     def forbidding_rule(self, worker: WorkerId) -> PlanRule | None:
-        """The rule by which that worker may not see the question; None: it may."""
+        """Return the rule by which that worker may not see the question; None: it may."""
         return next((rule for rule in self.rules if worker in rule.forbidden), None)
 
     def allowed_workers(self, pool: Pool) -> tuple[Worker, ...]:
-        """The workers of the pool that may see the question."""
+        """Return the workers of the pool that may see the question."""
         forbidden = self.forbidden
         return tuple(worker for worker in pool if worker.id not in forbidden)
 
     def find_broken(self, workflow: Workflow, before: Sequence[WorkerId] = ()) -> PlanRule | None:
-        """The first rule that the workflow breaks.
+        """Return the first rule that the workflow breaks.
 
         Args:
             workflow: what would be run.
@@ -144,7 +144,9 @@ class PlanRules:
         max_steps: int,
         before: Sequence[WorkerId] = (),
     ) -> Workflow | None:
-        """The workflow with as little changed as makes it keep all rules; None: there is none.
+        """Return the workflow with as little changed as makes it keep all rules.
+
+        None means that there is none.
 
         A forbidden worker, and one that would check its own provider, is replaced by the best
         other one; a check that is missing is added. What runs at the same time stays as it is.
@@ -172,7 +174,7 @@ class PlanRules:
         return fixed if self.find_broken(fixed, before) is None else None
 
     def _with_check(self, workflow: Workflow, able: Sequence[WorkerId]) -> Workflow:
-        """The workflow and a step that checks its answer, by the best worker that may."""
+        """Return the workflow and a step that checks its answer, by the best worker that may."""
         last = workflow.steps[-1].worker
         others = [worker for worker in able if worker != last] or [last]
         foreign = [w for w in others if self._provider(w) != self._provider(last)]
@@ -184,7 +186,7 @@ class PlanRules:
     def _with_other_checkers(
         self, workflow: Workflow, able: Sequence[WorkerId], before: Sequence[WorkerId]
     ) -> Workflow:
-        """The workflow with each step that checks its own provider by another provider's worker."""
+        """Return the workflow in which no step checks its own provider's answer."""
         for index in range(len(workflow)):
             if not self._checks_itself(workflow, index, before):
                 continue
@@ -201,7 +203,7 @@ NO_RULES = PlanRules()
 
 
 def read_tag(text: str) -> str:
-    """The tag of a question in small letters, so that no rule is missed by a capital one.
+    """Return the tag of a question in small letters, so that no rule is missed by a capital one.
 
     Raises:
         ValueError: it is no tag.
@@ -221,7 +223,7 @@ def is_check(step: Step) -> bool:
 
 
 def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
-    """The workflow with another worker for that step."""
+    """Return the workflow with another worker for that step."""
     steps = list(workflow.steps)
     steps[index] = replace(steps[index], worker=worker)
     return Workflow(tuple(steps))
@@ -230,14 +232,14 @@ def with_worker(workflow: Workflow, index: int, worker: WorkerId) -> Workflow:
 def _read_workers(
     workflow: Workflow, index: int, before: Sequence[WorkerId]
 ) -> tuple[WorkerId, ...]:
-    """The workers of the steps that this step reads."""
+    """Return the workers of the steps that this step reads."""
     step = workflow.steps[index]
     read = tuple(workflow.steps[earlier].worker for earlier in step.access)
     return (*read, *before) if step.previous else read
 
 
 def most_parallel(workflow: Workflow) -> int:
-    """The most steps that can run at the same time, however long each takes.
+    """Return the most steps that can run at the same time, however long each takes.
 
     Of steps none of which waits for another there are as many as chains that cover all steps
     (Dilworth); the fewest chains follow from a largest matching of steps and steps after them.

@@ -12,7 +12,7 @@ _FENCES = ("```", "~~~")
 
 
 def provide_programs(workflow: Workflow, pool: Pool, question: str) -> Workflow:
-    """The workflow in which each step that runs a program reads one.
+    """Return the workflow in which each step that runs a program reads one.
 
     A program stands in a code block of the step's subtask or of the question, or a model writes it
     in a step that is read. A step that reads no model's step is given all those before it.

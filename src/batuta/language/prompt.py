@@ -213,7 +213,7 @@ def conductor_request(
     sampling: Sampling,
     form: ResponseFormat | None = None,
 ) -> Request:
-    """The conductor's whole prompt: one user message and a pre-filled reply.
+    """Return the conductor's whole prompt: one user message and a pre-filled reply.
 
     What is the same for every question over these workers comes first, as a part of its own that
     is marked for the providers' caches of prompts.
@@ -339,7 +339,7 @@ def _asked_sections(
 
 
 def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
-    """The same brief in the fewest words: the question, then who can be called."""
+    """Return the same brief in the fewest words: the question, then who can be called."""
     parts = [question_text(context.question), f"Models: {quote_list(w.id for w in context.pool)}"]
     if rendering.prices or rendering.descriptions:
         parts += [line for w in context.pool if (line := _worker_details(w, rendering))]
@@ -364,7 +364,10 @@ def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
 
 
 def _compact_round_text(round_: Round) -> str:
-    """A line a step: who, what for, and how the reply ends; an ending said before is named."""
+    """Return a line a step: who, what for, and how the reply ends.
+
+    An ending said before is named.
+    """
     if round_.workflow is None:
         return "nothing"
     lines: list[str] = []
@@ -385,7 +388,7 @@ _FIRST_CLAUSE = re.compile(r"[^,;.]*")
 
 
 def _reply_ends(text: str) -> tuple[str, str]:
-    """The first clause and the last line of a reply, clipped."""
+    """Return the first clause and the last line of a reply, clipped."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
     clause = _FIRST_CLAUSE.match(lines[0]) if len(lines) > 1 else None
     return clause[0][:_MAX_END_CHARACTERS] if clause else "", lines[-1][-_MAX_END_CHARACTERS:]
@@ -449,7 +452,7 @@ def worker_messages(
     *,
     chain: Collection[RunId] = (),
 ) -> tuple[Message, ...]:
-    """The messages for one step; a pure function of what its access list permits.
+    """Return the messages for one step; a pure function of what its access list permits.
 
     Earlier turns of the conversation come first, as they were; then one user message; then what
     came after it. A step with no subtask that reads nothing gets the conversation itself.
@@ -492,7 +495,7 @@ def worker_messages(
 
 
 def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> Iterator[Message]:
-    """The turns of each round, its answer, and what its worker was then told to do."""
+    """Yield the turns of each round, its answer, and what its worker was then told to do."""
     for number, (said, round_) in enumerate(zip(turns, rounds, strict=True)):
         last = round_.step(len(round_.workflow) - 1) if round_.workflow else None
         if number and round_.workflow is not None:
@@ -514,7 +517,7 @@ def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:
-    """Every step of the last round in which a workflow was run."""
+    """Return every step of the last round in which a workflow was run."""
     for round_ in reversed(rounds):
         if round_.workflow is not None and not isinstance(round_.decision, AcceptedAnswer):
             flow = round_.workflow

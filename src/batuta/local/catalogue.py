@@ -124,7 +124,7 @@ MODELS: Mapping[str, KnownModel] = {model.name: model for model in _KNOWN}
 def choose_known(
     names: Iterable[str], models: Mapping[str, KnownModel] = MODELS
 ) -> list[KnownModel]:
-    """The models of those names, in their order.
+    """Return the models of those names, in their order.
 
     Raises:
         ConfigError: one is not known.
@@ -147,7 +147,7 @@ def pulled_file(model: KnownModel, environ: Mapping[str, str] = os.environ) -> P
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[KnownModel]:
-    """The known models in the user's cache; an environment that names no home has none."""
+    """Return the known models in the user's cache; an environment that names no home has none."""
     if not any(environ.get(name) for name in _HOMES):
         return []
     folder = models_cache(environ)

@@ -63,7 +63,7 @@ class Downloader:
             await self._opened.close()
 
     async def read_text(self, url: str, accept: str) -> tuple[str, str]:
-        """A page's text and its content type.
+        """Return a page's text and its content type.
 
         Raises:
             DownloadError: there is none, or it cannot be reached.
@@ -211,7 +211,7 @@ def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
 
 
 def _first_byte(response: aiohttp.ClientResponse) -> int:
-    """The place in the file from which on the server sends it."""
+    """Return the place in the file from which on the server sends it."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         return 0
     found = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
@@ -228,5 +228,5 @@ def _connection_error(url: str, error: BaseException) -> DownloadError:
 
 
 def _host_name(url: str) -> str:
-    """The host and port alone: an index's address may hold a password."""
+    """Return the host and port alone: an index's address may hold a password."""
     return urlsplit(url).netloc.rpartition("@")[2]

@@ -90,7 +90,7 @@ class _ModelRouter:
         return app
 
     async def find_backend(self, name: str) -> str:
-        """The address of that model's llama.cpp, which is started by the first who asks.
+        """Return the address of that model's llama.cpp, which is started by the first who asks.
 
         Raises:
             ConfigError: it cannot be loaded.
@@ -161,6 +161,6 @@ class _ModelRouter:
 
 
 def _error_response(status: int, message: str) -> web.Response:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's form."""
     kind = "invalid_request_error" if status < 500 else "server_error"  # noqa: PLR2004 - HTTP's
     return web.json_response({"error": {"message": message, "type": kind}}, status=status)

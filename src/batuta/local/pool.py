@@ -26,7 +26,7 @@ _FREE = Price(input=Decimal(0), output=Decimal(0))
 
 
 def local_spec(name: str) -> WorkerSpec:
-    """The worker of a known model.
+    """Return the worker of a known model.
 
     Raises:
         ConfigError: there is no such model.

@@ -129,7 +129,7 @@ class LocalClient:
         return spec_identity(self._spec)
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply.
+        """Return the model's reply.
 
         Raises:
             ClientError: there is none.
@@ -142,5 +142,5 @@ class LocalClient:
 
 
 def pool_server(http: HttpTransport, environ: Mapping[str, str]) -> PoolServer:
-    """The one server of the models of all pools over this transport, which ends it."""
+    """Return the one server of the models of all pools over this transport, which ends it."""
     return http.companion(LOCAL, lambda: PoolServer(environ))

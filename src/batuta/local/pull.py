@@ -51,7 +51,7 @@ class IndexFile:
 
 
 def find_index(environ: Mapping[str, str] = os.environ) -> str:
-    """The address of the index that pip uses: its variable, its files of settings, else PyPI."""
+    """Return the address of pip's index: its variable, its files of settings, else PyPI."""
     if named := environ.get("PIP_INDEX_URL", "").strip():
         return named.rstrip("/")
     for path in _pip_files(environ):
@@ -154,7 +154,7 @@ class PartNotes:
 
 
 async def list_files(downloader: Downloader, index: str, project: str) -> list[IndexFile]:
-    """The files of a project, as the index lists them.
+    """Return the files of a project, as the index lists them.
 
     Raises:
         DownloadError: the index cannot be read or does not have it.
@@ -224,7 +224,7 @@ def _files_in_html(text: str) -> list[IndexFile]:
 
 
 def _choose_file(files: list[IndexFile], project: str, version: str) -> IndexFile | None:
-    """The wheel of that version, else its source archive."""
+    """Return the wheel of that version, else its source archive."""
     stem = _plain_name(f"{project}-{version}")
     named = [(_plain_name(file.name), file) for file in files]
     wheels = [f for name, f in named if name.startswith(f"{stem}-") and name.endswith("-whl")]
@@ -287,7 +287,7 @@ def _open_at(room: _Room) -> Generator[IO[bytes]]:
 
 @contextmanager
 def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
-    """The member of a wheel or source archive whose name ends so."""
+    """Yield the member of a wheel or source archive whose name ends so."""
     if name.endswith(".whl"):
         with zipfile.ZipFile(archive) as opened:
             found = next((one for one in opened.namelist() if one.endswith(member)), None)
@@ -306,7 +306,7 @@ def _open_member(archive: Path, name: str, member: str) -> Generator[IO[bytes]]:
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

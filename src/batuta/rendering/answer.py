@@ -21,7 +21,7 @@ CPU_SECONDS = 1.0
 
 
 async def render_answer(text: str) -> Markup:
-    """The text as HTML; as it was written, if rendering it takes too long."""
+    """Return the text as HTML; as it was written, if rendering it takes too long."""
     from batuta.rendering.markdown import plain_text, render_markdown  # noqa: PLC0415 - for pages only
 
     if len(text) <= MAX_INLINE_CHARACTERS:

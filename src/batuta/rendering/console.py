@@ -40,7 +40,7 @@ class EscapingConsole(Console):
 def open_console(
     *, stderr: bool = False, highlight: bool = True, soft_wrap: bool = False, quiet: bool = False
 ) -> Console:
-    """A console as wide as the terminal, and wide where there is none: nothing is cut in a file.
+    """Return a console as wide as the terminal; where there is none, nothing is cut.
 
     Args:
         stderr: on standard error, in place of standard output.

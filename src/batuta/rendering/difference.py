@@ -35,7 +35,7 @@ async def compare_texts(one: str, other: str) -> list[DiffPiece]:
 
 
 def diff_words(one: str, other: str) -> list[DiffPiece]:
-    """The words of two texts: what both have, what only the first has, what only the second."""
+    """Return the words of two texts: those of both, of the first only, of the second only."""
     before, after = _WORDS.findall(one[:MAX_CHARACTERS]), _WORDS.findall(other[:MAX_CHARACTERS])
     if max(len(before), len(after)) > _MAX_WORDS:
         return [("gone", one), ("new", other)]

@@ -36,7 +36,7 @@ _FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
 def render_markdown(text: str) -> Markup:
-    """The text as HTML."""
+    """Return the text as HTML."""
     if len(text) > MAX_CHARACTERS:
         return plain_text(text)
     parser, env = _markdown_parser(), dict[str, int]()
@@ -47,7 +47,7 @@ def render_markdown(text: str) -> Markup:
 
 
 def plain_text(text: str) -> Markup:
-    """The text as it was written."""
+    """Return the text as it was written."""
     return _CODE + text + Markup("</pre>")
 
 
@@ -71,7 +71,7 @@ def _markdown_parser() -> MarkdownIt:
 
 
 def _highlight_code(code: str, language: str, _: str) -> str:
-    """The code's tokens in classes; nothing if its language is not known."""
+    """Return the code's tokens in classes; nothing if its language is not known."""
     if not _LANGUAGE.fullmatch(language) or len(code) > _MAX_HIGHLIGHT_CHARACTERS:
         return ""
     from pygments import highlight  # noqa: PLC0415 - loaded when the first code is met
@@ -161,7 +161,7 @@ def _link_attributes(url: str) -> str:
 def _show_cell(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
 ) -> str:
-    """A table's cell, aligned by a class: styles in tags are not allowed."""
+    """Return a table's cell, aligned by a class: styles in tags are not allowed."""
     style = str(tokens[at].attrGet("style") or "")
     align = next((side for side in ("right", "center") if side in style), "")
     return f'<{tokens[at].tag} class="{align}">' if align else f"<{tokens[at].tag}>"

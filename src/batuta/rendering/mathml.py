@@ -39,7 +39,7 @@ _VALUE = re.compile(r"[A-Za-z0-9 .%+_-]{0,60}")
 
 
 def render_mathml(latex: str, *, block: bool) -> str | None:
-    """The formula as a `math` element; None if it cannot be set.
+    """Return the formula as a `math` element; None if it cannot be set.
 
     Args:
         latex: without its delimiters.
@@ -112,5 +112,5 @@ def _ends_in(element: Element) -> Element:
 
 
 def _escape_text(text: str | None) -> str:
-    """The text, whose signs the converter writes as references."""
+    """Return the text, whose signs the converter writes as references."""
     return escape(unescape(text or ""), quote=False)

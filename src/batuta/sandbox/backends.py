@@ -184,14 +184,17 @@ def _find_bwrap(interpreter: Interpreter) -> str:
 
 
 def _system_path_options(path: str) -> list[str]:
-    """The options that show a folder of the system, or the link that stands in its place."""
+    """Return the options that show a folder of the system, or the link that stands in its place."""
     if Path(path).is_symlink():
         return ["--symlink", str(Path(path).readlink()), path]
     return ["--ro-bind-try", path, path]
 
 
 def _bind_options(source: str, path: str) -> list[str]:
-    """The options that show a folder at `path`; its parents would be closed to all but root."""
+    """Return the options that show a folder at `path`.
+
+    Its parents would be closed to all but root.
+    """
     parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
     made = [word for parent in parents for word in ("--perms", "755", "--dir", parent)]
     return [*made, "--ro-bind", source, path]
@@ -293,12 +296,15 @@ def _first_order(
 
 
 def new_temporary_path() -> str:
-    """A path for a new temporary folder. Whoever removes it makes it, so that none is left over."""
+    """Return a path for a new temporary folder.
+
+    Whoever removes it makes it, so that none is left over.
+    """
     return str(Path(tempfile.gettempdir()).resolve() / f"batuta-{secrets.token_hex(8)}")
 
 
 def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
-    """The supervisor's command; without `site`, which takes longer than all else."""
+    """Return the supervisor's command; without `site`, which takes longer than all else."""
     return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 

@@ -185,7 +185,7 @@ class SandboxProcess:
             return None
 
     async def last_error_line(self) -> str:
-        """The last line that it, or what should have started it, wrote to standard error."""
+        """Return the last line that it, or what should have started it, wrote to standard error."""
         lines: list[str] = []
         with anyio.move_on_after(1):
             async for data in self._stderr:
@@ -214,7 +214,9 @@ class SandboxProcess:
 async def open_sandbox_process(
     launch: SupervisorLaunch, preload: list[str]
 ) -> AsyncGenerator[SandboxProcess]:
-    """A cell that is ready for tests and has imported `preload`; at the end, nothing is left of it.
+    """Yield a cell that is ready for tests and has imported `preload`.
+
+    At the end, nothing is left of it.
 
     Raises:
         SandboxError: it could not be built; the cause is in the sentence.
@@ -287,7 +289,7 @@ class LoadedProgram:
         )
 
     async def _ready_process(self, test: ProgramTest) -> SandboxProcess:
-        """The present cell, or a new one if a test left traces in it that could not be removed."""
+        """Return the present cell, or a new one if a test left traces that could not be removed."""
         if self._process is None or self._process.is_used_up:
             await self.close()
             cell = open_sandbox_process(
@@ -305,7 +307,7 @@ class LoadedProgram:
 async def open_program(
     program: Program, limits: SandboxLimits, build_launch: Callable[[], SupervisorLaunch]
 ) -> AsyncGenerator[LoadedProgram]:
-    """The program in a sandbox that is started as `launch` says when the first test comes."""
+    """Yield the program in a sandbox that is started as `launch` says when the first test comes."""
     ready = LoadedProgram(program, limits, build_launch)
     try:
         yield ready

@@ -133,7 +133,7 @@ def _program_calls(
 
 
 def last_program(request: Request) -> str | None:
-    """The last complete Python block of the last turn of a user; None: there is none.
+    """Return the last complete Python block of the last turn of a user; None: there is none.
 
     A block that names no language counts where none is said to be Python.
     """
@@ -145,7 +145,7 @@ def last_program(request: Request) -> str | None:
 
 
 def _code_blocks(text: str) -> list[tuple[str, str]]:
-    """The closed code blocks: their languages in small letters, and their texts."""
+    """Return the closed code blocks: their languages in small letters, and their texts."""
     blocks: list[tuple[str, str]] = []
     fence, language, lines = "", "", list[str]()
     for line in text.split("\n"):

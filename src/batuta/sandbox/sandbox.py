@@ -172,7 +172,7 @@ class Sandbox:
         slots: int = 2,
         python: str | Path = sys.executable,
     ) -> AsyncGenerator[Sandbox]:
-        """A sandbox of that tier, which has passed its self-test.
+        """Yield a sandbox of that tier, which has passed its self-test.
 
         Args:
             backend: `none` alone runs programs without isolation.
@@ -208,7 +208,7 @@ class Sandbox:
     async def load(
         self, program: Program, limits: SandboxLimits = DEFAULT_LIMITS
     ) -> AsyncGenerator[LoadedProgram]:
-        """The program, ready for one test after another; waits for a free slot.
+        """Yield the program, ready for one test after another; waits for a free slot.
 
         When the block ends, cancelled or not, everything the program started has ended.
         """
@@ -223,7 +223,7 @@ class Sandbox:
 
 
 def _slot_uids(slots: int) -> list[int | None]:
-    """A user for each slot, if we are root; by chance, since others may do the same."""
+    """Return a user for each slot, if we are root; by chance, since others may do the same."""
     if os.getuid():
         return [None] * slots
     first = FIRST_UID + secrets.randbelow(UID_COUNT - slots)

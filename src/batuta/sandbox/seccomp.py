@@ -140,7 +140,7 @@ CONDITIONS = (
 
 
 def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
-    """The filter for that architecture (None: this one's), as an array of `sock_filter`.
+    """Return the filter for that architecture (None: this one's), as an array of `sock_filter`.
 
     Args:
         machine: as `platform.machine()` gives it.
@@ -171,7 +171,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
 
 
 def count_filter(machine: str | None = None) -> bytes:
-    """The filter that lets a listener decide about every new process and thread."""
+    """Return the filter that lets a listener decide about every new process and thread."""
     code = _bpf_statement(LOAD, NUMBER_AT)
     for number in PROCESS_CREATION[machine or platform.machine()]:
         code += _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, NOTIFY)
@@ -187,5 +187,5 @@ def _bpf_statement(code: int, operand: int) -> bytes:
 
 
 def _bpf_jump(code: int, operand: int, if_true: int, if_false: int) -> bytes:
-    """One instruction; the jumps count instructions from the next one."""
+    """Return one instruction; the jumps count instructions from the next one."""
     return struct.pack("=HBBI", code, if_true, if_false, operand)

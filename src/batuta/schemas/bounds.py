@@ -85,7 +85,7 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
 
 
 def measure_json(value: object, *, values: int, depth: int) -> int:
-    """The number of values in a JSON value.
+    """Return the number of values in a JSON value.
 
     Raises:
         ValueError: there are more than `values`, or they are nested more than `depth` deep.
@@ -160,7 +160,7 @@ class _Totals:
 
 
 def _count_values(schema: Mapping[str, Any]) -> int:
-    """The number of values; the walk ends at the first bound that is passed."""
+    """Return the number of values; the walk ends at the first bound that is passed."""
     totals = _Totals()
     count = 0
     left: list[tuple[object, int]] = [(schema, 1)]
@@ -232,7 +232,7 @@ class _Expansion:
         self._left.append((place, inside, inside.copy()))
 
     def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """The schemas that a value of this place must fit too, itself or its parts."""
+        """Yield the schemas that a value of this place must fit too, itself or its parts."""
         for name, value in place.items():
             if name in _REFERENCE_KEYWORDS:
                 target = self._target(value)
@@ -264,7 +264,7 @@ class _Expansion:
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
     def _named(self, name: str) -> _SubSchema | None:
-        """The place with that anchor."""
+        """Return the place with that anchor."""
         if self._anchors is None:
             self._anchors = dict(_find_anchors(self._root))
         return self._anchors.get(name)
@@ -276,7 +276,7 @@ def _place_width(place: Mapping[str, Any]) -> int:
 
 
 def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
-    """The schemas that are a keyword's value or stand in it."""
+    """Yield the schemas that are a keyword's value or stand in it."""
     if name in _SCHEMA_MAPS and isinstance(value, Mapping):
         entries: Any = cast("Mapping[str, object]", value).values()
     elif (name in _SCHEMA_LISTS or name in _SUBSCHEMA_KEYWORDS) and isinstance(value, list):
@@ -289,7 +289,7 @@ def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _find_anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The places that have a name of their own."""
+    """Yield the places that have a name of their own."""
     left: list[Any] = [root]
     while left:
         value = left.pop()

@@ -22,7 +22,7 @@ _CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.D
 
 
 def strip_code_fence(text: str) -> str:
-    """The content of the code block that the whole text is; else the text."""
+    """Return the content of the code block that the whole text is; else the text."""
     found = _CODE_FENCE.fullmatch(text)
     return found[1] if found else text
 
@@ -41,7 +41,7 @@ def find_schema_fault(schema: dict[str, Any]) -> str | None:
 def find_text_fault(
     schema: dict[str, Any] | None, text: str, *, is_object: bool = False
 ) -> str | None:
-    """The first thing that is wrong with the text; None if nothing is.
+    """Return the first thing that is wrong with the text; None if nothing is.
 
     Args:
         schema: what it must fit; None: any JSON.
@@ -75,7 +75,7 @@ def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: in
 
 
 def _compile_schema(schema: dict[str, Any]) -> Any:
-    """A validator that fetches nothing.
+    """Return a validator that fetches nothing.
 
     Raises:
         jsonschema_rs.ValidationError: this is no schema, or it refers to what is not in it.

@@ -108,7 +108,7 @@ class JsonValidator:
             raise ValueError(fault)
 
     async def find_fault(self, text: str) -> str | None:
-        """The first thing that is wrong with the text; None if nothing is.
+        """Return the first thing that is wrong with the text; None if nothing is.
 
         Raises:
             SchemaTimeoutError: it cannot be told in the time there is.
@@ -173,7 +173,7 @@ _ANY_OBJECT = JsonValidator(None, is_object=True)
 
 
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
-    """A validator of that schema; the one that was made before if it is the same object.
+    """Return a validator of that schema; the one that was made before if it is the same object.
 
     A request's schema is measured when it is read and needed again by each step that is checked.
 

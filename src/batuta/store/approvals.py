@@ -67,7 +67,7 @@ class ApprovalTable:
         self._database = database
 
     async def ask(self, plan: PendingPlan, *, anew: bool = False) -> PendingPlan:
-        """The plan as it stands; it is put down if it is new, or if another one stood there.
+        """Return the plan as it stands; it is put down if it is new, or if another one stood there.
 
         Args:
             plan: as its run wrote it.
@@ -103,7 +103,10 @@ class ApprovalTable:
         return await self._database.run_read(lambda connection: _find_plan(connection, plan_id))
 
     async def list(self, *, waiting: bool = True, limit: int = 100) -> list[PendingPlan]:
-        """The plans, oldest first; only those that can still be decided unless all are wanted."""
+        """Return the plans, oldest first.
+
+        Those that are decided are left out unless all are wanted.
+        """
         query = select(APPROVALS).order_by(APPROVALS.c.created).limit(limit)
         if waiting:
             query = query.where(APPROVALS.c.state == WAITING, APPROVALS.c.expires > time())

@@ -65,7 +65,7 @@ class AuditRecord:
     hash: str
 
     def expected_hash(self) -> str:
-        """The SHA-256 that the record must have, in hexadecimal digits."""
+        """Return the SHA-256 that the record must have, in hexadecimal digits."""
         sealed = [
             self.seq, self.at, self.actor, self.tenant, self.action, self.subject, self.details,
             self.previous,
@@ -74,7 +74,7 @@ class AuditRecord:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """The record for programs."""
+        """Return the record for programs."""
         return {
             "seq": self.seq,
             "at": self.at,
@@ -285,7 +285,7 @@ class _ChainChecker:
 
 
 def cef_line(record: AuditRecord, version: str) -> str:
-    """The record as a line of the Common Event Format."""
+    """Return the record as a line of the Common Event Format."""
     header = ("Batuta", "batuta", version, record.action, record.action)
     severity = 6 if record.action.endswith((".failed", ".deleted", ".cut")) else 3
     fields = {

@@ -93,7 +93,7 @@ class Batcher(Generic[_T, _R]):
         self._ended = float("-inf")
 
     async def submit(self, item: _T) -> _R:
-        """The item's result, from the batch that it was done in."""
+        """Return the item's result, from the batch that it was done in."""
         batch = self._next
         batch.items.append(item)
         try:
@@ -252,7 +252,7 @@ class Budgets:
         return await self._take_up_to(take, nano, least, buckets)
 
     async def grow(self, held: Reservation, nano: int, least: int) -> Reservation | BudgetStatus:
-        """The reservation with up to `nano` billionths more in every bucket, at least `least`.
+        """Return the reservation with `least` to `nano` billionths more in every bucket.
 
         Raises:
             StoreError: the database fails, or the reservation has ended with its lease.

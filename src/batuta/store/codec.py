@@ -36,7 +36,7 @@ FORMAT = 1
 
 
 def encode_run(run: Run) -> bytes:
-    """The run as UTF-8 JSON.
+    """Return the run as UTF-8 JSON.
 
     Raises:
         StoreError: a tool's parameters are nested too deeply, or contain themselves.
@@ -48,7 +48,7 @@ def encode_run(run: Run) -> bytes:
 
 
 def decode_run(body: bytes, version: int = FORMAT) -> Run:
-    """The run that `encode_run` wrote.
+    """Return the run that `encode_run` wrote.
 
     Raises:
         StoreError: the bytes are not a run, or of a format that this version does not know.
@@ -86,14 +86,14 @@ def check_format(version: int) -> None:
 
 
 def clean_text(text: str) -> str:
-    """The text with every lone surrogate replaced by U+FFFD and every pair joined."""
+    """Return the text with every lone surrogate replaced by U+FFFD and every pair joined."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def sql_text(text: str) -> str:
-    """The text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
+    """Return the text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
     return clean_text(text).replace("\0", "\ufffd")
 
 
@@ -157,12 +157,12 @@ def _clean_scalar(value: float | str | None) -> float | str | None:
 
 
 def format_cursor(created: float, row_id: str) -> str:
-    """The cursor after that row."""
+    """Return the cursor after that row."""
     return f"{created!r}_{row_id}"
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
-    """The time and id that a cursor names, the id as any database takes it.
+    """Return the time and id that a cursor names, the id as any database takes it.
 
     Raises:
         ValueError: it is no cursor.

@@ -374,7 +374,7 @@ async def _run_in_async_connection(
 
 
 def parse_url(target: str | Path) -> URL:
-    """The database's URL, its driver filled in; a path names an SQLite file.
+    """Return the database's URL, its driver filled in; a path names an SQLite file.
 
     Raises:
         StoreError: the target names no file and no database that can be used.
@@ -408,12 +408,12 @@ def is_partitioned(connection: Connection) -> bool:
 
 
 def database_name(url: URL) -> str:
-    """The database as a message names it: the file, or the URL without its password."""
+    """Return the database as a message names it: the file, or the URL without its password."""
     return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
 
 
 def open_database(url: URL, *, pooled: bool = True) -> Database:
-    """A database; it connects on first use. Creates an SQLite file and its folder. Blocks.
+    """Return a database; it connects on first use. Creates an SQLite file and its folder. Blocks.
 
     Raises:
         StoreError: the file cannot be opened, or the driver is not installed.
@@ -454,7 +454,7 @@ def _timeout_options(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its c
 
 
 def explain_error(error: Exception, url: URL) -> StoreError:
-    """The error as one sentence that says what to do."""
+    """Return the error as one sentence that says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
@@ -497,7 +497,7 @@ def _create_file(url: URL) -> None:
 
 
 def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insertion into the table, of a database of that dialect.
+    """Return an insertion into the table, of a database of that dialect.
 
     Only the dialect that is wanted is loaded: PostgreSQL's takes a fortieth of the whole start.
     """
@@ -511,7 +511,7 @@ def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.I
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows that are not there yet; in SQLite those that are there are left as they are.
+    """Insert rows that are not there yet; in SQLite those that are there are left as they are.
 
     Raises:
         IntegrityError: PostgreSQL has one of them already, or they break another rule.
@@ -603,7 +603,7 @@ class ProcessLock:
 
 @contextmanager
 def lock_server_store(target: str) -> Generator[None]:
-    """One server at a time on an SQLite file; a server database serves many.
+    """Let one server at a time use an SQLite file; a server database serves many.
 
     Args:
         target: a path of an SQLite file, or a database URL.

@@ -51,11 +51,11 @@ def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
 
 
 def in_pages(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    """The names, as many at a time as one statement takes."""
+    """Return the names, as many at a time as one statement takes."""
     return (names[start : start + _PAGE] for start in range(0, len(names), _PAGE))
 
 
 def _pad_names(page: Sequence[str]) -> Sequence[str]:
-    """The names, some of them repeated: each number of them would be a statement of its own."""
+    """Return the names, some repeated: each number of them would be another statement."""
     room = 1 << (len(page) - 1).bit_length()
     return [*page, *[page[0]] * (room - len(page))]

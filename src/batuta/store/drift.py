@@ -105,7 +105,7 @@ class DriftState:
 
 
 def card_interval(worker: Worker) -> Interval | None:
-    """The 99 % interval of the share right that was measured here; None: none was.
+    """Return the 99 % interval of the share right that was measured here; None: none was.
 
     The questions of all families on which it was measured count together.
     """
@@ -124,7 +124,7 @@ def begin_drift(kind: DriftKind, interval: Interval | None = None) -> DriftState
 
 
 def observe_value(state: DriftState, value: float, at: float) -> DriftState:
-    """The state after another value.
+    """Return the state after another value.
 
     Args:
         state: what was seen before.
@@ -154,7 +154,7 @@ def observe_value(state: DriftState, value: float, at: float) -> DriftState:
 
 
 def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[float, ...]:
-    """The evidence that values in [0, 1] have a mean above `most`, after another value."""
+    """Return the evidence that values in [0, 1] have a mean above `most`, after another value."""
     claim = max(most, _SMALLEST_SHARE)
     return tuple(
         min((old + 1) * (1 - stake + stake * value / claim), _MAX_EVIDENCE)
@@ -163,7 +163,7 @@ def place_bet(evidence: Sequence[float], value: float, most: float) -> tuple[flo
 
 
 def mean_evidence(evidence: Sequence[float]) -> float:
-    """All stakes together."""
+    """Return all stakes together."""
     return sum(evidence) / len(evidence)
 
 

@@ -30,7 +30,10 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """The response and those that continued from it; the whole conversation if wanted."""
+        """Return the response and those that continued from it.
+
+        With `whole`, return the whole conversation.
+        """
 
         def find(connection: Connection) -> list[str]:
             first = sql_text(response_id)

@@ -59,17 +59,17 @@ class KeyHasher:
         return "Mint(***)"
 
     def issue(self, key_id: str | None = None) -> IssuedKey:
-        """A new key; `key_id` gives an old one another text."""
+        """Return a new key; `key_id` gives an old one another text."""
         name = key_id or secrets.token_hex(_ID_BYTES)
         text = f"{KEY_PREFIX}_{name}_{secrets.token_urlsafe(32)}"
         return IssuedKey(name, text, self.digest(text))
 
     def digest(self, text: str) -> bytes:
-        """The keyed hash of what a caller sent."""
+        """Return the keyed hash of what a caller sent."""
         return self._hash(text.encode("utf-8", "surrogatepass")).digest()
 
     def sign(self, purpose: str, text: str) -> str:
-        """A signature that only this server can make; one purpose's is no other's."""
+        """Return a signature that only this server can make; one purpose's is no other's."""
         return self._hash(f"{purpose}\0{text}".encode()).hexdigest()
 
     def _hash(self, message: bytes) -> hmac.HMAC:
@@ -79,7 +79,7 @@ class KeyHasher:
 
 
 def parse_key_id(text: str) -> str | None:
-    """The id that a key names; None if it has not the form of one."""
+    """Return the id that a key names; None if it has not the form of one."""
     match = _KEY_PATTERN.fullmatch(text)
     return match[1] if match else None
 
@@ -90,7 +90,7 @@ def digests_equal(one: bytes, other: bytes | None) -> bool:
 
 
 def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyHasher:
-    """The hasher with the secret of BATUTA_SECRET, or of a file in the data folder.
+    """Return the hasher with the secret of BATUTA_SECRET, or of a file in the data folder.
 
     The file is made on first use, readable by its owner only. Blocks.
 
@@ -115,7 +115,7 @@ def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> Ke
 
 
 def admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """The admin's token: BATUTA_ADMIN_TOKEN, or in the file BATUTA_ADMIN_TOKEN_FILE; or none.
+    """Return the token of BATUTA_ADMIN_TOKEN or of the file BATUTA_ADMIN_TOKEN_FILE, or none.
 
     Raises:
         ConfigError: the file cannot be read or is empty.

@@ -145,7 +145,7 @@ def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
 
 
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
-    """The policy as JSON values; money as text.
+    """Return the policy as JSON values; money as text.
 
     What came later is left out where there is none of it: a replica of a version that does not know
     it reads the rest.
@@ -155,7 +155,7 @@ def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
-    """The policy that `permissions_json` wrote, or that somebody typed.
+    """Return the policy that `permissions_json` wrote, or that somebody typed.
 
     Raises:
         ValueError: a name is not known, or a value cannot be used; the sentence names it.

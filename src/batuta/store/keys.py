@@ -52,7 +52,7 @@ def ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    """A tenant for programs; money as text."""
+    """Return a tenant for programs; money as text."""
     day, month = tenant.per_day, tenant.per_month
     return {
         "name": tenant.name,
@@ -126,7 +126,7 @@ class ApiKeyStore:
         most_of_user: int | None = None,
         by: str = SYSTEM,
     ) -> tuple[ApiKey, IssuedKey]:
-        """A new key; its text is in what is issued and nowhere else.
+        """Return a new key; its text is in what is issued and nowhere else.
 
         Args:
             hasher: makes its text.
@@ -194,7 +194,7 @@ class ApiKeyStore:
         is_admin: bool,
         permissions: KeyPermissions,
     ) -> ApiKey:
-        """The entry of whoever has just signed in; it is made the first time.
+        """Return the entry of whoever has just signed in; it is made the first time.
 
         Args:
             hasher: makes the entry's text, which nobody learns.
@@ -251,7 +251,7 @@ class ApiKeyStore:
     async def list(
         self, tenant: str | None = None, *, limit: int | None = None, after: str | None = None
     ) -> list[ApiKey]:
-        """The keys (of that tenant), the newest first.
+        """Return the keys (of that tenant), the newest first.
 
         Args:
             tenant: only that tenant's.
@@ -273,7 +273,7 @@ class ApiKeyStore:
         ]
 
     async def _owners(self, users: set[str]) -> dict[str, ApiKey]:
-        """The users' own entries by their ids."""
+        """Return the users' own entries by their ids."""
         if not users:
             return {}
         rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(users)))
@@ -313,7 +313,7 @@ class ApiKeyStore:
     async def rotate(
         self, hasher: KeyHasher, key_id: str, grace: float, *, by: str = SYSTEM
     ) -> tuple[ApiKey, IssuedKey] | None:
-        """The key with a new text; the old one is taken for `grace` seconds more.
+        """Return the key with a new text; the old one is taken for `grace` seconds more.
 
         Budgets, limits and spending stay, for the key's id does.
 
@@ -356,7 +356,7 @@ class ApiKeyStore:
         *,
         by: str = SYSTEM,
     ) -> Tenant:
-        """The tenant with that budget; it is made if there is none.
+        """Return the tenant with that budget; it is made if there is none.
 
         Raises:
             ValueError: it cannot be called so, or a budget is negative.
@@ -407,7 +407,7 @@ class ApiKeyStore:
 
 
 def _told_limits(permissions: KeyPermissions | None) -> dict[str, Any]:
-    """The limits that are set, for the audit trail."""
+    """Return the limits that are set, for the audit trail."""
     if permissions is None:
         return {}
     return {"limits": {name: one for name, one in permissions_json(permissions).items() if one}}
@@ -450,7 +450,7 @@ def _read_permissions(key_id: str, text: str) -> KeyPermissions:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """A key for programs; never its text or its hash."""
+    """Return a key for programs; never its text or its hash."""
     return {
         "id": key.id,
         "tenant": key.tenant.name,

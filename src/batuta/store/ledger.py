@@ -147,12 +147,12 @@ def ledger_lines(run: Run, counted: Decimal | None = None) -> tuple[LedgerLine, 
 
 
 def usd_to_nano(usd: Decimal) -> int:
-    """The dollars in billionths, rounded up."""
+    """Return the dollars in billionths, rounded up."""
     return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _MAX_RUN_NANO)
 
 
 def usd_cap_to_nano(usd: Decimal) -> int:
-    """A cap in billionths, rounded down."""
+    """Return a cap in billionths, rounded down."""
     return min(int(usd * NANO), _MAX_INTEGER)
 
 
@@ -171,7 +171,7 @@ def _budgeted_usd(lines: Iterable[LedgerLine]) -> Decimal:
 
 
 def utc_day(at: float) -> str:
-    """The day in UTC."""
+    """Return the day in UTC."""
     return _format_day(floor(at / _DAY_SECONDS))
 
 
@@ -181,19 +181,19 @@ def _format_day(day: int) -> str:
 
 
 def utc_month(day: str) -> str:
-    """The month of a day."""
+    """Return the month of a day."""
     return day[:7]
 
 
 def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
-    """The accounts that a run of that key is counted to."""
+    """Return the accounts that a run of that key is counted to."""
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
 def ledger_rows(
     run: Run, lines: Iterable[LedgerLine], charge: RunCharge, at: float
 ) -> list[dict[str, Any]]:
-    """The lines as rows of the ledger."""
+    """Return the lines as rows of the ledger."""
     return [
         {
             "run_id": sql_text(run.id),
@@ -218,7 +218,7 @@ def ledger_rows(
 
 
 def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
-    """The line of a run that never came to its end, from its reservation's row."""
+    """Return the line of a run that never came to its end, from its reservation's row."""
     return {
         "run_id": reservation["run_id"],
         "line": LOST_LINE_NUMBER,
@@ -240,7 +240,7 @@ def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
-    """Every call that was made, by whom."""
+    """Yield every call that was made, by whom."""
     for round_ in run.rounds:
         for draft in round_.conductor_drafts:
             yield CONDUCTOR_KIND, run.header.conductor, draft.usage, draft.cost
@@ -441,7 +441,7 @@ def settle_reservations(
 
 
 def _pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids, the last one repeated up to a power of two.
+    """Return the ids, the last one repeated up to a power of two.
 
     Each number of ids is a statement of its own, which the database prepares and keeps.
     """
@@ -474,7 +474,7 @@ def _add_statement(dialect: str) -> Executable:
 
 
 def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
-    """How full the bucket is."""
+    """Return how full the bucket is."""
     query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
         SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
     )

@@ -43,7 +43,7 @@ def unique_columns(dialect: str, table: Table) -> tuple[str, ...]:
 
 
 def prunable_tables(connection: Connection) -> tuple[Table, Table]:
-    """The tables of runs and contents whose old rows are deleted one by one, not with their day."""
+    """Return the tables of runs and contents whose old rows are deleted one by one."""
     return (_EARLY[0], _EARLY[1]) if is_partitioned(connection) else (RUNS, CONTENTS)
 
 
@@ -94,7 +94,7 @@ def drop_old_days(connection: Connection, limit: float) -> int:
 
 
 def _create_partition(connection: Connection, parent: str, day: int) -> None:
-    """A table of its own first: attaching it keeps nobody waiting, creating it in place would."""
+    """Create a table first: attaching it keeps nobody waiting, creating it in place would."""
     name = _partition_name(parent, day)
     connection.execute(text(f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))
     connection.execute(

@@ -24,7 +24,7 @@ _AT_ONCE = 20
 async def recent_runs(
     database: Database, limit: int, tenant: str | None = None
 ) -> list[tuple[Run, float | None]]:
-    """The latest runs whose content is kept, newest first, each with its score.
+    """Return the latest runs whose content is kept, newest first, each with its score.
 
     Very large ones are left out, and there are fewer than `limit` where reading them takes long:
     what is read costs no more than `READ_SECONDS` of processor time and one run, whatever runs
@@ -49,7 +49,7 @@ async def recent_runs(
 
 
 async def _read_rows(database: Database, limit: int, tenant: str | None) -> AsyncIterator[Any]:
-    """The stored runs, a few at a time; of one that is too large without its body."""
+    """Yield the stored runs, a few at a time; of one that is too large without its body."""
     body = case((func.length(CONTENTS.c.body) <= LARGEST_BYTES, CONTENTS.c.body)).label("body")
     query = (
         select(body, CONTENTS.c.format, RUNS.c.score, RUNS.c.created, RUNS.c.id)

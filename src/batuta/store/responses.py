@@ -137,7 +137,7 @@ class ResponseTable:
         return await self._fetch_size(query)
 
     async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
-        """The response and those before it, oldest first, at most `most` and without events."""
+        """Return the response and those before it, oldest first, without events."""
         thread = _select_thread(response_id, tenant, most)
         query = (
             select(*_select_columns(_CONTENT))
@@ -234,10 +234,10 @@ def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
 
 
 def response_id(run_id: RunId) -> str:
-    """The id under which the run's response is found."""
+    """Return the id under which the run's response is found."""
     return RESPONSE_PREFIX + run_id.removeprefix(_RUN_PREFIX)
 
 
 def run_id_of(response: str) -> RunId:
-    """The run of a response, by its id."""
+    """Return the run of a response, by its id."""
     return RunId(_RUN_PREFIX + response.removeprefix(RESPONSE_PREFIX))

@@ -194,7 +194,7 @@ class PackedRun:
 
 
 def pack_run(entry: RunEntry) -> PackedRun:
-    """The entry as values that any database takes; never raises.
+    """Return the entry as values that any database takes; never raises.
 
     A run that cannot be encoded keeps its row: money is never dropped for its content.
     """
@@ -216,7 +216,7 @@ def pack_run(entry: RunEntry) -> PackedRun:
 
 
 def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
-    """The summary that a row of `runs` holds."""
+    """Return the summary that a row of `runs` holds."""
     values: dict[str, Any] = dict(row)
     values["cost"] = Cost(values.pop("usd"), values.pop("unpriced_calls"))
     values["outcome"] = Outcome(values["outcome"])

@@ -144,7 +144,7 @@ async def find_runs(
     *,
     bounds: SearchBounds = _BOUNDS,
 ) -> RunPage:
-    """A page of the runs that a filter finds, in its order.
+    """Return a page of the runs that a filter finds, in its order.
 
     Args:
         database: the store's.
@@ -170,7 +170,7 @@ async def sum_runs(
 
 
 def list_models(connection: Connection) -> list[str]:
-    """Names of the systems that runs were asked of: a look into the index for each."""
+    """Return the names of the systems that runs were asked of: a look into the index for each."""
     names: list[str] = []
     while len(names) < MOST_MODELS:
         further = RUNS.c.model > (names[-1] if names else "")
@@ -276,7 +276,10 @@ def _time_order(wanted: RunFilter) -> list[ColumnElement[Any]]:
 
 
 def _up_to(last: tuple[float, str], wanted: RunFilter) -> ColumnElement[bool]:
-    """The runs of the window that ends with that one; the time alone leaves out whole days."""
+    """Return the runs of the window that ends with that one.
+
+    The time alone leaves out whole days.
+    """
     here, there = tuple_(RUNS.c.created, RUNS.c.id), tuple_(*last)
     if _is_oldest_first(wanted):
         return and_(RUNS.c.created <= last[0], here <= there)

@@ -42,7 +42,7 @@ _HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
 def run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
-    """The row of that id, if it is that tenant's."""
+    """Return the row of that id, if it is that tenant's."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))
 
@@ -60,7 +60,7 @@ async def find_ids_by_prefix(database: Database, prefix: str, limit: int) -> lis
 
 
 async def _find_few(database: Database, query: Select[Any]) -> list[tuple[str, float]] | None:
-    """The ids and times of what a search finds, newest first; None: these are many.
+    """Return the ids and times of what a search finds, newest first; None: these are many.
 
     Many are soon met in the order of time; few are looked up by their ids. PostgreSQL's
     planner, asked for both at once, takes the first way and reads every row for a rare one.
@@ -80,19 +80,19 @@ async def _find_few(database: Database, query: Select[Any]) -> list[tuple[str, f
 
 
 def label_index_filter(label: str) -> ColumnElement[bool]:
-    """The rows that have a label, as PostgreSQL's index of labels knows them."""
+    """Return the rows that have a label, as PostgreSQL's index of labels knows them."""
     lines = func.string_to_array(RUNS.c.labels, func.chr(10))
     return lines.op("@>")(func.string_to_array(literal(sql_text(label), Text), func.chr(10)))
 
 
 def contains_label(column: ColumnElement[Any], label: str, dialect: str) -> ColumnElement[bool]:
-    """The rows that have a label, for whoever reads every row."""
+    """Return the rows that have a label, for whoever reads every row."""
     find = func.strpos if dialect == "postgresql" else func.instr
     return find(column, f"\n{sql_text(label)}\n") > 0
 
 
 def words_filter(connection: Connection, words: str) -> ColumnElement[bool]:
-    """The rows that show these words, by the way in which the database finds rare ones soonest."""
+    """Return the rows that show these words, in the way that finds rare ones soonest."""
     dialect, rare = connection.dialect.name, list[str]()
     if dialect == "postgresql" and not is_id(words):
         rare = _rare_words(connection, words)
@@ -115,7 +115,7 @@ def search_filter(words: str, dialect: str, columns: Any = RUNS.c) -> ColumnElem
 
 
 def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
-    """The same rows, found by the rare ones of the words alone; PostgreSQL's.
+    """Return the same rows, found by the rare ones of the words alone; PostgreSQL's.
 
     The trigrams of a common word are as many as there are runs, and an index of them is slow to
     say that it leaves out none. So the whole is compared in a way that no index knows.
@@ -155,7 +155,7 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
 def _contains_words(
     column: ColumnElement[Any], words: str, dialect: str = "postgresql"
 ) -> ColumnElement[bool]:
-    """The rows whose column has the words: by `lower`, as PostgreSQL's indexes are, and not ILIKE.
+    """Return the rows whose column has the words, by `lower` as PostgreSQL's indexes are.
 
     SQLite's LIKE takes no account of case.
     """

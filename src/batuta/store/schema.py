@@ -32,7 +32,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 async def stored_revision(database: Database) -> str | None:
-    """The schema the database has; None if it has none.
+    """Return the schema the database has; None if it has none.
 
     Raises:
         OSError: the database cannot be reached.
@@ -41,7 +41,7 @@ async def stored_revision(database: Database) -> str | None:
 
 
 async def usable_revision(database: Database) -> str | None:
-    """The schema of a database that can be read and written now; None if it has none.
+    """Return the schema of a database that can be read and written now; None if it has none.
 
     Raises:
         SQLAlchemyError: the database is locked, damaged or fails.

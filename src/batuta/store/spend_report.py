@@ -54,7 +54,7 @@ async def report_spending(
     until: str | None = None,
     only: Mapping[str, Collection[str]] | None = None,
 ) -> list[SpendGroup]:
-    """The groups, ordered by their names.
+    """Return the groups, ordered by their names.
 
     Args:
         database: the store's.
@@ -123,7 +123,7 @@ _SUM_COLUMNS = ("calls", "input_tokens", "output_tokens", "estimated_calls", "un
 def _sum_groups(
     rows: Iterable[Mapping[Any, Any]], counted: Iterable[Mapping[Any, Any]], by: Sequence[str]
 ) -> list[SpendGroup]:
-    """Rows of one group added up, in decimals."""
+    """Return the rows of one group added up, in decimals."""
     runs = {tuple(row[name] for name in by): int(row["runs"]) for row in counted}
     sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
@@ -151,7 +151,7 @@ def _sum_groups(
 
 
 def spend_group_json(groups: Sequence[str], one: SpendGroup) -> dict[str, Any]:
-    """A group's spending for programs; money as text."""
+    """Return a group's spending for programs; money as text."""
     return {
         **dict(zip(groups, one.group, strict=True)),
         "runs": one.runs,

@@ -114,7 +114,7 @@ class Store:
 
     @classmethod
     def open(cls, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> Self:
-        """The store at `target`, to be entered with `async with`; see `Store`."""
+        """Return the store at `target`, to be entered with `async with`; see `Store`."""
         return cls(target, capacity=capacity)
 
     async def __aenter__(self) -> Self:
@@ -217,7 +217,7 @@ class Store:
         await self._open_writer.flush()
 
     async def get(self, run_id: str, tenant: str | None = None) -> Run | None:
-        """The run; None if there is none (of that tenant), or if its content is not kept.
+        """Return the run; None if there is none (of that tenant), or if its content is not kept.
 
         Raises:
             StoreError: the database fails, or the stored bytes cannot be read.
@@ -284,7 +284,7 @@ class Store:
         return (await self.find(wanted, limit, before)).rows
 
     async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
-        """A page of the runs that a filter finds, in its order.
+        """Return a page of the runs that a filter finds, in its order.
 
         Raises:
             ValueError: `after` is no cursor of such a list.
@@ -302,7 +302,10 @@ class Store:
         return await self.database.run_read(list_models)
 
     async def find_session(self, run_id: str, tenant: str) -> str | None:
-        """The session of a tenant's run; None: there is no such run, or it is part of none."""
+        """Return the session of a tenant's run.
+
+        None means that there is no such run, or it is part of none.
+        """
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None:
             return entry.session if entry.tenant == tenant else None
@@ -449,6 +452,6 @@ class Store:
         return await self.database.fetch_rows(query)
 
     async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
-        """All statements in one transaction; whether the first one found its row."""
+        """Return all statements in one transaction; whether the first one found its row."""
         await self._open_writer.flush()
         return await self.database.execute(first, *then) > 0

@@ -191,7 +191,7 @@ async def _delete_missing_rows(old: Database, new: Database, table: Table) -> in
 async def _read_pages(
     database: Database, table: Table, columns: Sequence[Column[Any]]
 ) -> AsyncGenerator[list[dict[str, Any]]]:
-    """The rows in the order of their keys, some at a time."""
+    """Yield the rows in the order of their keys, some at a time."""
     keys = tuple(table.primary_key.columns)
     last: tuple[Any, ...] | None = None
     while True:
@@ -215,7 +215,7 @@ def _compared_columns(table: Table) -> tuple[Column[Any], ...]:
 
 
 async def _count_rows(database: Database, table: Table) -> tuple[int, Decimal]:
-    """Rows, and dollars, added up exactly."""
+    """Return the rows, and dollars, added up exactly."""
     rows = await database.fetch_rows(select(func.count().label("rows")).select_from(table))
     usd = Decimal(0)
     if "usd" in table.columns:

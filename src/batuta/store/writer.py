@@ -83,7 +83,7 @@ class RunWriter:
         """Runs that the database refused for their own values; each was logged."""
 
     def find(self, run_id: RunId) -> RunEntry | None:
-        """The entry of that id, if it is not yet written."""
+        """Return the entry of that id, if it is not yet written."""
         return self._pending.get(run_id)
 
     @property
@@ -202,7 +202,7 @@ class RunWriter:
                 await self._write_alone(one)
 
     async def _write_alone(self, one: PackedRun) -> None:
-        """The run, or only its numbers, or its money and a line in the log."""
+        """Write the run, or only its numbers, or its money and a line in the log."""
         for attempt in (one, replace(one, body=None)):
             try:
                 await self._transact((attempt,))
@@ -275,7 +275,7 @@ def _write_runs(
     leased: Mapping[str, LeasedRun] | None = None,
     changes: LeaseChanges | None = None,
 ) -> None:
-    """The runs, what they say, and their money, in the caller's transaction."""
+    """Write the runs, what they say, and their money, in the caller's transaction."""
     kept = _drop_deleted_runs(connection, packed)
     billed = _write_charges(connection, packed, leased or {}, changes or LeaseChanges())
     kept = _drop_stored_runs(connection, kept, billed)
@@ -329,7 +329,7 @@ def _write_charges(
     leased: Mapping[str, LeasedRun],
     changes: LeaseChanges,
 ) -> set[str]:
-    """The money of these runs; the ids of those that were not billed before."""
+    """Return the money of these runs; the ids of those that were not billed before."""
     new = _new_ledger_lines(connection.dialect.name)
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()

@@ -163,7 +163,7 @@ class AnthropicAdapter:
         self._rules = claude_rules(model)
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send."""
+        """Return the JSON to send."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
@@ -189,15 +189,15 @@ class AnthropicAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read."""
+        """Return a whole reply read."""
         return parse_message(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """An empty reply."""
+        """Return an empty reply."""
         return AnthropicStreamAccumulator(self._model)
 
     def _thinker(self, request: Request) -> str:
-        """The model whose thoughts are given back: this one, if it thinks now."""
+        """Return the model whose thoughts are given back: this one, if it thinks now."""
         return self._model if self._thinks(request) else ""
 
     def _thinks(self, request: Request) -> bool:
@@ -215,7 +215,7 @@ class AnthropicAdapter:
         return self._rules.thinking == "budget" and _lacks_thoughts(request, self._model)
 
     def _unforced_instruction(self, request: Request) -> str:
-        """Words in the place of a forced call, for a model that refuses one."""
+        """Return words in the place of a forced call, for a model that refuses one."""
         if self._rules.forced_tools or not _forces_call(request):
             return ""
         named = request.tool_choice != "required"
@@ -256,7 +256,7 @@ def _forces_call(request: Request) -> bool:
 
 
 def _with_thought(most: int, budget: int, request: Request) -> int:
-    """The limit with room to think; the model's own has that already."""
+    """Return the limit with room to think; the model's own has that already."""
     return most if request.sampling.max_tokens is None and most > budget else most + budget
 
 

@@ -18,7 +18,7 @@ _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 
 
 def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[str, Any]]:
-    """The system and developer messages, and what is said after them.
+    """Return the system and developer messages, and what is said after them.
 
     One text, unless a part is marked to be cached: then a block for each part.
     """
@@ -32,7 +32,7 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
-    """The other messages; neighbours of one role are merged and a user speaks first.
+    """Return the other messages; neighbours of one role are merged and a user speaks first.
 
     Args:
         messages: the conversation.
@@ -71,7 +71,7 @@ def _is_not_tool_result(block: dict[str, Any]) -> bool:
 
 
 def cache_control(mark: str) -> dict[str, Any]:
-    """A mark as the API writes it."""
+    """Return a mark as the API writes it."""
     return {"type": "ephemeral"} | ({"ttl": mark} if mark != _USUAL else {})
 
 
@@ -124,7 +124,7 @@ def _image_source(url: str) -> dict[str, Any]:
 
 
 def _tool_input(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; a model's broken JSON is kept as text."""
+    """Return the arguments as an object; a model's broken JSON is kept as text."""
     try:
         value = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

@@ -78,7 +78,7 @@ class AnthropicStreamAccumulator:
         return self.is_closed or bool(self._stop)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one event; `ping` and unknown events have none."""
+        """Return the fragments of one event; `ping` and unknown events have none."""
         told = load_json(data)
         kind = as_string(told.get("type"))
         if kind not in _EVENTS and (event in _EVENTS or not kind):
@@ -159,7 +159,7 @@ class AnthropicStreamAccumulator:
         return [self._calls.add_arguments(n, self._given.pop(n)) for n in numbers]
 
     def _end(self) -> Sequence[Delta]:
-        """The end of a block; a signed thought is told as one."""
+        """Return the end of a block; a signed thought is told as one."""
         thought, self._thought = self._thought, None
         if thought is None:
             return ()
@@ -208,7 +208,7 @@ def thought_of(block: dict[str, Any], model: str) -> Thought | None:
 
 
 def parse_message(data: Any, model: str = "") -> ProviderReply:
-    """A message read.
+    """Return a message read.
 
     Args:
         data: the message.
@@ -248,7 +248,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """The usage of one call, whose input is plain, read from cache and written to it together."""
+    """Return the usage of one call, whose input includes what a cache gave and was given."""
     told = as_object(usage)
     if any(is_wrong_count(told.get(name)) for name in ("input_tokens", "output_tokens")):
         return None

@@ -80,7 +80,7 @@ class GeminiAdapter:
         self._model = model
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send."""
+        """Return the JSON to send."""
         signed = _gemini_version(self._model) >= (3, 0)
         body: dict[str, Any] = {
             "contents": gemini_contents(request.messages, needs_signature=signed, model=self._model)
@@ -96,11 +96,11 @@ class GeminiAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read."""
+        """Return a whole reply read."""
         return parse_response(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """An empty reply."""
+        """Return an empty reply."""
         return GeminiStreamAccumulator(self._model)
 
     def _generation_config(self, request: Request) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _SKIP_SIGNATURE = "skip_thought_signature_validator"
 
 
 def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The texts of the system and developer messages."""
+    """Return the texts of the system and developer messages."""
     return tuple(m.text for m in messages if m.role in _SYSTEM_ROLES and m.text)
 
 
@@ -66,7 +66,7 @@ def _sign_calls(parts: list[dict[str, Any]], signatures: dict[int, str]) -> None
 
 
 def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[str, Any]:
-    """One part; empty for an empty text."""
+    """Return one part; empty for an empty text."""
     if isinstance(part, Text):
         return {"text": part.text} if part.text else {}
     if isinstance(part, Image):

@@ -52,7 +52,7 @@ class _CandidateAccumulator:
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
-        """The fragments of one response's candidate."""
+        """Return the fragments of one response's candidate."""
         if reason := candidate.get("finishReason"):
             self.finish = _parse_finish(as_string(reason))
         parts = as_array(as_object(candidate.get("content")).get("parts"))
@@ -115,11 +115,11 @@ class GeminiStreamAccumulator:
         return self._is_blocked or (bool(ended) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one event."""
+        """Return the fragments of one event."""
         return self.add_chunk(load_json(data))
 
     def add_chunk(self, chunk: Any) -> Sequence[Delta]:
-        """The fragments of one response.
+        """Return the fragments of one response.
 
         Raises:
             ClientError: it is an error object.
@@ -175,7 +175,7 @@ def parse_response(data: Any, asked: str = "") -> ProviderReply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """The usage of one call; thoughts, told beside the candidates, belong to the output."""
+    """Return the usage of one call; thoughts, told beside the candidates, belong to the output."""
     told = as_object(usage)
     if any(is_wrong_count(told.get(name)) for name in _COUNTS):
         return None
@@ -189,7 +189,7 @@ def parse_usage(usage: Any) -> Usage | None:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Tokens of recordings in the prompt that no cache gave."""
+    """Return the tokens of recordings in the prompt that no cache gave."""
     told = as_object(usage)
     heard, cached = (
         sum(

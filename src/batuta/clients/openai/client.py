@@ -187,7 +187,7 @@ class OpenAIChatAdapter:
         self.supports_prefill = dialect.prefill
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send."""
+        """Return the JSON to send."""
         body: dict[str, Any] = {
             "model": self._model,
             "messages": self._messages(request),
@@ -222,13 +222,13 @@ class OpenAIChatAdapter:
         return sent
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read."""
+        """Return a whole reply read."""
         reply = parse_completion(data, self._model)
         self._note_field(reasoning_field_of(as_object(data["choices"][0]).get("message")))
         return reply
 
     def new_accumulator(self) -> StreamAccumulator:
-        """An empty reply."""
+        """Return an empty reply."""
         return OpenAIStreamAccumulator(self._model, self._note_field)
 
     def _note_field(self, name: str) -> None:
@@ -276,7 +276,7 @@ class OpenAIChatAdapter:
 
 
 def key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
-    """The headers that carry the key, as the server wants it."""
+    """Return the headers that carry the key, as the server wants it."""
     if dialect.key_header:
         return {dialect.key_header: key.reveal()}
     return {"Authorization": f"Bearer {key.reveal()}"}
@@ -312,7 +312,7 @@ def _message_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
 
 
 def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[str, Any]]:
-    """A string where it is one: the oldest servers know nothing else."""
+    """Return a string where it is one: the oldest servers know nothing else."""
     marked = dialect.cache_marks and any(part.cache for part in message.parts)
     if not message.attachments and not marked:
         return message.text

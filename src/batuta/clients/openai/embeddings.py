@@ -47,7 +47,7 @@ class EmbeddingClient(ProviderClient):
         )
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The vectors; they come all at once.
+        """Return the vectors; they come all at once.
 
         Raises:
             ClientError: the call gave no usable vectors.
@@ -71,14 +71,14 @@ class EmbeddingAdapter:
         self._model = model
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send."""
+        """Return the JSON to send."""
         given = [_message_input(message) for message in request.messages]
         body = {"model": self._model, "input": given, "encoding_format": "float"}
         dimensions = request.sampling.dimensions
         return body if dimensions is None else {**body, "dimensions": dimensions}
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read.
+        """Return a whole reply read.
 
         Raises:
             ErrorReply: it is an error object.

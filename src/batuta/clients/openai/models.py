@@ -20,7 +20,7 @@ _UNNUMBERED: tuple[int, int] = (0, 0)
 
 @cache
 def gpt_version(model: str) -> tuple[int, int] | None:
-    """The generation, such as (6, 1) of `gpt-6.1-sol`; None: it is no numbered GPT."""
+    """Return the generation, such as (6, 1) of `gpt-6.1-sol`; None: it is no numbered GPT."""
     named = _NAME.match(model)
     return (int(named[1]), int(named[2] or 0)) if named else None
 
@@ -34,7 +34,7 @@ def needs_responses(model: str) -> bool:
 
 
 def reasoning_effort(model: str, effort: str) -> str:
-    """The nearest effort that the model takes: what it does not know it answers with 400."""
+    """Return the nearest effort that the model takes: what it does not know it answers with 400."""
     version = gpt_version(model) or _UNNUMBERED
     if effort == "none" and _reasons_always(model, version):
         effort = "minimal"

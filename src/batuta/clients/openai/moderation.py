@@ -35,7 +35,7 @@ class ModerationClient:
         return f"ModerationClient({self.worker.model!r} at {self._target.host})"
 
     async def moderate(self, given: Any) -> Mapping[str, Any]:
-        """The provider's judgement of a text, of several, or of parts with pictures.
+        """Return the provider's judgement of a text, of several, or of parts with pictures.
 
         Raises:
             ClientError: there was none.

@@ -86,7 +86,7 @@ class OpenAIResponsesAdapter:
         self._extra = dialect.extra
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send."""
+        """Return the JSON to send."""
         body: dict[str, Any] = {
             "model": self._model,
             "input": _input_items(fit_tool_turns(request.messages, OPENAI_IDS), self._model),
@@ -107,11 +107,11 @@ class OpenAIResponsesAdapter:
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read."""
+        """Return a whole reply read."""
         return parse_response(data, self._model)
 
     def new_accumulator(self) -> StreamAccumulator:
-        """An empty reply."""
+        """Return an empty reply."""
         return ResponsesStreamAccumulator(self._model)
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
@@ -133,7 +133,7 @@ class OpenAIResponsesAdapter:
 
 
 def _input_items(messages: Sequence[Message], model: str) -> list[dict[str, Any]]:
-    """The conversation as items: what was said, thought, called and returned."""
+    """Return the conversation as items: what was said, thought, called and returned."""
     items: list[dict[str, Any]] = []
     for message in messages:
         # Results answer the turn before, so they come before whatever else this turn says.

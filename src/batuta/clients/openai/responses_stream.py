@@ -90,7 +90,7 @@ class ResponsesStreamAccumulator:
         return bool(self._ended)
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one event.
+        """Return the fragments of one event.
 
         Raises:
             ErrorReply: the event is an error.
@@ -323,7 +323,7 @@ def _unsaid_rest(said: list[str], whole: str) -> str:
 
 
 def parse_response(data: Any, model: str) -> ProviderReply:
-    """A response read.
+    """Return a response read.
 
     Args:
         data: the response.
@@ -344,7 +344,7 @@ def _part_text(part: dict[str, Any]) -> str:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """The usage of one call; None if the provider told none."""
+    """Return the usage of one call; None if the provider told none."""
     told = as_object(usage)
     if any(is_wrong_count(told.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
@@ -377,6 +377,6 @@ def _finish_of(ended: dict[str, Any], calls: Sequence[ToolCall], *, is_refusal: 
 
 
 def _error_of(told: dict[str, Any]) -> dict[str, Any]:
-    """An error in the form of the API's other errors."""
+    """Return an error in the form of the API's other errors."""
     nested = as_object(told.get("response")).get("error") or told.get("error")
     return {"error": nested or {key: told.get(key) for key in ("code", "message")}}

@@ -288,7 +288,7 @@ class _ChoiceAccumulator:
         )
 
     def add_fragment(self, choice: dict[str, Any]) -> Sequence[Delta]:
-        """The fragments of the choice of one chunk."""
+        """Return the fragments of the choice of one chunk."""
         if reason := choice.get("finish_reason"):
             self.finish = _parse_finish(choice, reason)
             self._matched = _matched_stop_text(choice)
@@ -408,7 +408,7 @@ def _usage_of(chunk: dict[str, Any]) -> Any:
 
 
 def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
-    """The first of the replies, with the others as its alternatives."""
+    """Return the first of the replies, with the others as its alternatives."""
     reply = replies[0]
     if len(replies) > 1:
         reply = replace(reply, alternatives=tuple(replies[1:]))
@@ -421,7 +421,10 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
 
 
 def _audio_tokens(usage: Any) -> int:
-    """Tokens of recordings in the prompt; what a cache gave is taken to be text first."""
+    """Return the tokens of recordings in the prompt.
+
+    What a cache gave is taken to be text first.
+    """
     told = as_object(usage)
     read = as_object(told.get("prompt_tokens_details"))
     fresh = as_count(told.get("prompt_tokens")) - as_count(read.get("cached_tokens"))
@@ -497,7 +500,7 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """The usage of one call; None if the provider told none."""
+    """Return the usage of one call; None if the provider told none."""
     told = as_object(usage)
     if any(is_wrong_count(told.get(name)) for name in ("prompt_tokens", "completion_tokens")):
         return None  # one who lies about one of them is believed in neither
@@ -531,7 +534,7 @@ def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
 
 
 def _matched_stop_text(choice: dict[str, Any]) -> str | None:
-    """The text at which vLLM and SGLang say that they stopped."""
+    """Return the text at which vLLM and SGLang say that they stopped."""
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     return matched if isinstance(matched, str) and matched else None
 
@@ -571,7 +574,7 @@ def reasoning_field_of(message: Any) -> str:
 
 
 def _message_reasoning(message: dict[str, Any]) -> str:
-    """The first of the three fields that has any: servers that send two send the same twice."""
+    """Return the first of the three fields that has any: two say the same."""
     if name := reasoning_field_of(message):
         return message[name]
     details = message.get("reasoning_details")

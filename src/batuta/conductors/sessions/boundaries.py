@@ -90,7 +90,7 @@ def _going_on(turn: Turn) -> Moment:
 
 
 def _find_trouble(question: Question, turn: Turn, rules: SessionRules) -> Moment | None:
-    """The same failure for an even number of times, or a stall that has just become one."""
+    """Return the same failure for an even number of times, or a stall that has just become one."""
     if not turn.actions:
         return None
     counts, newest = turn.failures, turn.actions[-1]
@@ -110,7 +110,7 @@ def _find_trouble(question: Question, turn: Turn, rules: SessionRules) -> Moment
 
 
 def _count_alike(turn: Turn) -> int:
-    """The number of equal actions at the end of the turn."""
+    """Return the number of equal actions at the end of the turn."""
     last = turn.actions[-1].key
     count = 0
     for action in reversed(turn.actions):
@@ -121,7 +121,7 @@ def _count_alike(turn: Turn) -> int:
 
 
 def _count_idle(question: Question, turn: Turn, rules: SessionRules) -> int:
-    """The number of actions at the end of the turn that changed nothing."""
+    """Return the number of actions at the end of the turn that changed nothing."""
     classes = {tool.name: rules.tool_classes.of(tool) for tool in question.tools}
 
     def changes(call: ToolCall) -> bool:

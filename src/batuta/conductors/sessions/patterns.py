@@ -276,7 +276,7 @@ def describe_cheapest(worker: Worker, pool: Pool) -> str:
 
 
 def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
-    """The worker that acts by the rules of `escalate`, and why."""
+    """Return the worker that acts by the rules of `escalate`, and why."""
     cheap = cheapest_actor(view.question, view.pool, view.rules)
     strong = strongest_actor(view.question, view.pool)
     acting, failures = view.acting, view.failures

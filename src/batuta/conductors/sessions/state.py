@@ -144,7 +144,7 @@ def _outside_reminders(text: str) -> Iterator[str]:
 
 
 def _read_actions(messages: Sequence[Message]) -> list[Action]:
-    """The newest actions in these messages, the last one last."""
+    """Return the newest actions in these messages, the last one last."""
     actions: list[Action] = []
     results: list[ToolResult] = []
     for message in reversed(messages):
@@ -166,7 +166,7 @@ def _crop_ends(text: str) -> str:
 
 
 def _without_numbers(text: str) -> str:
-    """The text with each number as one sign: lines, times and addresses differ between failures."""
+    """Return the text with each number as one sign, as lines and times differ between failures."""
     return re.sub(r"[0-9]+", "#", text)
 
 

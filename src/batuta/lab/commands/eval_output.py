@@ -19,7 +19,7 @@ RECORDED_PREFIX = "recorded:"
 
 
 def set_folder(tasks: str) -> str:
-    """The folder of a recorded set among those of others."""
+    """Return the folder of a recorded set among those of others."""
     return tasks.removeprefix(RECORDED_PREFIX).replace("/", "-")
 
 
@@ -38,7 +38,7 @@ def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | N
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """The table on stdout."""
+    """Print the table on stdout."""
     from batuta.lab.evals.markdown_report import TABLE_HEADS, report_notes, report_title, table_rows  # noqa: PLC0415 - with the rest
 
     console = open_console()
@@ -53,7 +53,7 @@ def print_table(report: dict[str, Any]) -> None:
 
 
 def has_scores(found: Sequence[dict[str, Any]]) -> bool:
-    """Whether any run has a score."""
+    """Return whether any run has a score."""
     return any(figures["n"] for one in found for figures in one["systems"].values())
 
 

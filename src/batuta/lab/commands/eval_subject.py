@@ -87,7 +87,7 @@ async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
 async def open_eval_subject(
     wanted: EvalCommandOptions, stack: AsyncExitStack
 ) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
-    """Who is asked what, and where that is run (None: here); refuses what is not there."""
+    """Return who is asked what, and where that is run (None: here); refuses what is not there."""
     from batuta.lab.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
@@ -189,7 +189,7 @@ def _open_budget(wanted: EvalCommandOptions, subject: Subject, stack: AsyncExitS
 async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialRunner | None:
-    """Where runs are executed; None: in this process."""
+    """Return where runs are executed; None: in this process."""
     from batuta.clients.cache_shared import is_shared  # noqa: PLC0415 - same
     from batuta.lab.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.lab.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
@@ -232,7 +232,7 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
 
 
 def _record_conductor(folder: str | None) -> Conductor | None:
-    """The conductor of a record: one that was trained into a folder, or none."""
+    """Return the conductor of a record: one that was trained into a folder, or none."""
     if folder is None:
         return None
     if not is_policy(Path(folder)):

@@ -76,7 +76,7 @@ def eval_command(options: EvalCommandOptions) -> None:
 def _measure_sets(
     wanted: tuple[EvalCommandOptions, ...], jobs: int | None
 ) -> Iterator[dict[str, Any]]:
-    """The report of each, in order; several are measured at the same time."""
+    """Yield the report of each, in order; several are measured at the same time."""
     if len(wanted) == 1:
         yield anyio.run(_evaluate_set, wanted[0])
         return
@@ -92,7 +92,7 @@ def _measure_sets(
 
 
 def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
-    """The report, or why this set cannot be measured so."""
+    """Return the report, or why this set cannot be measured so."""
     try:
         return anyio.run(_evaluate_set, options)
     except SourceError as error:
@@ -163,7 +163,7 @@ def _choose_set(options: EvalCommandOptions, name: str) -> EvalCommandOptions:
 
 
 async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
-    """The report, which is also written to the folders."""
+    """Return the report, which is also written to the folders."""
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
     from batuta.lab.evals import EvalOptions, ResultLog, evaluate_parts, forecast_parts  # noqa: PLC0415 - same
     from batuta.lab.evals.progress import open_progress  # noqa: PLC0415 - same
@@ -231,7 +231,7 @@ async def _open_archive(
 
 
 def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
-    """What draws the figures; asked for before anything is run.
+    """Return what draws the figures; asked for before anything is run.
 
     Raises:
         ConfigError: matplotlib is not installed.

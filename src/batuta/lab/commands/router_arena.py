@@ -60,7 +60,7 @@ def export_choices(
 
 
 def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> ChoosesWorkers:
-    """Who chooses."""
+    """Return who chooses."""
     from batuta.conductors.selector import Selector, open_selector  # noqa: PLC0415 - same
     from batuta.lab.baselines import ConductorSolver  # noqa: PLC0415 - loads numpy
     from batuta.lab.baselines.routing.router import Router  # noqa: PLC0415 - same

@@ -56,7 +56,7 @@ def selector(
 
 
 def training_summary(trained: SelectorTraining) -> str:
-    """The training in one line."""
+    """Return the training in one line."""
     credit, best, oracle = (
         format_percent(share, 1) for share in (trained.credit, trained.best_single, trained.oracle)
     )

@@ -284,7 +284,7 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
 
 
 def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
-    """The policy is fitted to what a tuning found."""
+    """Fit the policy to what a tuning found."""
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:

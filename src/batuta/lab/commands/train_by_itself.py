@@ -127,7 +127,7 @@ def _print_choice(console: Console, rows: Sequence[Choice], changes: Sequence[st
 
 
 def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Task]) -> None:
-    """What it may cost, before anybody is called."""
+    """Print what it may cost, before anybody is called."""
     from batuta.lab.train.bill import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.lab.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
     from batuta.lab.train.episodes import make_episodes  # noqa: PLC0415 - same

@@ -74,7 +74,7 @@ def _print_figures(console: Console, report: Preflight) -> None:
 
 
 def _format_figure(figure: ExpectedFigure) -> str:
-    """The figure for people."""
+    """Return the figure for people."""
     value = figure.value
     if value is None:
         return "unknown"
@@ -92,7 +92,7 @@ def _format_figure(figure: ExpectedFigure) -> str:
 
 
 def format_metrics(figures: Mapping[str, Any]) -> str:
-    """A step in a line; what nobody could judge is left out."""
+    """Return a step in a line; what nobody could judge is left out."""
     names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]
     skipped = ["skipped: its gradient was no number"] if figures.get("skipped") else []

@@ -31,7 +31,7 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 def load_settings(
     config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
 ) -> TrainSettings:
-    """The file's settings, with what the command line overrides.
+    """Return the file's settings, with what the command line overrides.
 
     Raises:
         ConfigError: the file cannot be used, or the `[train]` extra is missing.
@@ -60,7 +60,7 @@ def check_questions(pool: str, names: Iterable[str], *, allowed: bool) -> None:
 
 
 def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
-    """The changes, with the executor that was asked for."""
+    """Return the changes, with the executor that was asked for."""
     named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
     return [*(changes or ()), *named]
 
@@ -99,7 +99,7 @@ def budget_exit() -> Generator[None]:
 
 
 def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
-    """The settings, part of whose questions come from served runs; says how many there are.
+    """Return the settings, part of whose questions come from served runs; says how many there are.
 
     Raises:
         ConfigError: nothing can be learned from the runs.
@@ -116,7 +116,7 @@ def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> T
 def override_settings(
     settings: TrainSettings, changes: Sequence[str], source: str
 ) -> TrainSettings:
-    """The settings with `KEY=VALUE` changes, in their order.
+    """Return the settings with `KEY=VALUE` changes, in their order.
 
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
@@ -146,7 +146,7 @@ def _parse_override(change: str) -> dict[str, Any]:
 
 
 def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those of `change` in their places."""
+    """Return the values, with those of `change` in their places."""
     merged = dict(values)
     for key, value in change.items():
         if isinstance(value, dict):

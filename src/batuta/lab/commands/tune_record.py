@@ -65,7 +65,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
 def _show_division(
     record: RecordedOutcomes, parts: RecordParts, console: Console
 ) -> dict[str, Any]:
-    """What would be learned from and judged on."""
+    """Return what would be learned from and judged on."""
     known, judged = parts.known_families(record), parts.judged_families(record)
     kept = "of families that are kept back" if parts.has_new_families else "kept back at random"
     console.print(

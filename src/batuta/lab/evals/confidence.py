@@ -65,7 +65,7 @@ class FittedConfidence:
     left_out: tuple[str, ...]
 
     def describe(self) -> list[str]:
-        """A line for each conductor."""
+        """Return a line for each conductor."""
         lines = [
             f"{name}: {one.runs} runs, {one.measured.right:.1%} right; on runs it was not fitted "
             f"to: calibration error {one.measured.calibration_error:.3f}, Brier "

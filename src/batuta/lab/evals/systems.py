@@ -79,7 +79,7 @@ class System:
     """The terms of its runs beside pool, limits and method, as text for their keys."""
 
     def has_workers_in(self, pool: Pool) -> bool:
-        """Whether a pool has the system's worker, or some of its workers."""
+        """Return whether a pool has the system's worker, or some of its workers."""
         if isinstance(self.solver, ServedSolver):
             return any(worker.id in pool for worker in self.solver.system.pool)
         return self.worker is None or self.worker in pool

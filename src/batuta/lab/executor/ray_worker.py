@@ -98,7 +98,7 @@ class RayWorker:
         self._arrived = anyio.Event()
 
     async def describe(self) -> tuple[str, str]:
-        """The machine's name and the version of Batuta there."""
+        """Return the machine's name and the version of Batuta there."""
         return socket.gethostname(), package_version()
 
     async def serve(self, token: str, job: ExecutorJob[Any, Any]) -> None:
@@ -172,7 +172,10 @@ class RayWorker:
         return found
 
     async def answer(self, token: str, number: int, result: Any, error: Exception | None) -> None:
-        """The answer to a question, or the error in its place; nothing if nobody waits for it."""
+        """Send the answer to a question, or the error in its place.
+
+        Nothing if nobody waits for it.
+        """
         session = self._session
         if session is None or session.token != token or number not in session.answers:
             return
@@ -188,7 +191,7 @@ class RayWorker:
 
 
 def portable_error(error: Exception) -> Exception:
-    """The error itself if it survives the journey to another process, else its words."""
+    """Return the error itself if it survives the journey to another process, else its words."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever an error's own pickling raises

@@ -51,7 +51,7 @@ RAY = "ray"
 
 @asynccontextmanager
 async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncGenerator[Executor]:
-    """The executor of that name, closed with the block.
+    """Yield the executor of that name, closed with the block.
 
     Args:
         name: `local`; `ray`: the cluster that RAY_ADDRESS names or that runs on this machine,

@@ -125,7 +125,7 @@ def _draw_arithmetic(rng: Random, difficulty: int) -> Problem | None:
 
 
 def keep_if_bounded(problem: Problem) -> Problem | None:
-    """The problem if every number on its way is of a size that one can follow."""
+    """Return the problem if every number on its way is of a size that one can follow."""
     for length in range(1, len(problem.ops) + 1):
         value = solve_problem(Problem(problem.family, problem.start, problem.ops[:length]))
         if not isinstance(value, int | str) or (

@@ -53,7 +53,7 @@ class RehearsalClient:
         return f"RehearsalClient({self._profile.name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply; it depends on the request's text and seed and on nothing else."""
+        """Return the reply; it depends on the request's text and seed and on nothing else."""
         reply = self.reply(request)
         pause = self._time_scale * self._profile.pace * (0.5 + reply.usage.total / 1000)
         if not listener.streaming:
@@ -66,7 +66,7 @@ class RehearsalClient:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """The same without time passing."""
+        """Return the same without time passing."""
         heard = parse_prompt(request)
         problem = read_problem(heard.question)
         if problem is None:
@@ -90,17 +90,17 @@ class RehearsalClient:
 
 
 def model_name(profile: WorkerProfile) -> str:
-    """The model behind a worker, as it names itself."""
+    """Return the model behind a worker, as it names itself."""
     return f"rehearsal/{profile.name}"
 
 
 def count_tokens(text: str) -> int:
-    """Tokens of a text, at four characters each."""
+    """Return the tokens of a text, at four characters each."""
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def split_fragments(text: str) -> list[str]:
-    """The text in fragments of about three words."""
+    """Return the text in fragments of about three words."""
     return [fragment for fragment in _FRAGMENT.findall(text) if fragment]
 
 
@@ -112,7 +112,7 @@ async def _sleep_for(seconds: float) -> None:
 
 
 def write_reply(worker: WorkerModel) -> str:
-    """The reply of a worker to a question of its world."""
+    """Return the reply of a worker to a question of its world."""
     heard, profile = worker.prompt, worker.profile
     verb = (
         InstructionKind.SOLVE
@@ -194,7 +194,7 @@ def _has_working(prompt: ParsedPrompt) -> bool:
 
 
 def format_solution(work: WorkedSolution) -> str:
-    """A piece of work as a worker writes it down: a line a step, and the answer."""
+    """Return a piece of work as a worker writes it down: a line a step, and the answer."""
     lines = [
         f"Step {n}, {line.what}: {line.before} -> {line.after}{' (a guess)' if line.guess else ''}"
         for n, line in enumerate(work.lines, 1)

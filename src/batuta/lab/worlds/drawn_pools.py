@@ -30,10 +30,10 @@ def parse_drawn_source(source: str) -> tuple[int, int] | None:
 
 
 def draw_name(rng: random.Random) -> str:
-    """Two syllables by chance, which say nothing."""
+    """Return two syllables by chance, which say nothing."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
 
 
 def mean_share(outcomes: list[bool] | list[float]) -> float:
-    """The share of what is true, or the mean of shares."""
+    """Return the share of what is true, or the mean of shares."""
     return sum(outcomes) / len(outcomes)

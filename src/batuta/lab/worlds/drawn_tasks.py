@@ -49,7 +49,7 @@ class DrawnTasks:
     """The world's own."""
 
     def _calibration_family(self, family: str | None) -> str | None:
-        """The family of calibration questions, where one is asked for; None: all."""
+        """Return the family of calibration questions, where one is asked for; None: all."""
         return family
 
     def draw_test(

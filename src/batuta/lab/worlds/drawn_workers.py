@@ -60,7 +60,7 @@ def drawn_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def drawn_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT, time_scale: float = 0.0
 ) -> Mapping[WorkerId, Client]:
-    """A client for each of them.
+    """Return a client for each of them.
 
     Args:
         seed: that drew them.
@@ -111,7 +111,7 @@ def draw_profiles(seed: int, count: int) -> tuple[WorkerProfile, ...]:
 
 
 def _measure_worker(profile: WorkerProfile) -> Worker:
-    """The worker with its card: shares right of questions that were really asked."""
+    """Return the worker with its card: shares right of questions that were really asked."""
     skills = tuple(
         Skill(
             family=family,
@@ -159,7 +159,7 @@ def _ask_worker(
 
 
 def _read_task(task: Task) -> Problem:
-    """The problem that the question states; questions of cards are of this world."""
+    """Return the problem that the question states; questions of cards are of this world."""
     problem = read_problem(task.question)
     if problem is None:
         raise ValueError(f"no question of the rehearsal: {task.question}")
@@ -196,7 +196,10 @@ def _mends_rightly(profile: WorkerProfile, task: Task) -> bool:
 
 
 def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -> WorkedSolution:
-    """The steps of a problem, one of them misread; its value is None where it cannot go on."""
+    """Return the steps of a problem, one of them misread.
+
+    Its value is None where it cannot go on.
+    """
     value: StepValue = problem.start
     lines: list[WorkedStep] = []
     for index, op in enumerate(problem.ops):
@@ -211,7 +214,7 @@ def work_out(problem: Problem, wrong_at: int | None = None, pick: float = 0.0) -
 
 
 def work_out_wrongly(problem: Problem, at: float, pick: float) -> WorkedSolution:
-    """A working of which one step is wrong, and with it the answer.
+    """Return a working of which one step is wrong, and with it the answer.
 
     Args:
         problem: what is worked out.

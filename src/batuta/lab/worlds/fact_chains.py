@@ -21,7 +21,7 @@ _MIN_MIXED_STEPS = 2
 
 
 def _random_walk(rng: Random, length: int, *, to_number: bool) -> Problem | None:
-    """A chain of that many hops that visits nothing twice."""
+    """Return a chain of that many hops that visits nothing twice."""
     start = rng.choice(THINGS[rng.choice(list(THINGS))])
     here, seen, ops = start, {start}, list[ProblemStep]()
     for left in range(length, 0, -1):

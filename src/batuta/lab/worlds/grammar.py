@@ -76,12 +76,12 @@ def register_family(family: QuestionFamily) -> QuestionFamily:
 
 
 def question_families() -> Mapping[str, QuestionFamily]:
-    """Every family, by name."""
+    """Return every family, by name."""
     return _FAMILIES
 
 
 def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
-    """The question in that style.
+    """Return the question in that style.
 
     Args:
         problem: what is asked.
@@ -100,7 +100,7 @@ def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -
 
 @lru_cache(maxsize=65_536)
 def read_problem(text: str) -> Problem | None:
-    """The problem that the question states, in any wording; None: not of this world."""
+    """Return the problem that the question states, in any wording; None: not of this world."""
     spoken = text.strip()
     for family in _FAMILIES.values():
         for style, pattern in _style_patterns(family.name):
@@ -113,7 +113,7 @@ def read_problem(text: str) -> Problem | None:
 
 @cache
 def _style_patterns(name: str) -> tuple[tuple[QuestionStyle, re.Pattern[str]], ...]:
-    """A family's styles, each with the pattern of its questions."""
+    """Return a family's styles, each with the pattern of its questions."""
     return tuple(
         (style, re.compile(_template_pattern(style.template), re.DOTALL))
         for style in _FAMILIES[name].styles
@@ -129,7 +129,7 @@ def _template_pattern(template: str) -> str:
 def _build_problem(
     family: QuestionFamily, style: QuestionStyle, found: re.Match[str]
 ) -> Problem | None:
-    """The problem behind a match; None if a part of it means nothing."""
+    """Return the problem behind a match; None if a part of it means nothing."""
     groups = found.groupdict()
     hops: tuple[ProblemStep, ...] | None = ()
     start: StepValue | None = None

@@ -88,7 +88,7 @@ _TURN = re.compile(r"(?:^|\n\n)User: ")
 
 
 def read_prompt(text: str) -> ConductorPrompt:
-    """The prompt, taken apart."""
+    """Return the prompt, taken apart."""
     fixed, _, asked = text.partition(f"\n\n{QUESTION_HEADING}\n")
     workers = fixed.partition(f"\n\n{WORKERS_HEADING}\n")[2].partition("\n\n")[0]
     question, _, previous = asked.partition(f"\n\n{PREVIOUS_HEADING}\n")
@@ -138,13 +138,13 @@ def topic_merit(description: str, topic: str) -> float:
 
 
 def rank_workers(prompt: ConductorPrompt, *topics: str) -> list[int]:
-    """The workers' numbers, best at the topics first."""
+    """Return the workers' numbers, best at the topics first."""
     worth = [sum(topic_merit(line, topic) for topic in topics) for line in prompt.workers]
     return sorted(range(len(worth)), key=lambda number: -worth[number])
 
 
 def compose_workflow(prompt: ConductorPrompt) -> tuple[DraftedStep, ...]:
-    """The workflow for the prompt's question."""
+    """Return the workflow for the prompt's question."""
     problem = read_problem(prompt.question)
     if problem is None:
         return (DraftedStep(0, SOLVE),)
@@ -230,7 +230,7 @@ def _correction_steps(prompt: ConductorPrompt, problem: Problem) -> tuple[Drafte
 
 
 def write_draft(prompt: ConductorPrompt) -> str:
-    """The reply: brief reasoning and the three lists."""
+    """Return the reply: brief reasoning and the three lists."""
     moves = compose_workflow(prompt)
     access = [["all"] if m.access is None else list(m.access) for m in moves]
     lists = (
@@ -265,7 +265,7 @@ class HandWrittenClient:
         return "HandWritten()"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The draft for a conductor's prompt."""
+        """Return the draft for a conductor's prompt."""
         reply = self.reply(request)
         pause = 0.04 * self._time_scale
         fragments = split_fragments(reply.text) if listener.streaming else [""]
@@ -279,7 +279,7 @@ class HandWrittenClient:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """The same without time passing."""
+        """Return the same without time passing."""
         prompt = "\n\n".join(message.text for message in request.messages)
         text = write_draft(read_prompt(prompt))
         usage = Usage(calls=1, input=count_tokens(prompt), output=count_tokens(text))

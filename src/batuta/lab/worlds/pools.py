@@ -18,7 +18,7 @@ change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:
-    """The workers of the rehearsal.
+    """Return the workers of the rehearsal.
 
     Args:
         world: one of `WORLD_PROFILES`.
@@ -45,7 +45,7 @@ def rehearsal_pool(world: str = "") -> Pool:
 def rehearsal_clients(
     seed: int = 0, time_scale: float = 1.0, world: str = ""
 ) -> Mapping[WorkerId, Client]:
-    """A client for each of them.
+    """Return a client for each of them.
 
     Args:
         seed: of the random errors, where a request brings none.
@@ -62,5 +62,5 @@ def rehearsal_clients(
 
 
 def shipped_policy_folder() -> Path:
-    """The folder of the shipped conductor, which learned on this orchestra."""
+    """Return the folder of the shipped conductor, which learned on this orchestra."""
     return Path(__file__).parent / "policy"

@@ -76,7 +76,7 @@ class StepKind:
     """True if no step of its family can follow it."""
 
     def draw(self, rng: Random) -> ProblemStep:
-        """A step of this kind with random arguments."""
+        """Return a step of this kind with random arguments."""
         return ProblemStep(self.name, tuple(rng.randint(*bounds) for bounds in self.ranges))
 
 
@@ -114,12 +114,12 @@ def _relation_kind(name: str) -> StepKind:
 
 
 def step_kinds() -> Mapping[str, StepKind]:
-    """Every kind of step, by name."""
+    """Return every kind of step, by name."""
     return _KINDS
 
 
 def phrase_step(op: ProblemStep, variant: int = 0) -> str:
-    """The step in words."""
+    """Return the step in words."""
     text = _KINDS[op.kind].phrases[variant]
     for number in op.args:
         text = text.replace("#", str(number), 1)
@@ -127,7 +127,7 @@ def phrase_step(op: ProblemStep, variant: int = 0) -> str:
 
 
 def read_step(text: str) -> ProblemStep | None:
-    """The step that the words mean, in any wording."""
+    """Return the step that the words mean, in any wording."""
     found = _PHRASES.get(_DIGITS.sub("#", text))
     if found is None:
         return None
@@ -146,7 +146,7 @@ def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
 
 
 def solve_problem(problem: Problem) -> StepValue | None:
-    """The truth."""
+    """Return the truth."""
     value: StepValue | None = problem.start
     for op in problem.ops:
         value = None if value is None else apply_step(op, value)
@@ -168,7 +168,7 @@ def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | 
 
 
 def perturb_value(value: StepValue, pick: float) -> StepValue:
-    """The value, slightly wrong."""
+    """Return the value, slightly wrong."""
     if isinstance(value, int):
         return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
     if isinstance(value, tuple):
@@ -192,7 +192,7 @@ def _perturb_text(text: str, pick: float) -> str:
 
 
 def format_value(value: StepValue) -> str:
-    """The value in words, such that `read_value(show(value)) == value`."""
+    """Return the value in words, such that `read_value(show(value)) == value`."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, date):
@@ -201,7 +201,7 @@ def format_value(value: StepValue) -> str:
 
 
 def read_value(text: str) -> StepValue:
-    """The value that the words mean; anything else is text."""
+    """Return the value that the words mean; anything else is text."""
     if _WHOLE.fullmatch(text):
         return int(text)
     if text.startswith("["):

@@ -213,7 +213,7 @@ CELESTA = WorkerProfile(
 
 
 def _degrade_worker(profile: WorkerProfile) -> WorkerProfile:
-    """The worker as its provider serves it after the shift; nobody was told."""
+    """Return the worker as its provider serves it after the shift; nobody was told."""
     return replace(
         profile,
         skill=_skill_table(0.60, 0.55, facts=0.80, text=0.60, calendar=0.62),

@@ -24,10 +24,10 @@ def uniform_numbers(*parts: object) -> tuple[float, ...]:
 
 
 def uniform_number(*parts: object) -> float:
-    """One uniform number in [0, 1)."""
+    """Return one uniform number in [0, 1)."""
     return uniform_numbers(*parts)[0]
 
 
 def seeded_generator(*parts: object) -> random.Random:
-    """A seeded generator."""
+    """Return a seeded generator."""
     return random.Random(int.from_bytes(hash_parts(*parts)[:8], "little"))

@@ -30,7 +30,7 @@ HAND_WRITTEN_CONDUCTOR = "hand-written"
 def rehearsal_config(
     conductor: str | None = None, time_scale: float | None = None, world: str = ""
 ) -> LoadedConfig:
-    """The embedded rehearsal: simulated workers, offline.
+    """Return the embedded rehearsal: simulated workers, offline.
 
     Args:
         conductor: its name; None: the trained one that is shipped, and of drawn workers the best.

@@ -95,7 +95,7 @@ def believed_fact(worker: str, knows: float, relation: str, subject: str) -> str
 
 @lru_cache(maxsize=65_536)
 def _systematic_error_numbers(worker: str, question: str) -> tuple[float, ...]:
-    """The rolls behind a worker's misunderstandings of a question."""
+    """Return the rolls behind a worker's misunderstandings of a question."""
     return uniform_numbers("misunderstanding", worker, question)
 
 
@@ -130,7 +130,7 @@ class WorkerModel:
         self._distraction = DISTRACTION_RATE * prompt.read_chars / 1000 * (1 - profile.care)
 
     def make_plan(self) -> tuple[ProblemStep, ...]:
-        """The steps of the question as this worker understands them."""
+        """Return the steps of the question as this worker understands them."""
         ops = list(self.problem.ops)
         hazard = (1 - self.profile.planning) * len(ops) / 3
         slip, pick, at, fuss, *_ = uniform_numbers("plan", self.profile.name, self.prompt.question)
@@ -202,7 +202,7 @@ class WorkerModel:
         return WorkedSolution(tuple(lines), value, corrected)
 
     def _choose_steps(self) -> tuple[ProblemStep, ...]:
-        """The steps to go through: the plan's, if one can be read, else its own reading."""
+        """Return the steps to go through: the plan's, if one can be read, else its own reading."""
         plans = [sheet.plan for sheet in self.prompt.replies if sheet.plan is not None]
         if not plans:
             return self.problem.ops
@@ -215,7 +215,7 @@ class WorkerModel:
         return plan
 
     def _shown_steps(self, mode: InstructionKind) -> Collection[str]:
-        """The steps, in words, that the visible workings do."""
+        """Return the steps, in words, that the visible workings do."""
         if mode in (InstructionKind.SOLVE, InstructionKind.SECOND):
             return ()
         return {what for sheet in self.prompt.replies for what, _ in sheet.steps}
@@ -257,7 +257,7 @@ class WorkerModel:
     def _follow_relation(
         self, index: int, op: ProblemStep, value: StepValue
     ) -> SimulatedStepResult:
-        """A hop: what it believes and what it reads are weighed; else it guesses."""
+        """Return a hop: what it believes and what it reads are weighed; else it guesses."""
         subject = str(value)
         if RELATIONS[op.kind].subject != KINDS_OF.get(subject):
             return SimulatedStepResult(None, guess=False)
@@ -325,7 +325,10 @@ class WorkerModel:
     def _think_again(
         self, index: int, op: ProblemStep, value: StepValue, own: SimulatedStepResult
     ) -> SimulatedStepResult | None:
-        """The step once more, slowly: no random error, perhaps better understood; None: unsure."""
+        """Return the step once more, slowly: no random error, perhaps better understood.
+
+        None means that it is unsure.
+        """
         if op.kind in RELATIONS:
             return own
         if self._load > MAX_LOAD_TO_RETRY:
@@ -340,7 +343,7 @@ class WorkerModel:
 
 @lru_cache(maxsize=16)
 def _things_of_kind(kind: str) -> list[str]:
-    """Every thing of that kind about which something can be asked."""
+    """Return every thing of that kind about which something can be asked."""
     if not relations_of(kind):
         return []
     return [thing for thing, of in KINDS_OF.items() if of == kind]

@@ -26,7 +26,7 @@ TABLE_KINDS = frozenset({"ps", "pd"})
 
 
 def shared_nan() -> float:
-    """The object that libraries share, since a list equals another if it holds the very same."""
+    """Return the object that libraries share: lists are equal if they hold the very same."""
     numpy = sys.modules.get("numpy")
     return float("nan") if numpy is None else numpy.nan
 
@@ -37,13 +37,13 @@ def base64_text(data: Any) -> str:
 
 
 def qualified_class_name(value: Any) -> str:
-    """The module and the name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
+    """Return the module and the name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
     kind = type(value)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def scalar_atom(value: Any) -> Any:
-    """A number or a moment; None if it is none."""
+    """Return a number or a moment; None if it is none."""
     name = qualified_class_name(value)
     if name.startswith("numpy."):
         dtype = getattr(value, "dtype", None)
@@ -58,13 +58,13 @@ def scalar_atom(value: Any) -> Any:
 
 
 def container_node(value: Any, refer: Refer) -> list[Any] | None:
-    """An array or a table; None if it is none, or has no plain form."""
+    """Return an array or a table; None if it is none, or has no plain form."""
     write = NODES.get(qualified_class_name(value))
     return None if write is None else write(value, refer)
 
 
 def array_node(value: Any, refer: Refer) -> list[Any] | None:
-    """An array of numbers as bytes, one of objects as a list of them."""
+    """Return an array of numbers as bytes, one of objects as a list of them."""
     if type(value).__name__ == "MaskedArray":
         value = None if value.mask.any() else value.data
     if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
@@ -76,7 +76,7 @@ def array_node(value: Any, refer: Refer) -> list[Any] | None:
 
 
 def index_node(value: Any, refer: Refer) -> list[Any] | None:
-    """The labels of a table."""
+    """Return the labels of a table."""
     kind, name = type(value).__name__, refer(value.name)
     if kind == "RangeIndex":
         return ["pi", kind, name, value.start, value.stop, value.step]
@@ -90,7 +90,7 @@ def index_node(value: Any, refer: Refer) -> list[Any] | None:
 
 
 def column_parts(value: Any, refer: Refer) -> list[Any]:
-    """The type of a column and its values."""
+    """Return the type of a column and its values."""
     dtype = value.dtype
     if type(dtype).__module__.startswith("numpy") and dtype.kind in PLAIN_DTYPE_KINDS:
         return [str(dtype), refer(value.to_numpy())]
@@ -101,12 +101,12 @@ def column_parts(value: Any, refer: Refer) -> list[Any]:
 
 
 def series_node(value: Any, refer: Refer) -> list[Any] | None:
-    """A column with its labels."""
+    """Return a column with its labels."""
     return ["ps", refer(value.name), refer(value.index), *column_parts(value, refer)]
 
 
 def frame_node(value: Any, refer: Refer) -> list[Any] | None:
-    """A table."""
+    """Return a table."""
     parts = [one for n in range(value.shape[1]) for one in column_parts(value.iloc[:, n], refer)]
     return ["pd", refer(value.index), refer(value.columns), *parts]
 
@@ -124,7 +124,7 @@ NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
 
 
 def dtype_of(name: Any) -> Any:
-    """A type of numpy's that is bytes and nothing else.
+    """Return a type of numpy's that is bytes and nothing else.
 
     Raises:
         ValueError: it is another.
@@ -136,7 +136,7 @@ def dtype_of(name: Any) -> Any:
 
 
 def decode_scalar(_: Any, given: list[Any]) -> Any:
-    """A number of numpy's."""
+    """Return a number of numpy's."""
     dtype = dtype_of(given[1])
     data = a2b_base64(given[2])
     if not dtype.itemsize:
@@ -145,7 +145,7 @@ def decode_scalar(_: Any, given: list[Any]) -> Any:
 
 
 def decode_array(given: list[Any], value: Refer) -> Any:
-    """An array."""
+    """Return an array."""
     numpy = __import__("numpy")
     shape = tuple(map(int, given[2]))
     if given[1] != "O":
@@ -158,7 +158,7 @@ def decode_array(given: list[Any], value: Refer) -> Any:
 
 
 def decode_timestamp(_: Any, given: list[Any]) -> Any:
-    """A moment or a duration of pandas."""
+    """Return a moment or a duration of pandas."""
     pandas = __import__("pandas")
     if given[1] == "Timedelta":
         return pandas.Timedelta(str(given[2]))
@@ -167,7 +167,7 @@ def decode_timestamp(_: Any, given: list[Any]) -> Any:
 
 
 def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
-    """The values of a column."""
+    """Return the values of a column."""
     pandas = __import__("pandas")
     values = decoder.decode(held)
     if kind == "category":
@@ -178,7 +178,7 @@ def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
 
 
 def decode_index(decoder: Any, given: list[Any]) -> Any:
-    """The labels of a table."""
+    """Return the labels of a table."""
     pandas = __import__("pandas")
     kind, name = given[1], decoder.decode(given[2])
     if kind == "RangeIndex":
@@ -192,7 +192,7 @@ def decode_index(decoder: Any, given: list[Any]) -> Any:
 
 
 def decode_series(decoder: Any, given: list[Any]) -> Any:
-    """A column with its labels."""
+    """Return a column with its labels."""
     labels = decoder.decode(given[2])
     values = decode_column(decoder, given[3], given[4])
     dtype = object if given[3] == "object" else None
@@ -202,7 +202,7 @@ def decode_series(decoder: Any, given: list[Any]) -> Any:
 
 
 def decode_frame(decoder: Any, given: list[Any]) -> Any:
-    """A table."""
+    """Return a table."""
     pandas = __import__("pandas")
     labels, names = decoder.decode(given[1]), decoder.decode(given[2])
     columns = {

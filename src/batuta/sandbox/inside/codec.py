@@ -43,7 +43,7 @@ class Encoder:
         self.pending: list[tuple[int, Any]] = []
 
     def encode(self, value: Any) -> Any:
-        """The atom or the reference."""
+        """Return the atom or the reference."""
         found = self.refer(value)
         while self.pending:
             at, waiting = self.pending.pop()
@@ -51,7 +51,7 @@ class Encoder:
         return found
 
     def refer(self, value: Any) -> Any:
-        """The same, where nodes may still be missing."""
+        """Return the same, where nodes may still be missing."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
@@ -73,7 +73,7 @@ class Encoder:
         return ["@", number]
 
     def named(self, value: Any, kind: type) -> Any:
-        """The atom of a value that is known by its name; None if it is none such."""
+        """Return the atom of a value that is known by its name; None if it is none such."""
         if isinstance(value, type) and issubclass(value, BaseException):
             return ["E", class_names(value)]
         if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
@@ -99,7 +99,7 @@ class Encoder:
         return self.peer.handle(value)
 
     def items(self, kind: str, values: Any) -> list[Any]:
-        """A node of values in a row."""
+        """Return a node of values in a row."""
         return [kind, *map(self.refer, values)]
 
     def pairs(self, values: Any) -> list[Any]:
@@ -108,12 +108,12 @@ class Encoder:
 
 
 def class_names(kind: type) -> list[str]:
-    """The names of a class and of its bases."""
+    """Return the names of a class and of its bases."""
     return [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
 
 
 def tuple_node(encoder: Encoder, value: Any) -> list[Any]:
-    """A tuple; with names, if it has them."""
+    """Return a tuple; with names, if it has them."""
     fields = getattr(value, "_fields", None)
     if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
         return ["u", type(value).__name__, [str(one) for one in fields], *map(encoder.refer, value)]
@@ -121,7 +121,7 @@ def tuple_node(encoder: Encoder, value: Any) -> list[Any]:
 
 
 def utc_offset(value: Any) -> Any:
-    """The distance from UTC in seconds, where it is known."""
+    """Return the distance from UTC in seconds, where it is known."""
     offset = value.utcoffset()
     return None if offset is None else offset.total_seconds()
 
@@ -145,7 +145,7 @@ LAZY_ATOMS: dict[str, Callable[[Any], Any]] = {
 
 
 def lazy_atom(value: Any, kind: type) -> Any:
-    """The atom of a value of one of those types."""
+    """Return the atom of a value of one of those types."""
     write = LAZY_ATOMS.get(f"{kind.__module__}:{kind.__qualname__}")
     return write and write(value)
 
@@ -199,7 +199,7 @@ class Decoder:
         self.pending: list[tuple[Any, list[Any]]] = []
 
     def decode(self, atom: Any) -> Any:
-        """The value."""
+        """Return the value."""
         found = self.value(atom)
         self.fill_pending()
         return found
@@ -219,7 +219,7 @@ class Decoder:
             self.fill(shell, node)
 
     def value(self, atom: Any) -> Any:
-        """The value, which may still have to be filled."""
+        """Return the value, which may still have to be filled."""
         if not isinstance(atom, list):
             return atom if atom == atom else array_codec.shared_nan()  # noqa: PLR0124 - not so if it is none
         tag = atom[0]
@@ -234,7 +234,7 @@ class Decoder:
         return self.values[number]
 
     def make(self, node: list[Any]) -> Any:
-        """A value that cannot change, or an empty one that is to be filled."""
+        """Return a value that cannot change, or an empty one that is to be filled."""
         kind = node[0]
         if kind in EMPTY_CONTAINERS or kind == "o":
             shell = self.peer.instance(node[1]) if kind == "o" else EMPTY_CONTAINERS[kind](node)
@@ -270,12 +270,12 @@ class Decoder:
 
 
 def collection_class(name: str) -> Any:
-    """A class of `collections`, which is loaded when it is needed."""
+    """Return a class of `collections`, which is loaded when it is needed."""
     return getattr(__import__("collections"), name)
 
 
 def decode_moment(_: Decoder, atom: list[Any]) -> Any:
-    """A date, a time or both."""
+    """Return a date, a time or both."""
     datetime = __import__("datetime")
     if atom[1] not in {"date", "time", "datetime"}:
         raise ValueError(atom[1])
@@ -286,7 +286,7 @@ def decode_moment(_: Decoder, atom: list[Any]) -> Any:
 
 
 def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
-    """An exception of a class that is known here, with its arguments."""
+    """Return an exception of a class that is known here, with its arguments."""
     kind = decoder.peer.exception_class(node[1])
     arguments = decoder.decode(node[2])
     # No code of a library's: the constructor of the interpreter's own class among the bases.
@@ -302,13 +302,13 @@ def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
 
 
 def decode_named_tuple(decoder: Decoder, node: list[Any]) -> Any:
-    """A tuple with names."""
+    """Return a tuple with names."""
     kind = collection_class("namedtuple")(str(node[1]), [str(one) for one in node[2]], rename=True)
     return kind(*map(decoder.value, node[3:]))
 
 
 def decode_fraction(_: Decoder, atom: list[Any]) -> Any:
-    """A fraction."""
+    """Return a fraction."""
     return __import__("fractions").Fraction(int(atom[1], 16), int(atom[2], 16))
 
 

@@ -33,7 +33,7 @@ MAKE_DEVICES = 1 << 6 | 1 << 11
 
 
 def prctl(option: int, value: int, pointer: int = 0) -> None:
-    """One switch of this process.
+    """Set one switch of this process.
 
     Raises:
         OSError: the kernel refuses.
@@ -44,7 +44,7 @@ def prctl(option: int, value: int, pointer: int = 0) -> None:
 
 
 def system_call(number: int, *arguments: Any) -> int:
-    """A call that the C library has no name for.
+    """Make a call that the C library has no name for.
 
     Raises:
         OSError: the kernel refuses.
@@ -56,7 +56,7 @@ def system_call(number: int, *arguments: Any) -> int:
 
 
 def new_ruleset(files: int, network: int, scopes: int) -> int:
-    """A Landlock ruleset that denies these rights, but for the rules still to be added."""
+    """Return a Landlock ruleset that denies these rights, but for the rules still to be added."""
     return system_call(CREATE_RULESET, struct.pack("=QQQ", files, network, scopes), 24, 0)
 
 
@@ -66,7 +66,7 @@ def allow_path(ruleset: int, descriptor: int, rights: int) -> None:
 
 
 def new_ruleset_of_paths(readable: list[int], devices: list[int], scratch: list[str]) -> int:
-    """A Landlock ruleset that denies all but these files, folders and devices.
+    """Return a Landlock ruleset that denies all but these files, folders and devices.
 
     Args:
         readable: descriptors of what may be read and executed.
@@ -117,7 +117,7 @@ def install_listener(code: bytes) -> int:
 
 
 def take_descriptor(process: int, descriptor: int) -> int:
-    """A copy of what a child has open.
+    """Return a copy of what a child has open.
 
     Raises:
         OSError: the kernel refuses.

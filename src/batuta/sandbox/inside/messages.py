@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def receive_order() -> dict[str, Any]:
-    """The next order; the supervisor ends when there is none."""
+    """Return the next order; the supervisor ends when there is none."""
     return json.loads(read_exactly(*struct.unpack(">I", read_exactly(4))))
 
 
@@ -29,14 +29,14 @@ def read_exactly(size: int) -> bytearray:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of `data`, however many calls that takes."""
+    """Write all of `data`, however many calls that takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def pack_message(message: dict[str, Any]) -> bytes:
-    """A message with its length before it."""
+    """Return a message with its length before it."""
     data = json.dumps(message, ensure_ascii=False).encode()
     return struct.pack(">I", len(data)) + data
 

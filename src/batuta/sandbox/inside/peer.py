@@ -145,14 +145,14 @@ class Peer:
     # -- handles ------------------------------------------------------------------------------
 
     def handle(self, value: Any) -> list[Any]:
-        """A number for a value that stays here."""
+        """Return a number for a value that stays here."""
         self.handles.append(value)
         kind = type(value)
         names = [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
         return ["R", len(self.handles) - 1, names]
 
     def own_object(self, number: Any) -> Any:
-        """The value that the other end knows by this number."""
+        """Return the value that the other end knows by this number."""
         if not isinstance(number, int) or not 0 <= number < len(self.handles):
             raise ValueError("there is no such handle")
         return self.handles[number]
@@ -168,15 +168,15 @@ class Peer:
         raise NotImplementedError
 
     def named(self, value: Any) -> Any:
-        """The atom of a value that both ends know by its name."""
+        """Return the atom of a value that both ends know by its name."""
         raise NotImplementedError
 
     def by_name(self, module: str, name: str) -> Any:
-        """The value of such an atom."""
+        """Return the value of such an atom."""
         raise NotImplementedError
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """The class of an exception, by the names of it and its bases."""
+        """Return the class of an exception, by the names of it and its bases."""
         raise NotImplementedError
 
     def fields(self, value: Any) -> dict[str, Any] | None:
@@ -187,7 +187,7 @@ class Peer:
         raise NotImplementedError
 
     def instance(self, name: str) -> Any:
-        """An empty object of such a class."""
+        """Return an empty object of such a class."""
         raise NotImplementedError
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ class PreambleClasses:
         return held
 
     def instance(self, name: str) -> Any:
-        """An empty object of that class."""
+        """Return an empty object of that class."""
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
             raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is wrong
@@ -233,7 +233,7 @@ class PreambleClasses:
 
 
 def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
-    """The classes that a source defined, but for exceptions, which are known by their names."""
+    """Return the classes that a source defined, without exceptions, which are known by name."""
     return {
         name
         for name, value in namespace.items()

@@ -54,7 +54,7 @@ class ProgramPeer(Peer):
         return OPERATIONS[operation](self, *parts)
 
     def remote_object(self, node: list[Any]) -> Any:
-        """A callable that calls back."""
+        """Return a callable that calls back."""
         return TestsProxy(self, node[1])
 
     def named(self, value: Any) -> Any:
@@ -62,14 +62,14 @@ class ProgramPeer(Peer):
         return None
 
     def by_name(self, module: str, name: str) -> Any:
-        """A function or a class of a module."""
+        """Return a function or a class of a module."""
         found = __import__(module, fromlist=["_"])
         for part in name.split("."):
             found = getattr(found, part)
         return found
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """The class of that name."""
+        """Return the class of that name."""
         for one in names:
             module, _, name = one.partition(":")
             found = getattr(sys.modules.get(module), name, None)
@@ -78,7 +78,7 @@ class ProgramPeer(Peer):
         return Exception
 
     def look_up(self, name: str) -> Any:
-        """A global of the program."""
+        """Return a global of the program."""
         if name in self.namespace:
             return self.namespace[name]
         raise NameError(f"name {name!r} is not defined")
@@ -91,7 +91,7 @@ class TestsProxy:
         self.__dict__["batuta_peer"] = peer, number
 
     def batuta_number(self) -> int:
-        """The number by which the tests know it."""
+        """Return the number by which the tests know it."""
         return self.__dict__["batuta_peer"][1]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

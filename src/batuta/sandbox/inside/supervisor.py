@@ -158,7 +158,7 @@ class Supervisor:
             write_all(1, pack_message(self.run_test(receive_order())))
 
     def run_test(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One test, and nothing left of it."""
+        """Run one test, and leave nothing of it."""
         test = RunningTest(order)
         began = time.monotonic()
         if order["kind"] == "check":
@@ -184,7 +184,7 @@ class Supervisor:
         return reply | test.texts()
 
     def start_process(self, test: RunningTest, main: Callable[[], int]) -> int:
-        """A process that nobody trusts; its number."""
+        """Start a process that nobody trusts, and return its number."""
         if self.ruleset >= 0:  # the supervisor must see from the start what it keeps open
             prctl(PR_SET_DUMPABLE, 1)
         heard, tells, waits, taken = (*os.pipe(), *os.pipe())
@@ -200,7 +200,7 @@ class Supervisor:
         return process
 
     def start_separate_tests(self, test: RunningTest) -> None:
-        """A process for the program, and one for its tests, which the program cannot look into.
+        """Start a process for the program, and one for its tests that it cannot look into.
 
         The text of the tests follows their order. Their own process reads it, and nobody else: a
         program finds in its memory all that the supervisor had in its own.
@@ -272,7 +272,7 @@ class Supervisor:
         return "output" if most > self.limits["output"] else ""
 
     def exceeded_limit(self) -> str:
-        """The limit that the test is beyond at this moment, if one."""
+        """Return the limit that the test is beyond at this moment, if one."""
         processes = descendant_processes(os.getpid())
         threads, memory = threads_and_memory(processes)
         if threads > self.limits["processes"] + (self.program_pid > 0):
@@ -364,7 +364,7 @@ class Supervisor:
             close_descriptors(tells, waits)
 
     def confine_process(self, watched: tuple[int, int] | None) -> None:
-        """The limits and the walls; nothing undoes them."""
+        """Set the limits and the walls; nothing undoes them."""
         for kind, most in (
             (resource.RLIMIT_AS, ADDRESS_SPACE_FACTOR * self.limits["memory"]),
             (resource.RLIMIT_NPROC, self.threads + self.limits["processes"] + 1),

@@ -124,7 +124,7 @@ def exit_status(code: Any) -> int:
 
 
 def program_traceback(error: BaseException) -> Any:
-    """The traceback without the frames of this package."""
+    """Return the traceback without the frames of this package."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         trace = trace.tb_next

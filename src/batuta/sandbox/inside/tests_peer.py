@@ -82,7 +82,7 @@ class TestsPeer(Peer):
         return sys.stdout is not sys.__stdout__
 
     def remote_object(self, node: list[Any]) -> Any:
-        """A stand-in."""
+        """Return a stand-in."""
         return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 
     def named(self, value: Any) -> Any:
@@ -100,7 +100,10 @@ class TestsPeer(Peer):
         raise ValueError(f"{module}.{name} is not for the program to name")
 
     def exception_class(self, names: list[str]) -> type[BaseException]:
-        """The nearest class that is known here; one of its own for a class of the program's."""
+        """Return the nearest class that is known here.
+
+        A class of the program's gets one of its own.
+        """
         first = str(names[0])
         if first in self.known_exceptions:
             return self.known_exceptions[first]
@@ -115,7 +118,7 @@ class TestsPeer(Peer):
 
 
 def known_exception(name: str) -> type[BaseException] | None:
-    """A class of exceptions that is loaded here, but for those that say how a test ended."""
+    """Return a class of exceptions that is loaded here, but for those that say how a test ended."""
     module, _, name = name.partition(":")
     if module.partition(".")[0] in TEST_FRAMEWORKS or module == MODULE:
         return None
@@ -146,7 +149,7 @@ class ProgramProxy:
         object.__setattr__(self, "_batuta", (peer, number, names))
 
     def batuta_number(self) -> int:
-        """The number by which the program knows it."""
+        """Return the number by which the program knows it."""
         return self._batuta[1]
 
     def _ask(self, operation: str, *parts: Any) -> Any:
@@ -277,7 +280,7 @@ class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `A
         return self.look_up(name)
 
     def look_up(self, name: str) -> Any:
-        """A global of the program's."""
+        """Return a global of the program's."""
         assert self.peer is not None  # noqa: S101 - by `__missing__`
         found = self.peer.request("global", name)
         if type(found) is ProgramProxy:

@@ -26,7 +26,7 @@ def thread_folders(process: int) -> list[str]:
 
 
 def descendant_processes(parent: int) -> list[int]:
-    """All descendants of a process."""
+    """Return all descendants of a process."""
     found: list[int] = []
     for task in thread_folders(parent):
         with suppress(OSError):  # it has just ended
@@ -119,13 +119,13 @@ def threads_of_user() -> int:
 
 
 def removal_command(folder: str) -> list[str]:
-    """The command that removes a folder which resists `remove_tree`."""
+    """Return the command that removes a folder which resists `remove_tree`."""
     script = 'cd /; rm -rf "$0" 2>/dev/null || { chmod -R u+rwx "$0"; rm -rf "$0"; }'
     return ["/bin/sh", "-c", script, folder]
 
 
 def remove_tree(path: str) -> None:
-    """A file, or a folder with all that is in it.
+    """Remove a file, or a folder with all that is in it.
 
     Raises:
         OSError, RecursionError: the program made something that resists.

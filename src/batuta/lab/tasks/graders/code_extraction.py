@@ -249,7 +249,7 @@ class _Source:
             self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
 
     def is_code(self) -> bool:
-        """Whether it is more than values, as an output would be, and not an interactive session."""
+        """Return whether it is more than values, and no interactive session."""
         body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
         return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
 

@@ -35,7 +35,7 @@ def world2_pool(seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT) -> Pool:
 def world2_clients(
     seed: int = DEFAULT_SEED, count: int = DEFAULT_COUNT
 ) -> Mapping[WorkerId, Client]:
-    """A client for each of them."""
+    """Return a client for each of them."""
     return {
         WorkerId(traits.name): World2Client(traits, worker_price(traits))
         for traits in draw_traits(seed, count)
@@ -43,7 +43,7 @@ def world2_clients(
 
 
 def worker_price(traits: WorkerTraits) -> Price:
-    """Dollars per million tokens, in cents."""
+    """Return the dollars per million tokens, in cents."""
     return Price(
         input=Decimal(f"{max(0.01, traits.price * PRICE_SHARE_IN):.2f}"),
         output=Decimal(f"{max(0.01, traits.price):.2f}"),
@@ -51,7 +51,7 @@ def worker_price(traits: WorkerTraits) -> Price:
 
 
 def _measure_worker(traits: WorkerTraits) -> Worker:
-    """The worker with its card: shares right of questions that were really asked."""
+    """Return the worker with its card: shares right of questions that were really asked."""
     skills = tuple(
         Skill(
             family=family,

@@ -149,7 +149,7 @@ def _read_almanac(slots: Slots) -> tuple[tuple[str, ...], str] | None:
 
 
 def count_lighthouses(town: str) -> int:
-    """The fact that the almanac holds of a town."""
+    """Return the fact that the almanac holds of a town."""
     return 1 + int(_LIGHTHOUSES * uniform_number("world 2 lighthouses", town))
 
 
@@ -269,7 +269,7 @@ HELD_OUT_KINDS = tuple(name for name in WORDINGS if name not in TRAINING_KINDS)
 
 @lru_cache(maxsize=65_536)
 def read_world2_question(text: str) -> World2Question | None:
-    """The question that a text states, in any of its wordings; None: not of this world."""
+    """Return the question that a text states, in any of its wordings; None: not of this world."""
     spoken = text.strip()
     for name, pattern in _wording_patterns():
         if (found := pattern.fullmatch(spoken)) is None:
@@ -292,7 +292,7 @@ def _wording_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
 def draw_world2_question(
     family: str, key: tuple[int, int], *, held_out: bool = False, level: int | None = None
 ) -> World2Question:
-    """A fresh question, the same on every machine.
+    """Return a fresh question, the same on every machine.
 
     Args:
         family: one of `KINDS`.
@@ -312,7 +312,7 @@ def draw_world2_question(
 
 
 def make_wrong_answer(question: World2Question, pick: float) -> str:
-    """A wrong answer of the question's own form, chosen by `pick` in [0, 1)."""
+    """Return a wrong answer of the question's own form, chosen by `pick` in [0, 1)."""
     answer = question.answer
     if question.kind.name == "ranks":
         people = sorted(set(re.findall(r"[A-Z]\w+", " ".join(question.elements))) - {answer})
@@ -332,12 +332,12 @@ def make_wrong_answer(question: World2Question, pick: float) -> str:
 
 
 def _pick_offset(pick: float) -> int:
-    """One of -40 to 40, not 0."""
+    """Return one of -40 to 40, not 0."""
     offset = int(pick * 80) - 40
     return offset if offset < 0 else offset + 1
 
 
 def world2_task_id(question: World2Question) -> str:
-    """The same for the same text."""
+    """Return the same for the same text."""
     digest = hash_parts(question.text).hex()[:12]
     return f"world2-{question.kind.name}-{question.level}-{digest}"

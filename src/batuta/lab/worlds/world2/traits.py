@@ -54,7 +54,7 @@ class WorkerTraits:
 
 
 def normal_number(*parts: object) -> float:
-    """A standard normal number that depends on every part and on nothing else."""
+    """Return a standard normal number that depends on every part and on nothing else."""
     return NORMAL.inv_cdf(min(1 - _TINY, max(_TINY, uniform_number("world 2", *parts))))
 
 

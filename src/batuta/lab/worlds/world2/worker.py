@@ -157,7 +157,7 @@ class World2Worker:
     # -- helping others -------------------------------------------------------------------
 
     def make_plan(self) -> tuple[str, ...]:
-        """The elements of the question in order; a wrong plan lacks or doubles one."""
+        """Return the elements of the question in order; a wrong plan lacks or doubles one."""
         who, elements = self._traits, self._question.elements
         able = who.skill(self._question.kind.name) - self._question.kind.base
         level = self._question.level - MIDDLE_LEVEL
@@ -209,13 +209,13 @@ class World2Worker:
         return own if own == claim else self._pick_among([claim, own])
 
     def _choose_among(self, read: Sequence[str]) -> str:
-        """The answer with most votes, its own one among them."""
+        """Return the answer with most votes, its own one among them."""
         votes = Counter([*read, self.find_answer()]).most_common()
         best = [answer for answer, count in votes if count == votes[0][1]]
         return best[0] if len(best) == 1 else self._pick_among(best)
 
     def _pick_among(self, answers: Sequence[str]) -> str:
-        """One of several by discernment, where one is right; else any."""
+        """Return one of several by discernment, where one is right; else any."""
         right = self._question.answer
         drawn, pick, *_ = uniform_numbers(
             "world 2 discerns", self._traits.name, self._seed, self._prompt.text
@@ -257,7 +257,7 @@ class World2Client:
         return f"World2Client({self._traits.name!r})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The reply; it depends on the request's text and seed and on nothing else."""
+        """Return the reply; it depends on the request's text and seed and on nothing else."""
         reply = self.reply(request)
         await anyio.lowlevel.checkpoint()
         if listener.streaming:
@@ -266,7 +266,7 @@ class World2Client:
         return reply
 
     def reply(self, request: Request) -> Reply:
-        """The same without waiting."""
+        """Return the same without waiting."""
         prompt = parse_prompt(request)
         question = read_world2_question(prompt.question)
         if question is None:
