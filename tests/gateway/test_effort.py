@@ -31,7 +31,7 @@ from batuta.core import (
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
-from batuta.gateway.serving.tenant_memory import PendingToolRuns
+from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from gateway.live_server import (
@@ -315,7 +315,7 @@ async def test_waiting_in_memory_is_bounded_and_ends(store):
             _, headers, _ = await server.post(
                 json=ask(tools=[TOOL], messages=[{"role": "user", "content": "zebra"}])
             )
-            room.add(await store.get(headers["x-batuta-run-id"]), "t")
+            await room.add(await store.get(headers["x-batuta-run-id"]), "t")
     assert len(room) == 2
     assert all("zebra" not in str(run) for run in room._runs.values())  # no conversation is held
     now[0] = 4000.0

@@ -26,10 +26,10 @@ from batuta.core import (
 from batuta.engine import RunHooks, conduct
 from batuta.gateway.serving.tenant_memory import (
     MAX_REMEMBERED_BYTES,
-    PendingToolRuns,
     ReasoningMemory,
     TenantMemory,
 )
+from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.jobs import Job, JobEnding, JobState, MemoryJobs
 from gateway.live_server import pool_of
 
@@ -156,9 +156,9 @@ def test_pushing_out_does_not_look_at_every_tenant():
 
 async def test_runs_that_wait_of_one_tenant_push_out_nobody_elses():
     room, waiting = PendingToolRuns(max_pending=5), await waiting_run()
-    room.add(waiting, "small")
+    await room.add(waiting, "small")
     for number in range(1, 9):
-        room.add(await waiting_run(number), "large")
+        await room.add(await waiting_run(number), "large")
     assert len(room) == 5
     assert waiting.reply is not None
     (call,) = waiting.reply.tool_calls

@@ -15,7 +15,7 @@ from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.tenant_memory import PendingToolRuns
+from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.jobs import JobState, JobStatus, MemoryJobs
 from batuta.store import Store

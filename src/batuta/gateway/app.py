@@ -53,8 +53,8 @@ from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.serving.session_call import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
-from batuta.gateway.serving.tenant_memory import PendingToolRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
+from batuta.gateway.serving.waiting_runs import PendingToolRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
@@ -99,6 +99,8 @@ class ServerState:
     """Finds answers that are given again; None: none is."""
     sessions: SessionMemory = field(default_factory=LocalSessions)
     """The states of sessions; if not given, they live as long as the process."""
+    waiting_runs: SharedWaitingRuns | None = None
+    """Where other replicas find runs that wait for tools; None: each replica keeps its own."""
     oidc: OidcClient | None = None
     """The identity provider by which people sign in to the page; None: by keys alone."""
     file_limits: FileLimits | None = None
@@ -134,7 +136,8 @@ def create_app(state: ServerState) -> Starlette:
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
     """The ASGI app, and what works in the background while their `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
-    drift, pending = DriftMonitor(catalogue, store), PendingToolRuns(store)
+    drift = DriftMonitor(catalogue, store)
+    pending = PendingToolRuns(store, state.waiting_runs)
     metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
     files = UploadedFiles(store, state.file_limits)
     service = RunService(

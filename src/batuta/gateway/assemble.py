@@ -64,6 +64,7 @@ from batuta.gateway.serving.models import (
 from batuta.gateway.serving.session_call import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
+from batuta.gateway.serving.waiting_runs import RedisWaitingRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.rendering.terminal import write_error
@@ -73,6 +74,7 @@ from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
 from batuta.store.key_permissions import read_permissions
 from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
+from batuta.store.sealing import RunSealer
 
 FILE_PACKAGES = ("python_multipart", "pypdf", "trafilatura")
 """The packages that take uploaded files in and read them: the extra `tools`."""
@@ -212,11 +214,11 @@ async def run_configured_server(
                 span_exporter=span_exporter,
                 answer_cache=answer_cache,
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
+                waiting_runs=_open_waiting_runs(store, redis, hasher),
                 oidc=oidc,
                 file_limits=_file_limits(config.files),
                 mcp=mcp,
             )
-
             await record_settings(store, config)
             again = partial(serve_options.reread, http, store)
             tasks.start_soon(reload_on_hangup, catalogue, again)
@@ -322,6 +324,18 @@ def _open_answer_cache(
     if wanted.similarity is not None:
         similar = SimilarQuestions(open_encoder(), wanted.similarity)
     return RepeatedAnswers(store, index, options, similar)
+
+
+def _open_waiting_runs(
+    store: Store, redis: RedisConnections | None, hasher: KeyHasher
+) -> SharedWaitingRuns | None:
+    """Open what replicas share of runs that wait for tools; None: there are no other replicas."""
+    if redis is not None:
+        sealer = RunSealer(hasher, "redis")
+        return SharedWaitingRuns(RedisWaitingRuns(redis, sealer.name_tenant), sealer)
+    if not store.is_shared:
+        return None
+    return SharedWaitingRuns(store.waiting, RunSealer(hasher, "postgres"))
 
 
 def _tell_ready(config: LoadedConfig, catalogue: Catalogue, mcp: McpOffer | None, url: str) -> None:

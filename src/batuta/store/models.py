@@ -289,6 +289,19 @@ APPROVALS = Table(
     Column("edited_by", Text, nullable=False, server_default=text("''")),
 )
 
+WAITING_RUNS = Table(
+    "waiting_runs",
+    METADATA,
+    # Runs that wait for tools and of which nothing else is kept; see waiting_runs.py.
+    Column("tenant", Text, primary_key=True),
+    Column("run_id", Text, primary_key=True),
+    Column("expires", Float(53), nullable=False),
+    Column("size", Integer, nullable=False),
+    # Encrypted with the server's secret.
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "expires"),
+)
+
 FILES = Table(
     "files",
     METADATA,

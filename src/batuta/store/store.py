@@ -23,7 +23,14 @@ from batuta.store.approvals import ApprovalTable
 from batuta.store.audit import AuditTrail
 from batuta.store.budgets import LEASE_SECONDS, Budgets
 from batuta.store.codec import check_format, encode_run, read_run, sql_text
-from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
+from batuta.store.database import (
+    DATABASE_ERRORS,
+    Database,
+    explain_error,
+    is_sqlite,
+    open_database,
+    parse_url,
+)
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
 from batuta.store.files import FileTable
@@ -45,6 +52,7 @@ from batuta.store.schema import (
     upgrade_database,
     usable_revision,
 )
+from batuta.store.waiting_runs import WaitingTable
 from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _LOG = logging.getLogger(__name__)
@@ -89,6 +97,8 @@ class Store:
     """How workers do beside what was measured of them."""
     files = _OpenTable(FileTable)
     """Files that callers uploaded."""
+    waiting = _OpenTable(WaitingTable)
+    """Runs that wait for their client's tools, for the other replicas."""
     exploration = _OpenTable(ExplorationTable)
     """The results of exploring systems, and their money."""
 
@@ -396,6 +406,11 @@ class Store:
     def lost_count(self) -> int:
         """Runs that the database refused for their own values; each was logged."""
         return 0 if self._writer is None else self._writer.lost_count
+
+    @property
+    def is_shared(self) -> bool:
+        """Return True if replicas on other machines can use the same database."""
+        return not is_sqlite(self.url)
 
     @property
     def database(self) -> Database:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.serving.tenant_memory import PendingToolRuns
+from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
@@ -37,7 +37,7 @@ class Deletions:
         )
         await store.flush()
         gone = await store.forgetting.forget_runs([run_id], tenant)
-        self._pending_tool_runs.dismiss(tenant, set(gone))
+        await self._pending_tool_runs.dismiss(tenant, set(gone))
         await store.forgetting.scrub_files()
         return gone
 
@@ -64,7 +64,7 @@ class Deletions:
         runs = await forgetting.forget_runs([run_id_of(one) for one in line], tenant)
         for one in line:
             await self._jobs.forget(one, tenant)
-        self._pending_tool_runs.dismiss(tenant, set(runs))
+        await self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
         return gone
 
@@ -77,6 +77,6 @@ class Deletions:
         found = await store.forgetting.forget_tenant(tenant)
         self._authenticator.forget()
         jobs = await self._jobs.forget_tenant(tenant)
-        self._pending_tool_runs.dismiss(tenant)
+        await self._pending_tool_runs.dismiss(tenant)
         await store.forgetting.scrub_files()
         return found or jobs > 0

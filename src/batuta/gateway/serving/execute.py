@@ -78,10 +78,10 @@ from batuta.gateway.serving.session_call import (
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.tenant_memory import (
     ConversationWorkers,
-    PendingToolRuns,
     ReasoningMemory,
 )
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
+from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
@@ -500,7 +500,8 @@ class RunService:
         store, caller, admission = self._store, prepared.caller, prepared.admission
         with anyio.CancelScope(shield=True):
             if run.outcome is Outcome.WAITING:
-                self._pending_tool_runs.add(run, caller.tenant)
+                is_kept = prepared.call.store
+                await self._pending_tool_runs.add(run, caller.tenant, is_kept=is_kept)
             await self._admission.count_tokens(caller, admission, run)
             alone_usd = self._estimate_alone(prepared, run)
             if prepared.in_session is not None:

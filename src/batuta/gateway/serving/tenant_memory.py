@@ -1,4 +1,4 @@
-"""Bounded memories between requests: of workers, of runs that wait for tools, and of reasoning.
+"""Bounded memories between requests: of workers, and of reasoning.
 
 In each of them a tenant pushes out only its own.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from time import monotonic
@@ -21,19 +21,13 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
-    ResumeState,
     Role,
     Run,
-    RunId,
     Thought,
     ToolCall,
     WorkerId,
 )
-from batuta.engine import find_asking_run, find_resume_state, strip_prompts
 from batuta.engine.grounding import is_source_check
-from batuta.errors import StoreError
-from batuta.gateway.errors import log_exception
-from batuta.store import Store
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -246,10 +240,6 @@ def _digest_words(*words: str) -> bytes:
     ).digest()
 
 
-PENDING_SECONDS = 3600.0
-"""Seconds that a run waits in memory."""
-MAX_PENDING = 1000
-"""The most runs that wait in memory; the oldest of the tenant with the most goes first."""
 CACHE_SECONDS = 300.0
 """Seconds after an answer for which providers keep a prompt at least."""
 MAX_CONVERSATIONS = 10_000
@@ -306,48 +296,3 @@ def _conversation_beginning(question: Question, model: str) -> int:
             break
     key = question.cache.key if question.cache else None
     return hash((model, key, *said))
-
-
-@final
-class PendingToolRuns:
-    """The runs of one server that wait, each for its own tenant only."""
-
-    def __init__(
-        self,
-        store: Store | None = None,
-        *,
-        max_pending: int = MAX_PENDING,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._store = store
-        self._runs = TenantMemory[RunId, Run](max_pending, PENDING_SECONDS, clock)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def add(self, run: Run, tenant: str) -> None:
-        """Keeps the run, which waits."""
-        self._runs.put(tenant, run.id, strip_prompts(run))
-
-    def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Sends those runs of the tenant away; None: all of them."""
-        for run_id in self._runs.keys(tenant):
-            if run_ids is None or run_id in run_ids:
-                self._runs.pop(tenant, run_id)
-
-    async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
-        """Return what a run for this conversation continues from; None if it begins anew."""
-        run_id = find_asking_run(question)
-        if run_id is None:
-            return None
-        run = self._runs.get(tenant, run_id) or await self._from_store(run_id, tenant)
-        return None if run is None else find_resume_state(run, question, pool)
-
-    async def _from_store(self, run_id: RunId, tenant: str) -> Run | None:
-        if self._store is None:
-            return None
-        try:
-            return await self._store.get(run_id, tenant)
-        except StoreError as error:  # then the conversation itself is all that is known
-            log_exception(error)
-            return None

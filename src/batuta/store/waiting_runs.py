@@ -1,0 +1,107 @@
+"""Runs that wait for their client's tools, sealed, in a database that replicas share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from time import time
+from typing import final
+
+from sqlalchemy import Connection, delete, func, or_, select
+
+from batuta.core import Run, RunId
+from batuta.store.codec import sql_text
+from batuta.store.database import Database, insert_statement
+from batuta.store.deleted import forgotten_among, in_pages
+from batuta.store.models import WAITING_RUNS
+
+WAITING_SECONDS = 3600.0
+"""Seconds that a run waits."""
+MOST_WAITING = 1000
+"""Runs of a tenant that wait, at most; the oldest goes first."""
+MOST_WAITING_BYTES = 64 << 20
+"""Bytes of a tenant's runs that wait, at most; the oldest goes first."""
+_TABLE = WAITING_RUNS.c
+
+
+@final
+class WaitingTable:
+    """The runs that wait, of all replicas."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        most: int = MOST_WAITING,
+        most_bytes: int = MOST_WAITING_BYTES,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        """Name the database.
+
+        Args:
+            database: has the runs.
+            most: runs of a tenant at most.
+            most_bytes: bytes of a tenant's runs at most.
+            clock: tells the seconds since the epoch.
+        """
+        self._database = database
+        self._most = most
+        self._most_bytes = most_bytes
+        self._clock = clock
+
+    async def put(self, tenant: str, run: Run, body: bytes) -> None:
+        """Keep the sealed run, unless it was deleted meanwhile.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        own, name = sql_text(tenant), sql_text(run.id)
+        now = self._clock()
+        values = {"tenant": own, "run_id": name, "expires": now + WAITING_SECONDS}
+        values |= {"size": len(body), "body": body}
+
+        def put(connection: Connection) -> None:
+            connection.execute(delete(WAITING_RUNS).where(_TABLE.expires < now))
+            if forgotten_among(connection, [name], [(own, run.header.started)]):
+                return
+            new = insert_statement(connection.dialect.name, WAITING_RUNS).values(values)
+            connection.execute(new.on_conflict_do_nothing())
+            self._push_out(connection, own)
+
+        await self._database.run_write(put)
+
+    def _push_out(self, connection: Connection, tenant: str) -> None:
+        """Delete the tenant's oldest runs beyond what it may keep."""
+        order = (_TABLE.expires.desc(), _TABLE.run_id)
+        place = func.row_number().over(order_by=order).label("place")
+        held = func.sum(_TABLE.size).over(order_by=order).label("held")
+        kept = select(_TABLE.run_id, place, held).where(_TABLE.tenant == tenant).subquery()
+        beyond = or_(kept.c.place > self._most, kept.c.held > self._most_bytes)
+        old = _TABLE.run_id.in_(select(kept.c.run_id).where(beyond))
+        connection.execute(delete(WAITING_RUNS).where(_TABLE.tenant == tenant, old))
+
+    async def get(self, tenant: str, run_id: RunId) -> bytes | None:
+        """Return the tenant's sealed run of that id, if it still waits.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(_TABLE.body).where(
+            _TABLE.tenant == sql_text(tenant),
+            _TABLE.run_id == sql_text(run_id),
+            _TABLE.expires > self._clock(),
+        )
+        rows = await self._database.fetch_rows(query)
+        return rows[0]["body"] if rows else None
+
+    async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
+        """Delete those runs of the tenant; None: all of them.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
+        if run_ids is None:
+            await self._database.execute(own)
+            return
+        for page in in_pages([sql_text(one) for one in run_ids]):
+            await self._database.execute(own.where(_TABLE.run_id.in_(page)))
