@@ -255,6 +255,7 @@ def test_runs_that_have_ended_hold_little_memory():
         question = Question(messages=(Message(role=Role.USER, parts=parts),))
         prepared = SimpleNamespace(
             run_id=f"run-{number}",
+            session=None,
             served_model=SimpleNamespace(name="m"),
             call=SimpleNamespace(question=question),
         )
@@ -364,7 +365,7 @@ async def test_files_have_names_that_change_with_them(house, browse):
             total += int(response.headers["content-length"])
         async with http.get(address, headers={"if-none-match": etag}) as response:
             assert response.status == 304
-    assert total < 20_000, "script, styles and icon stay small, under gzip"
+    assert total < 40_000, "script, styles and icon stay small, under gzip"
     for gone in (
         "/ui/static/page.000000000000.js",
         "/ui/static/..%2froutes.py",
@@ -723,7 +724,7 @@ async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, brows
     await post("stranger", "/ui/sign-in", key=ADMIN)
     await post("admin", "/ui/sign-out")
     done = {re.sub("(limits|rotate|revoke)$", "{what}", d) if "/keys/" in d else d for d in done}
-    assert done | {"/ui/plan"} == posting_routes()  # which prices a plan and changes nothing
+    assert done | {"/ui/plan", "/ui/body"} == posting_routes()  # which change nothing
 
 
 @pytest.mark.parametrize("screen", ["keys", "own-keys"])
@@ -937,3 +938,24 @@ async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, 
     async with admin.post(f"/ui/keys/{key.id}/limits", data=found) as response:
         assert response.status == 200
     assert keyed.call(keyed.store.keys.find, key.id).policy == old
+
+
+async def test_a_conversation_and_its_pictures_are_its_tenants(keyed, browse):
+    mine, other = browse(keyed), browse(keyed)
+    for http, tenant in ((mine, "talks"), (other, "listens")):
+        _, issued = keyed.call(keyed.store.keys.create, keyed.mint, tenant, "tests")
+        await sign_in(http, issued.text)
+    run, _ = await asked(mine)
+    session = keyed.call(keyed.store.find_session, run, "talks")
+    for http, status in ((mine, 200), (other, 404)):
+        for place in (f"chat/{session}", f"runs/{run}/pictures/0"):
+            async with http.get(f"/ui/{place}") as response:
+                assert response.status == (404 if "pictures" in place else status), place
+    body = {"model": "batuta-mini", "messages": [{"role": "user", "content": "And?"}]}
+    for name in ("follow", "again"):
+        for address in ("/ui/ask", "/ui/body"):
+            headers = {"x-token": await token_of(other)}
+            async with other.post(address, json={**body, name: run}, headers=headers) as response:
+                assert response.status == 404, (name, address)
+    async with other.post("/ui/body", json=body, headers={"x-token": "x"}) as response:
+        assert response.status == 403

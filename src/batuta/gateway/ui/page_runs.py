@@ -80,6 +80,8 @@ class PageRun:
         self.id = str(prepared.run_id)
         self.tenant = tenant
         """The tenant that owns the run; never the admin's None, as the admin starts no runs."""
+        self.session = prepared.session
+        """The id of the conversation; None: of none."""
         self.model = prepared.served_model.name
         self.question = prepared.call.question.title
         self.size = _count_characters(prepared.call.question)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
-from typing import final
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from time import time
+from typing import Any, final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,6 +24,8 @@ from batuta.core import (
     Failure,
     PlanningContext,
     Run,
+    RunId,
+    Sampling,
     Worker,
 )
 from batuta.core import (
@@ -30,17 +35,21 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway.access.caller import record_reading
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import Fields, read_fields
+from batuta.gateway.http.body import Fields, encode_json, read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall, parse_run_options
+from batuta.gateway.ui.conversation import Conversation, encode_question, show_sampling
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
-from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_page
 from batuta.gateway.ui.run_view import panel_scope
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
-from batuta.store import Store, read_run
+from batuta.store import RunSummary, Store, read_run
+from batuta.store.responses import response_id
+from batuta.store.rows import TAG, RequestLabels, format_label
+from batuta.store.run_filter import RunFilter
 
 ShowDraft = Callable[[str], Awaitable[None]]
 
@@ -100,6 +109,17 @@ class _DraftListener:
 
 
 _SEE_OTHER = 303
+PLAYGROUND_TAG = "playground"
+"""The tag of the runs that are asked in the playground."""
+MOST_TURNS = 20
+"""Turns of a conversation that are shown; earlier ones are in the list of runs."""
+MOST_RECENT = 6
+"""Conversations that a new one offers to continue."""
+_MOST_SEARCHED = 60
+"""Runs that are looked at for a conversation's turns, and for the latest conversations."""
+_RECENT_SECONDS = 30 * 86_400.0
+_ORIGINS = ("replay", "edit", "follow", "again")
+"""Fields of a body that refer to an earlier run by its id."""
 MOST_PARTS = 5000
 """JSON objects of a stored run that is read to be shown: about 40 ms of the event loop."""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
@@ -120,9 +140,34 @@ def default_model(catalogue: Catalogue) -> str:
     return ULTRA_MODEL if catalogue.find_model(ULTRA_MODEL) else catalogue.models[0].name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """A question of a conversation, with the run that answers it."""
+
+    number: int
+    """From 1; the names of its panels begin with it."""
+    id: str
+    question: str
+    run: Run | None = None
+    """None: it goes on, or its content was not kept."""
+    goes_on: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class RecentChat:
+    """A conversation of the playground."""
+
+    session: str
+    question: str
+    """The first question of those that were looked at."""
+    created: float
+    """When its latest question was asked."""
+    turns: int = 1
+
+
 @final
 class PlaygroundPage:
-    """The screen."""
+    """The screen: a new conversation, or one that goes on."""
 
     def __init__(self, catalogue: Catalogue, store: Store | None, page_runs: PageRuns) -> None:
         self._catalogue = catalogue
@@ -131,31 +176,130 @@ class PlaygroundPage:
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """The composer; `again` fills it with a run's question, `replay` repeats its workflow."""
-        query, catalogue = request.query_params, self._catalogue
+        query = request.query_params
         given = query.get("again") or query.get("replay")
         run = await load_run(self._store, self._page_runs, given, session) if given else None
+        return self._show(
+            request,
+            session,
+            run=run,
+            question=run.header.question.text if run else query.get("question", ""),
+            again=query.get("again") if run else None,
+            replay=query.get("replay") if run else None,
+            examples=self._catalogue.page_context.examples if run is None else (),
+            recent=await self._list_recent(session) if run is None else [],
+        )
+
+    async def chat(self, request: Request, session: WebSession) -> Response:
+        """Show the turns of a conversation, each with its workflow, and the composer below them.
+
+        Raises:
+            APIError: there is no such conversation for this visitor.
+        """
+        name: str = request.path_params["session"]
+        turns, earlier = await self._load_turns(name, session)
+        if not turns:
+            raise not_found(f"The conversation '{name[:80]}'")
+        runs = [turn.run for turn in turns if turn.run is not None]
+        answered = [run for run in runs if run.answer]
+        return self._show(
+            request,
+            session,
+            run=runs[-1] if runs else None,
+            turns=turns,
+            earlier=earlier,
+            chat=name,
+            follow=(answered or runs)[-1].id if runs else None,
+            answers=await render_answers(*runs),
+        )
+
+    def _show(
+        self, request: Request, session: WebSession, *, run: Run | None, **values: Any
+    ) -> Response:
+        """Render the screen; the form stands as the run had it."""
+        catalogue, query = self._catalogue, request.query_params
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
-        chosen = {worker.id for worker in run.header.pool} if run else set[str]()
+        allows = session.caller.permissions.allows_model
+        settings: dict[str, Any] = {
+            "question": "",
+            "model": model if catalogue.find_model(model) else default_model(catalogue),
+            "chosen_effort": run.header.question.sampling.effort if run else None,
+            "sampling": show_sampling(run.header.question.sampling if run else Sampling()),
+            "max_cost": "" if limits is None or limits.usd is None else limits.usd,
+            "workers": self._chosen_workers(run) if run else set[str](),
+            "kept": Conversation(run) if run else None,
+        }
+        none: dict[str, Any] = dict.fromkeys(("again", "replay", "follow", "chat"))
+        lists: dict[str, Any] = {"turns": [], "earlier": 0, "examples": (), "recent": []}
+        shown: dict[str, Any] = {"answers": {}, **none, **lists, **settings, **values}
         return render_page(
             request,
             "playground.html.jinja",
             session=session,
-            question=run.header.question.text if run else query.get("question", ""),
-            served=group_models(
-                m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
-            ),
-            model=model if catalogue.find_model(model) else default_model(catalogue),
+            served=group_models(m for m in catalogue.models if allows(m.name)),
             efforts=EFFORTS,
-            chosen_effort=run.header.question.sampling.effort if run else None,
-            max_cost="" if limits is None or limits.usd is None else limits.usd,
-            deadline="",
             pool=catalogue.pool,
-            workers=chosen,
-            replay=query.get("replay"),
-            examples=catalogue.page_context.examples if run is None else (),
             simulated=catalogue.page_context.simulated,
+            **shown,
         )
+
+    def _chosen_workers(self, run: Run) -> set[str]:
+        """Return the workers that the run was restricted to; empty: to none."""
+        served = self._catalogue.find_model(run.header.model or "")
+        took_part = {str(worker.id) for worker in run.header.pool}
+        whole = served is not None and {str(worker.id) for worker in served.pool} <= took_part
+        return set() if whole else took_part
+
+    async def _load_turns(self, name: str, session: WebSession) -> tuple[list[ChatTurn], int]:
+        """Return the latest turns of a conversation, oldest first, and how many came before."""
+        going_on = {r.id: r for r in self._page_runs.going_on(session) if r.session == name}
+        rows: Sequence[RunSummary] = ()
+        if self._store is not None:
+            wanted = RunFilter(tenant=session.tenant, session=name)
+            rows = (await self._store.find(wanted, _MOST_SEARCHED)).rows
+        ended = [row for row in reversed(rows) if row.id not in going_on]
+        shown = ended[-MOST_TURNS:]
+        turns = [
+            ChatTurn(
+                number=number,
+                id=row.id,
+                question=row.question_preview,
+                run=await self._load_turn(row, session),
+            )
+            for number, row in enumerate(shown, 1)
+        ]
+        turns += [
+            ChatTurn(number=number, id=run.id, question=run.question, goes_on=True)
+            for number, run in enumerate(reversed(going_on.values()), len(turns) + 1)
+        ]
+        return turns, len(ended) - len(shown)
+
+    async def _load_turn(self, row: RunSummary, session: WebSession) -> Run | None:
+        try:
+            return await load_run(self._store, self._page_runs, row.id, session)
+        except APIError:
+            return None  # its content was not kept, or is too large to be shown here
+
+    async def _list_recent(self, session: WebSession) -> list[RecentChat]:
+        """Return the visitor's latest conversations of the playground, newest first."""
+        if self._store is None or session.is_admin:
+            return []
+        labels = (format_label(TAG, PLAYGROUND_TAG),)
+        since = time() - _RECENT_SECONDS
+        wanted = RunFilter(tenant=session.tenant, labels=labels, since=since)
+        found: dict[str, RecentChat] = {}
+        for row in (await self._store.find(wanted, _MOST_SEARCHED)).rows:
+            if row.session is None or not row.question_preview:
+                continue
+            if row.session in found:
+                found[row.session].turns += 1
+                found[row.session].question = row.question_preview
+            elif len(found) < MOST_RECENT:
+                found[row.session] = RecentChat(
+                    session=row.session, question=row.question_preview, created=row.created
+                )
+        return list(found.values())
 
 
 @final
@@ -163,7 +307,8 @@ class PlaygroundEndpoint:
     """POST /ui/ask: the body of a chat completion; begins a run.
 
     In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
-    question by the workflow in `orchestration`.
+    question by the workflow in `orchestration`. Beside it, `follow` with a run's id continues its
+    conversation, and `again` asks its last question in other words.
 
     It is booked and executed like a call of the API, under the same rules and limits. The answer
     is the address of its events; the request continues behind the answer until the run has ended.
@@ -190,18 +335,17 @@ class PlaygroundEndpoint:
         visitor = self._sessions.identify_signed_in(Request(scope, receive))
         check_form_token(visitor, Request(scope).headers.get("x-token"))
         body = await read_fields(scope, receive)
-        replayed, edited = body.text("replay"), body.text("edit")
-        run = None
-        if given := replayed or edited:
-            run = await load_run(self._store, self._page_runs, given, visitor)
-        call = _read_call(body, run)
+        origin, given = _find_origin(body)
+        run = await load_run(self._store, self._page_runs, given, visitor) if given else None
+        call = _read_call(body, origin, run)
         delivery = self._delivery
         async with delivery.service.prepare_call(call, visitor.caller) as prepared:
             planned = prepared
-            if run is not None and replayed:
+            if run is not None and origin == "replay":
                 planned = self._with_recorded_plan(prepared, run)
             with self._page_runs.track(prepared, visitor) as page_run:
-                address = f"/ui/runs/{page_run.id}/events?scope={panel_scope(body.text('scope'))}"
+                marks = {"scope": panel_scope(body.text("scope")), "chat": prepared.session or ""}
+                address = f"/ui/runs/{page_run.id}/events?{urlencode(marks)}"
                 headers = {**PAGE_HEADERS, **prepared.headers}
                 await RedirectResponse(address, _SEE_OTHER, headers)(scope, receive, send)
                 streamed = _stream_drafts(planned, page_run)
@@ -222,6 +366,42 @@ class PlaygroundEndpoint:
             rounds=max(len(run.rounds), 1),
         )
         return replace(prepared, served_model=served, limits=limits)
+
+
+@final
+class ApiBodyEndpoint:
+    """POST /ui/body: the body of the playground's question; returns the API's whole body for it.
+
+    Nothing is called, booked or stored. What the question keeps of an earlier run is in the result.
+    """
+
+    def __init__(
+        self,
+        delivery: AnswerDelivery,
+        store: Store | None,
+        sessions: SessionManager,
+        page_runs: PageRuns,
+    ) -> None:
+        self._page_runs = page_runs
+        self._store = store
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: the body is malformed, or there is no such run.
+        """
+        visitor = self._sessions.identify_signed_in(Request(scope, receive))
+        check_form_token(visitor, Request(scope).headers.get("x-token"))
+        body = await read_fields(scope, receive)
+        origin, given = _find_origin(body)
+        run = await load_run(self._store, self._page_runs, given, visitor) if given else None
+        call = _read_call(body, origin, run)
+        said = {**_drop_fields(body, *_ORIGINS, "scope").raw, **encode_question(call.question)}
+        content = encode_json(said)
+        response = Response(content, media_type="application/json", headers=PAGE_HEADERS)
+        await response(scope, receive, send)
 
 
 async def load_run(
@@ -259,15 +439,33 @@ def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
     return replace(prepared, served_model=replace(served, conductor=conductor))
 
 
-def _read_call(body: Fields, run: Run | None) -> ParsedCall:
-    """Return what the body asks; `run` is the one that it repeats or edits.
+def _find_origin(body: Fields) -> tuple[str, str]:
+    """Return how the body refers to an earlier run, and that run's id; both empty: not at all."""
+    named = ((name, body.text(name)) for name in _ORIGINS)
+    return next(((name, text) for name, text in named if text), ("", ""))
+
+
+def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
+    """Return what the body asks; `run` is the one to which it refers.
 
     Raises:
         APIError: the body is malformed.
     """
+    if run is not None and origin == "replay":
+        return _repeat_call(run)
+    if run is not None and origin == "edit":
+        return edited_call(run, body)
+    call = parse_chat(_drop_fields(body, *_ORIGINS, "scope"))
+    call = replace(
+        call, labels=RequestLabels(user=call.labels.user, tags=(*call.labels.tags, PLAYGROUND_TAG))
+    )
     if run is None:
-        return parse_chat(_drop_fields(body, "replay", "edit", "scope"))
-    return _repeat_call(run) if body.text("replay") else edited_call(run, body)
+        return replace(call, session=call.session or f"playground {secrets.token_hex(16)}")
+    if origin == "again":
+        question = Conversation(run).ask_again(call.question)
+        return replace(call, question=question, session=f"playground {secrets.token_hex(16)}")
+    question = Conversation(run).continue_with(call.question)
+    return replace(call, question=question, session="", previous=response_id(RunId(run.id)))
 
 
 def _repeat_call(run: Run) -> ParsedCall:

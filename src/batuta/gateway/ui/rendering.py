@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Run, formatting
 from batuta.gateway.http.body import cookie_value
-from batuta.gateway.ui import run_view
+from batuta.gateway.ui import conversation, run_view
 from batuta.gateway.ui.assets import asset_url
 from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
 from batuta.rendering.answer import render_answer
@@ -52,6 +52,9 @@ def _template_environment() -> Environment:
         "percent": formatting.format_percent,
         "when": formatting.format_time,
         "ago": formatting.format_age,
+        "last_asked": conversation.last_asked,
+        "pictures_before": conversation.pictures_before,
+        "attachments": conversation.describe_attachments,
     }
     known = {
         "asset": asset_url,

@@ -23,7 +23,7 @@ from batuta.gateway.ui.learning import LearningPages
 from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.plan_editor import PlanEditorPage, PlanPreviewEndpoint
-from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
+from batuta.gateway.ui.playground import ApiBodyEndpoint, PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.run_stream import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
@@ -48,13 +48,15 @@ def page_routes(
     runs, comparison = RunPages(*shown), ComparisonPage(*shown)
     learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
-    approvals = ApprovalPage(store)
+    approvals, playground = ApprovalPage(store), PlaygroundPage(*shown)
     screens = {
-        "/ui/": PlaygroundPage(*shown).page,
+        "/ui/": playground.page,
+        "/ui/chat/{session}": playground.chat,
         "/ui/runs": runs.list_page,
         "/ui/runs/{id}": runs.run_page,
         "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
+        "/ui/runs/{id}/pictures/{number:int}": runs.picture,
         "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
@@ -97,6 +99,7 @@ def _list_asking_routes(
     asking = delivery, store, sessions, page_runs
     return [
         Route("/ui/ask", PlaygroundEndpoint(*asking), methods=["POST"]),
+        Route("/ui/body", ApiBodyEndpoint(*asking), methods=["POST"]),
         Route("/ui/plan", PlanPreviewEndpoint(*asking), methods=["POST"]),
         Route("/ui/runs/{id}/events", RunEventsEndpoint(*asking), methods=["GET"]),
     ]

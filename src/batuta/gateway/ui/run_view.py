@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from batuta.core import (
 from batuta.core.message import Audio, File, Image
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
+_SCOPE = re.compile(r"[abcd]|t\d{1,3}")
 _ANSWERED = (
     Outcome.ANSWERED,
     Outcome.FALLBACK,
@@ -101,8 +103,8 @@ def panel_anchor(number: int, index: int) -> str:
 
 
 def panel_scope(given: str | None) -> str:
-    """Return the side of a comparison that is meant, or an empty text."""
-    return given if given in {"a", "b", "c", "d"} else ""
+    """Return the side of a comparison or the turn that is meant, or an empty text."""
+    return given if given and _SCOPE.fullmatch(given) else ""
 
 
 def describe_access(step: Step, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -16,8 +17,9 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
-from batuta.gateway.ui.playground import is_too_large
+from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
 from batuta.store import RunSummary, Store
@@ -174,6 +176,8 @@ def describe_totals(totals: RunTotals) -> Iterator[tuple[str, str]]:
 PAGE_SIZE = 50
 _SEE_OTHER = 303
 _BAD_REQUEST = 400
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""The types of pictures that are sent to a browser; none of them can hold a script."""
 
 
 @final
@@ -263,6 +267,23 @@ class RunPages:
         name = "".join(c for c in run_id if c.isalnum() or c in "_-")
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
         return Response(encoded, media_type="application/json", headers=headers)
+
+    async def picture(self, request: Request, session: WebSession) -> Response:
+        """Send a picture that came with the run's question.
+
+        Raises:
+            APIError: there is none, or it is none that a browser may show.
+        """
+        run_id: str = request.path_params["id"]
+        number: int = request.path_params["number"]
+        run = await load_run(self._kept, self._page_runs, run_id, session)
+        pictures = list_pictures(run.header.question)
+        url = pictures[number].url if number < len(pictures) else ""
+        kind, _, data = url.removeprefix("data:").partition(";base64,")
+        if kind not in _PICTURES:
+            raise not_found("The picture")
+        headers = {**PAGE_HEADERS, "content-disposition": "inline"}
+        return Response(base64.b64decode(data), media_type=kind, headers=headers)
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Judges a run; an empty score takes the judgement back."""

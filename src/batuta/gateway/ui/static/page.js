@@ -152,7 +152,10 @@ class Stage {
       if (tries) await new Promise((resume) => setTimeout(resume, 1000));
       try {
         const response = await (this.id ? fetch(this.address(this.id)) : first());
-        if (!this.id && response.redirected) this.begin(decodeURIComponent(new URL(response.url).pathname.split("/")[3]));
+        if (!this.id && response.redirected) {
+          const address = new URL(response.url);
+          this.begin(decodeURIComponent(address.pathname.split("/")[3]), address.searchParams.get("chat"));
+        }
         if (response.status === 404 && this.id && tries < 900) {
           this.phase("The run goes on at another server; looking for it…");
           continue;
@@ -190,9 +193,9 @@ class Stage {
     if (this.halt) this.stop();
   }
 
-  begin(id) {
+  begin(id, chat) {
     this.id = id;
-    this.onBegin?.(id);
+    this.onBegin?.(id, chat);
   }
 
   onBegan() {
@@ -317,7 +320,7 @@ class Stage {
     edit.href = `/ui/runs/${encodeURIComponent(this.id)}/edit`;
     edit.textContent = "Edit the plan";
     const further = this.part("rounds").childElementCount ? [edit, other] : [other];
-    links.replaceChildren(chip, ...(this.root.dataset.stage ? [] : further));
+    links.replaceChildren(chip, ...(this.root.closest("[data-versus]") ? [] : further));
   }
 }
 
@@ -338,12 +341,155 @@ function bodyOf(form) {
     workers_allow: chosen.length && chosen.length < boxes.length ? chosen : undefined,
   };
   const wished = Object.values(orchestration).some((value) => value !== undefined);
+  const asked = field("question");
+  const texts = attached.some(({ part }) => part.file?.file_data.startsWith("data:text/"));
+  const content = attached.length ? [{ type: "text", text: texts ? `${asked}\n\n` : asked }, ...attached.map(({ part }) => part)] : asked;
+  const system = field("system") ? [{ role: "system", content: field("system") }] : [];
   return {
     model: field("model"),
-    messages: [{ role: "user", content: field("question") }],
+    messages: [...system, { role: "user", content }],
     reasoning_effort: field("effort") || undefined,
+    temperature: number(field("temperature")),
+    top_p: number(field("top_p")),
+    max_tokens: number(field("max_tokens")),
+    seed: number(field("seed")),
     orchestration: wished ? orchestration : undefined,
   };
+}
+
+/* ---- what is attached to a question -------------------------------------------------------- */
+
+let attached = [];
+const MOST_BYTES = 14_000_000;
+
+/** A file as a part of a message: pictures and recordings by their types, all else as a file. */
+function partOf(name, type, url) {
+  const data = url.slice(url.indexOf(",") + 1);
+  if (type.startsWith("image/")) return { type: "image_url", image_url: { url } };
+  if (/wav|mpeg|mp3/.test(type)) return { type: "input_audio", input_audio: { data, format: type.includes("wav") ? "wav" : "mp3" } };
+  return { type: "file", file: { filename: name, file_data: url.startsWith("data:application/octet-stream") || url.startsWith("data:;") ? `data:text/plain;base64,${data}` : url } };
+}
+
+function readFile(file) {
+  return new Promise((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done({ name: file.name, part: partOf(file.name, file.type, reader.result), size: file.size });
+    reader.onerror = () => fail(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
+async function attach(files, place) {
+  const size = [...attached, ...files].reduce((sum, file) => sum + file.size, 0);
+  if (size > MOST_BYTES) return say("Files of more than 14 MB together are not sent.");
+  try {
+    for (const file of files) attached.push(await readFile(file));
+  } catch {
+    say("The file cannot be read.");
+  }
+  showFiles(place);
+}
+
+function showFiles(place, removable = true) {
+  place.hidden = !attached.length;
+  place.replaceChildren(...attached.map((file) => {
+    const item = document.createElement("li");
+    const name = document.createElement("span");
+    name.className = "cut";
+    name.textContent = file.name;
+    const size = document.createElement("small");
+    size.textContent = file.size < 1e5 ? `${Math.ceil(file.size / 1000)} kB` : `${(file.size / 1e6).toFixed(1)} MB`;
+    item.append(name, size);
+    if (!removable) return item;
+    const gone = document.createElement("button");
+    gone.type = "button";
+    gone.className = "icon";
+    gone.textContent = "✕";
+    gone.setAttribute("aria-label", `Take ${file.name} away`);
+    gone.addEventListener("click", () => {
+      attached = attached.filter((each) => each !== file);
+      showFiles(place);
+      $("#question").focus();
+    });
+    item.append(gone);
+    return item;
+  }));
+}
+
+/* ---- settings under a name, in this browser ------------------------------------------------ */
+
+const PRESET_FIELDS = ["model", "effort", "max_cost_usd", "deadline_s", "system", "temperature", "top_p", "max_tokens", "seed"];
+
+class Presets {
+  constructor(form) {
+    this.form = form;
+    this.select = $("[data-preset]", form);
+    this.name = $("[data-preset-name]", form);
+    this.select.addEventListener("change", () => this.use());
+    $("[data-preset-save]", form).addEventListener("click", () => this.save());
+    $("[data-preset-delete]", form).addEventListener("click", () => this.remove());
+    this.name.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      this.save();
+    });
+    this.show("");
+  }
+
+  read() {
+    try {
+      return JSON.parse(localStorage.getItem("presets")) ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  write(presets, chosen) {
+    try {
+      localStorage.setItem("presets", JSON.stringify(presets));
+    } catch {
+      say("The browser does not let this page keep presets.");
+    }
+    this.show(chosen);
+  }
+
+  show(chosen) {
+    const names = Object.keys(this.read()).sort();
+    this.select.replaceChildren(new Option(names.length ? "choose" : "none yet", ""), ...names.map((name) => new Option(name, name, false, name === chosen)));
+    this.select.disabled = !names.length;
+    $("[data-preset-delete]", this.form).hidden = !this.select.value;
+  }
+
+  use() {
+    const found = this.read()[this.select.value];
+    $("[data-preset-delete]", this.form).hidden = !found;
+    if (!found) return;
+    const missing = !$$("option", this.form.elements.model).some((option) => option.value === found.model);
+    for (const name of PRESET_FIELDS) if (!(name === "model" && missing)) this.form.elements[name].value = found[name] ?? "";
+    for (const box of $$('[name="worker"]', this.form)) box.checked = !found.workers || found.workers.includes(box.value);
+    this.form.dispatchEvent(new Event("change"));
+    if (missing) say(`The system ${found.model} is not served now.`);
+  }
+
+  save() {
+    const name = this.name.value.trim();
+    if (!name) {
+      this.name.focus();
+      return say("Give the preset a name.");
+    }
+    const kept = Object.fromEntries(PRESET_FIELDS.map((field) => [field, this.form.elements[field].value]));
+    const boxes = $$('[name="worker"]', this.form);
+    if (boxes.some((box) => !box.checked)) kept.workers = boxes.filter((box) => box.checked).map((box) => box.value);
+    this.write({ ...this.read(), [name]: kept }, name);
+    this.name.value = "";
+    say("Saved in this browser.");
+  }
+
+  remove() {
+    const { [this.select.value]: _, ...rest } = this.read();
+    this.write(rest, "");
+    this.select.focus();
+  }
 }
 
 function asCurl(body) {
@@ -396,33 +542,123 @@ addEventListener("popstate", () => {
   if (location.pathname + location.search !== shown) location.reload();
 });
 
+/** The turns of a conversation, and the form that asks the next one. */
+class Chat {
+  constructor(form) {
+    this.form = form;
+    this.turns = $("[data-turns]");
+    this.files = $("[data-files]", form);
+    this.question = $("#question");
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(event.submitter?.name === "dry");
+    });
+    $("[data-stop]", form).addEventListener("click", () => this.stage?.stop());
+    this.question.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) form.requestSubmit($("[data-go]", form));
+    });
+    for (const root of $$("[data-follow]", this.turns)) {
+      this.stage = new Stage(root);
+      during(form, () => this.stage.follow(root.dataset.follow, form.dataset.token).then(() => this.ended(this.stage)));
+    }
+    if (this.stage) this.turns.lastElementChild.scrollIntoView({ block: "start" });
+  }
+
+  /** The question with what it refers to; the server adds what was said before. */
+  body(dry) {
+    const { replay, again, followRun } = this.form.dataset;
+    const body = bodyOf(this.form);
+    if (dry) body.orchestration = { ...body.orchestration, dry_run: true };
+    return { ...body, replay, again: followRun ? undefined : again, follow: followRun };
+  }
+
+  async ask(dry) {
+    for (const each of $$("[data-examples]")) each.hidden = true;
+    for (const each of $$("[data-failed]", this.turns)) each.remove();
+    const turn = $("[data-blank-turn]").content.firstElementChild.cloneNode(true);
+    const number = this.turns.childElementCount + 1;
+    const text = this.question.value;
+    turn.setAttribute("aria-label", `Turn ${number}`);
+    $("[data-asked]", turn).textContent = text;
+    showFiles($("[data-asked-files]", turn), false);
+    const root = $("[data-stage]", turn);
+    root.dataset.stage = `t${number}`;
+    this.turns.append(turn);
+    const stage = (this.stage = new Stage(root));
+    const replays = Boolean(this.form.dataset.replay);
+    const body = { ...this.body(dry), scope: `t${number}` };
+    stage.onBegin = (id, chat) => {
+      moveTo(chat && !replays ? `/ui/chat/${encodeURIComponent(chat)}` : `/ui/runs/${encodeURIComponent(id)}`);
+      $("main").classList.add("talking");
+      const head = $("[data-chat-head]");
+      head.lastElementChild.hidden = false;
+      head.firstElementChild.className = "cut";
+      if (number === 1) head.firstElementChild.textContent = text;
+      if (replays) return;
+      this.question.value = "";
+      this.question.placeholder = "Ask what follows…";
+      $(".composing", this.form).open = false;
+      attached = [];
+      showFiles(this.files);
+    };
+    if (number > 1) turn.scrollIntoView({ block: "start", behavior: "smooth" });
+    await during(this.form, () => stage.ask(body, this.form.dataset.token));
+    if (!stage.id) turn.dataset.failed = "";
+    else this.ended(stage);
+  }
+
+  /** The next question follows this one; where it has no answer, the server leaves it out. */
+  ended(stage) {
+    if (!stage.id || this.form.dataset.replay) return;
+    const answered = $("[data-answer] .answer, [data-answer] pre", stage.root);
+    if (answered || !this.form.dataset.followRun) this.form.dataset.followRun = stage.id;
+  }
+
+  /** The API's whole body: what was said before comes from the server. */
+  async copy(how) {
+    let body = this.body(false);
+    if (body.follow || body.again) {
+      const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
+      const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+      const said = await response?.json().catch(() => null);
+      if (!response?.ok) return say(said?.error?.message ?? "The server cannot be reached.");
+      body = said;
+    }
+    await copy(how === "curl" ? asCurl(body) : asPython(body));
+  }
+}
+
 const ask = $("[data-ask]");
 if (ask) {
-  const stage = new Stage($("[data-stage]"));
-  stage.onBegin = (id) => moveTo(`/ui/runs/${encodeURIComponent(id)}`);
-  const examples = $("[data-examples]");
-  ask.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const body = bodyOf(ask);
-    if (event.submitter?.name === "dry") body.orchestration = { ...body.orchestration, dry_run: true };
-    if (ask.dataset.replay) body.replay = ask.dataset.replay;
-    if (examples) examples.hidden = true;
-    during(ask, () => stage.ask(body, ask.dataset.token));
-  });
-  $("[data-stop]", ask).addEventListener("click", () => stage.stop());
-  $("#question").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) ask.requestSubmit($("[data-go]", ask));
-  });
-  for (const button of $$("[data-copy]", ask)) {
-    button.addEventListener("click", () => copy(button.dataset.copy === "curl" ? asCurl(bodyOf(ask)) : asPython(bodyOf(ask))));
-  }
+  const chat = new Chat(ask);
+  for (const button of $$("[data-copy]", ask)) button.addEventListener("click", () => chat.copy(button.dataset.copy));
   for (const button of $$("[data-example]")) {
     button.addEventListener("click", () => {
-      $("#question").value = button.textContent.trim();
+      chat.question.value = button.textContent.trim();
       const go = $("[data-go]", ask);
       go.focus();
       ask.requestSubmit(go);
       scrollTo({ top: 0 });
+    });
+  }
+  const input = $("[data-attach]", ask);
+  if (input) {
+    new Presets(ask);
+    const take = (files) => files.length && attach([...files], chat.files);
+    input.addEventListener("change", async () => {
+      await take(input.files);
+      input.value = "";
+    });
+    chat.question.addEventListener("paste", (event) => {
+      if (!event.clipboardData.files.length) return;
+      event.preventDefault();
+      take(event.clipboardData.files);
+    });
+    ask.addEventListener("dragover", (event) => event.preventDefault());
+    ask.addEventListener("drop", (event) => {
+      if (!event.dataTransfer.files.length) return;
+      event.preventDefault();
+      take(event.dataTransfer.files);
     });
   }
   const boxes = $$('[name="worker"]', ask);

@@ -1,0 +1,164 @@
+"""What a question of the page keeps of an earlier run: its conversation, files, tools. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+from batuta.clients.openai.client import ChatDialect, OpenAIChatAdapter
+from batuta.core import Message, Question, Role, Run, Sampling, Text
+from batuta.core import Request as CallRequest
+from batuta.core.message import Audio, File, Image, assistant_message
+from batuta.gateway.errors import invalid_value
+
+_INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
+_SAMPLING_FIELDS = ("temperature", "top_p", "max_tokens", "seed")
+_API = ChatDialect(developer=True, cache_keys=True, cache_marks=True, files=True)
+"""The dialect of Batuta's own chat completions."""
+
+
+@final
+class Conversation:
+    """The conversation of a run, as a further question sees it."""
+
+    def __init__(self, run: Run) -> None:
+        self._question = run.header.question
+        self._reply = run.reply if run.answer else None
+        self._answer = run.answer or ""
+
+    @property
+    def instructions(self) -> str:
+        """The system prompt; empty: there is none."""
+        said = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
+        return "\n\n".join(text for text in said if text)
+
+    @property
+    def attachments(self) -> list[str]:
+        """The names of the pictures, files and recordings of the last question."""
+        named = describe_attachments(last_asked(self._question))
+        return [f"{kind.lower()} {name}".strip() for kind, name in named]
+
+    @property
+    def turns_before(self) -> int:
+        """The messages of the user before the last one."""
+        return sum(
+            m.role is Role.USER
+            for m in self._question.messages[: _last_place(self._question.messages)]
+        )
+
+    def continue_with(self, asked: Question) -> Question:
+        """Return the conversation with the run's answer and the question behind it.
+
+        A run without an answer leaves its question out.
+
+        Raises:
+            APIError: a worker waits for results of the caller's tools.
+        """
+        if self._reply is not None and self._reply.tool_calls:
+            reason = "its worker waits for results of tools, which only the API can send."
+            raise invalid_value("follow", reason)
+        messages = self._question.messages
+        before = messages if self._answer else messages[: _last_place(self._question.messages)]
+        answer = (assistant_message(self._answer),) if self._answer else ()
+        return self._with_messages(asked, (*_leave_instructions(before), *answer, _asked_of(asked)))
+
+    def ask_again(self, asked: Question) -> Question:
+        """Return the conversation with the asked words in the place of its last question's.
+
+        Files and pictures of that question stay, and those of the new one are added.
+        """
+        place, messages = _last_place(self._question.messages), self._question.messages
+        said = _asked_of(asked)
+        kept = tuple(part for part in messages[place].parts if not isinstance(part, Text))
+        again = replace(messages[place], parts=(*kept, *said.parts))
+        return self._with_messages(
+            asked, (*_leave_instructions(messages[:place]), again, *messages[place + 1 :])
+        )
+
+    def _with_messages(self, asked: Question, messages: Sequence[Message]) -> Question:
+        """Return the question with these messages, its other wishes as in the conversation.
+
+        The form has its own system prompt, temperature, top-p, seed, length and effort.
+        """
+        own = asked.sampling
+        sampling = replace(
+            self._question.sampling,
+            temperature=own.temperature,
+            top_p=own.top_p,
+            max_tokens=own.max_tokens,
+            seed=own.seed,
+            effort=own.effort,
+        )
+        instructions = tuple(m for m in asked.messages if m.role in _INSTRUCTIONS)
+        return replace(self._question, messages=(*instructions, *messages), sampling=sampling)
+
+
+def encode_question(question: Question) -> dict[str, Any]:
+    """Return the question as the body of a chat completion, without its model."""
+    request = CallRequest(
+        messages=question.messages,
+        sampling=question.sampling,
+        tools=question.tools,
+        tool_choice=question.tool_choice,
+        parallel_tool_calls=question.parallel_tool_calls,
+        response_format=question.response_format,
+        cache=question.cache,
+    )
+    body = OpenAIChatAdapter("", _API).build_body(request, stream=False)
+    del body["model"]
+    return body
+
+
+def list_pictures(question: Question) -> list[Image]:
+    """Return the pictures of a conversation in their order."""
+    return [part for said in question.messages for part in said.parts if isinstance(part, Image)]
+
+
+def last_asked(question: Question) -> Message:
+    """Return the last message of the user, or the last message if no user spoke."""
+    return question.messages[_last_place(question.messages)]
+
+
+def pictures_before(question: Question) -> int:
+    """Return the number of pictures before the last message of the user."""
+    before = question.messages[: _last_place(question.messages)]
+    return sum(isinstance(part, Image) for said in before for part in said.parts)
+
+
+def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each picture, file and recording of a message."""
+    for part in message.parts:
+        if isinstance(part, Image):
+            yield "Picture", "" if part.url.startswith("data:") else part.url[:80]
+        elif isinstance(part, File):
+            yield "File", part.name or part.media_type
+        elif isinstance(part, Audio):
+            yield "Recording", part.format
+
+
+def show_sampling(sampling: Sampling) -> dict[str, Any]:
+    """Return the fields of the form that say how the answer is sampled; an unset one is empty."""
+    values = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
+    return {name: "" if value is None else value for name, value in values.items()}
+
+
+def _last_place(messages: Sequence[Message]) -> int:
+    spoken = [at for at, m in enumerate(messages) if m.role is Role.USER]
+    return spoken[-1] if spoken else len(messages) - 1
+
+
+def _asked_of(asked: Question) -> Message:
+    """Return the message that asks.
+
+    Raises:
+        APIError: there are others beside it and the system prompt.
+    """
+    said = _leave_instructions(asked.messages)
+    if len(said) != 1 or said[0].role is not Role.USER:
+        raise invalid_value("messages", "there must be one of the user, which asks.")
+    return said[0]
+
+
+def _leave_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.role not in _INSTRUCTIONS)

@@ -1,0 +1,213 @@
+"""The playground as a conversation: turns, files, settings, and what an earlier run leaves to them."""
+
+import base64
+import json
+from typing import Any, cast
+
+import pytest
+
+from batuta.core import (
+    Image,
+    Message,
+    Question,
+    Role,
+    Sampling,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from batuta.core.message import assistant_message, system_message, user_message
+from batuta.gateway.errors import APIError
+from batuta.gateway.ui.conversation import Conversation, encode_question
+from gateway.ui.conftest import sound
+from gateway.ui.page_server import HOSTILE, QUESTION
+from gateway.ui.test_browser import answered
+
+SECOND = "Compute the result: begin at 4050; halve it."
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+TOOL = Tool(name="clock", description="The time.")
+
+
+class Asked:
+    """A run, as far as a further question looks at it."""
+
+    def __init__(self, *messages, answer: str | None = "It is four.", reply=None, **question):
+        self.header = self
+        self.question = Question(messages=messages, **question)
+        self.answer, self.reply = answer, reply
+
+
+def asking(*messages, **question):
+    return Question(messages=messages, **question)
+
+
+def texts(question):
+    return [(message.role.value, message.text) for message in question.messages]
+
+
+def test_a_question_is_sent_behind_what_was_said_before():
+    run = Asked(
+        system_message("Be brief."), user_message("One?"), assistant_message("1"),
+        user_message("Two?"), tools=(TOOL,), sampling=Sampling(stop=("END",), temperature=1.0),
+    )  # fmt: skip
+    said = Conversation(cast("Any", run)).continue_with(
+        asking(system_message("Be long."), user_message("Four?"), sampling=Sampling(seed=7))
+    )
+    assert texts(said) == [
+        ("system", "Be long."), ("user", "One?"), ("assistant", "1"), ("user", "Two?"),
+        ("assistant", "It is four."), ("user", "Four?"),
+    ]  # fmt: skip
+    assert said.tools == (TOOL,)
+    assert said.sampling == Sampling(stop=("END",), seed=7), "the form's own fields are the form's"
+
+
+def test_a_question_without_an_answer_is_left_out_of_what_follows():
+    run = Asked(user_message("One?"), assistant_message("1"), user_message("Two?"), answer=None)
+    said = Conversation(cast("Any", run)).continue_with(asking(user_message("Three?")))
+    assert texts(said) == [("user", "One?"), ("assistant", "1"), ("user", "Three?")]
+
+
+def test_asking_again_keeps_pictures_and_results_of_tools():
+    picture = Image(url=PIXEL)
+    run = Asked(
+        user_message("One?"), assistant_message("1"),
+        Message(role=Role.USER, parts=(Text("What is this?"), picture)),
+        Message(role=Role.ASSISTANT, parts=(ToolCall(id="c", name="clock", arguments="{}"),)),
+        Message(role=Role.TOOL, parts=(ToolResult(call_id="c", content="noon"),)),
+    )  # fmt: skip
+    said = Conversation(cast("Any", run)).ask_again(asking(user_message("What is that?")))
+    assert said.messages[2].parts == (picture, Text("What is that?"))
+    assert said.messages[3:] == run.question.messages[3:]
+    assert said.messages[:2] == run.question.messages[:2]
+    kept = Conversation(cast("Any", run))
+    assert (kept.turns_before, kept.attachments) == (1, ["picture"])
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [(user_message("a"), user_message("b")), (system_message("a"),), (assistant_message("a"),)],
+)
+def test_one_message_asks(messages):
+    with pytest.raises(APIError, match="there must be one of the user"):
+        Conversation(cast("Any", Asked(user_message("One?")))).continue_with(asking(*messages))
+
+
+def test_what_waits_for_tools_is_not_continued_by_words():
+    call = ToolCall(id="c", name="clock", arguments="{}")
+    run = Asked(user_message("One?"), answer="let me see", reply=ReplyOf(call))
+    with pytest.raises(APIError, match="waits for results of tools"):
+        Conversation(cast("Any", run)).continue_with(asking(user_message("Two?")))
+
+
+class ReplyOf:
+    def __init__(self, *calls):
+        self.tool_calls = calls
+
+
+def test_the_whole_body_has_all_that_was_said():
+    question = asking(
+        Message(role=Role.DEVELOPER, parts=(Text("Be brief."),)),
+        Message(role=Role.USER, parts=(Text("What is this?"), Image(url=PIXEL))),
+        tools=(TOOL,), sampling=Sampling(temperature=0.5, effort="high"),
+    )  # fmt: skip
+    body = encode_question(question)
+    assert [each["role"] for each in body["messages"]] == ["developer", "user"]
+    assert body["messages"][1]["content"][1]["image_url"] == {"url": PIXEL}
+    assert body["tools"][0]["function"]["name"] == "clock"
+    assert (body["temperature"], body["reasoning_effort"]) == (0.5, "high")
+    assert "model" not in body
+
+
+def test_a_conversation_of_three_turns_survives_loading_it_again(house, visit, ask):
+    page = visit(house)
+    page.click(".composing > summary")
+    page.fill("[name=system]", "Answer with a number.")
+    page.fill("[name=temperature]", "0.5")
+    ask(page, QUESTION)
+    answered(page)
+    chat = page.url
+    ask(page, SECOND)
+    page.wait_for_selector(".turn:nth-child(2) [data-links] a")
+    assert page.url == chat
+    sound(page)
+    page.reload()
+    assert page.locator(".turn").count() == 2
+    assert page.input_value("[name=system]") == "Answer with a number."
+    assert page.input_value("[name=temperature]") == "0.5"
+    assert page.inner_text("[data-picked]").startswith("all")
+    page.set_input_files(
+        "[data-attach]", {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"It is odd."}
+    )
+    page.wait_for_selector(".composer .files >> text=notes.md")
+    sound(page)
+    ask(page, "Third?")
+    page.wait_for_selector(".turn:nth-child(3) [data-links] a")
+    run = page.locator(".turn:nth-child(3) [data-links] a").first.get_attribute("href")
+    stored = house.call(house.store.get, run.rpartition("/")[2])
+    assert [m.role.value for m in stored.header.question.messages] == [
+        "system", "user", "assistant", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert "It is odd." in stored.header.question.text
+    assert stored.header.question.sampling.temperature == 0.5
+    page.locator(".turn:nth-child(2) [data-node]").first.click()
+    assert page.locator("[data-panel]:visible").count() == 1
+    page.click("[data-copy=curl]")
+    page.wait_for_selector(".toast")
+    text = page.evaluate("navigator.clipboard.readText()")
+    body = json.loads(text.partition("-d '")[2].removesuffix("'").replace("'\\''", "'"))
+    assert len(body["messages"]) == 8
+    page.goto("/ui/")
+    page.click(".recent a")
+    assert page.url == chat
+    page.click("text=New conversation")
+    page.wait_for_selector(".examples")
+    assert page.locator(".turn").count() == 0
+
+
+def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(house, visit, ask):
+    page = visit(house)
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    page.reload()
+    page.wait_for_selector('[data-state="running"]')
+    page.click("[data-stop]")
+    page.wait_for_selector("[data-answer] .failure")
+    ask(page, QUESTION, "batuta-ultra")
+    page.wait_for_selector(".turn:nth-child(2) [data-answer] .answer")
+    run = page.locator(".turn:nth-child(2) [data-links] a").first.get_attribute("href")
+    stored = house.call(house.store.get, run.rpartition("/")[2])
+    assert texts(stored.header.question) == [("user", QUESTION)], "what had no answer is left out"
+
+
+def test_a_refused_question_can_be_asked_again_at_once(house, visit, ask):
+    page = visit(house)
+    page.watch.expected += ["400 (Bad Request)"]
+    picture = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PIXEL[22:])}
+    page.set_input_files("[data-attach]", picture)
+    ask(page, "What is this?")
+    page.wait_for_selector("[data-answer] .failure")
+    assert page.input_value("#question") == "What is this?"
+    page.click("[aria-label='Take dot.png away']")
+    page.fill("#question", QUESTION)
+    page.click("[data-go]")
+    answered(page)
+    assert page.locator(".turn").count() == 1
+
+
+def test_settings_are_kept_under_a_name_in_the_browser(house, visit):
+    page = visit(house)
+    page.click(".composing > summary")
+    page.fill("[name=system]", "Be brief.")
+    page.fill("[name=max_cost_usd]", "0.02")
+    page.fill("[data-preset-name]", HOSTILE[1])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".toast:has-text('Saved')")
+    page.reload()
+    page.click(".composing > summary")
+    page.select_option("[data-preset]", HOSTILE[1])
+    assert page.input_value("[name=system]") == "Be brief."
+    assert page.input_value("[name=max_cost_usd]") == "0.02"
+    sound(page)
+    page.click("[data-preset-delete]")
+    assert page.locator("[data-preset] option").count() == 1
