@@ -266,7 +266,8 @@ async def _stream_reply(
         raise
     except ClientError as error:
         said = fold.result()
-        if said.reply.text or said.reply.reasoning or said.reply.tool_calls or said.usage:
+        own = said.reply
+        if own.text or own.reasoning or own.tool_calls or own.images or said.usage:
             _attach_cost(error, line, request, said)
         if told:
             error.words = ""  # deltas that were passed on cannot be sent again in another form
@@ -282,6 +283,8 @@ async def _tell_whole(
     prefill = request.prefill if line.adapter.supports_prefill else ""
     if prefill or reply.text or reply.reasoning:
         await listener.on_delta(Delta(text=prefill + reply.text, reasoning=reply.reasoning))
+    for image in reply.images:
+        await listener.on_delta(Delta(image=image))
     return provider_reply
 
 

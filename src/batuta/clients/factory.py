@@ -17,6 +17,7 @@ from batuta.clients.http_target import url_host
 from batuta.clients.limits import CallLimiter, ProviderCaps, RateLimitedClient, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
+from batuta.clients.openai.images import ImageClient
 from batuta.clients.openai.responses import OpenAIResponsesClient, ResponsesOrChatClient
 from batuta.clients.providers import (
     Provider,
@@ -50,7 +51,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.worker import EMBEDDINGS, PROGRAM, READER
+from batuta.core.worker import EMBEDDINGS, IMAGE, PROGRAM, READER
 from batuta.errors import (
     BadRequestError,
     CircuitOpenError,
@@ -267,11 +268,17 @@ def _open_openai_client(
     spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
 ) -> Client:
     """Open the client of a worker that speaks one of OpenAI's APIs."""
-    dialect = replace(provider.dialect, extra={**provider.dialect.extra, **spec.extra_body})
+    images = spec.openai_api == "images"
+    extra: dict[str, Any] = {} if images else {**provider.dialect.extra}
+    if IMAGE in spec.worker.tags and not images:
+        extra["modalities"] = ["image", "text"]
+    dialect = replace(provider.dialect, extra={**extra, **spec.extra_body})
     adaptations = Adaptations(
         kinds=frozenset((*dialect.adapt, *spec.adapt)), fields=spec.field_names
     )
     common: dict[str, Any] = {"base_url": base_url, "key": spec.key, "dialect": dialect}
+    if images:
+        return ImageClient(spec.worker, http, **common)
     chat = OpenAIChatClient(spec.worker, http, **common).adapt(adaptations)
     if not asks_by_responses(spec):
         tags = spec.think_tags

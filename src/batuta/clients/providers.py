@@ -215,8 +215,8 @@ class WorkerSpec:
     """Fields of a request's body by the server's name for them; an empty one is not sent."""
     think_tags: ThinkTags = "off"
     """The way in which reasoning is marked in the text of its answers; for the API `chat` only."""
-    openai_api: Literal["chat", "responses"] | None = None
-    """The one of OpenAI's two APIs that is called; None: the one that the model needs."""
+    openai_api: Literal["chat", "responses", "images"] | None = None
+    """The one of OpenAI's APIs that is called; None: the one that the model needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

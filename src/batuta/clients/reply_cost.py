@@ -83,7 +83,7 @@ def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial:
     A prompt of no tokens, and nothing for what was said, are numbers that were not told.
     """
     told, reply = provider_reply.usage, provider_reply.reply
-    says = reply.text or reply.reasoning or reply.tool_calls
+    says = reply.text or reply.reasoning or reply.tool_calls or reply.images
     if told is not None and not partial and told.input and (told.output or not says):
         return told
     guessed = estimate_usage(request, reply)

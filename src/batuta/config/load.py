@@ -45,7 +45,7 @@ from batuta.config.workers import (
 from batuta.core import Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import conductor_worker, needed_rounds
 from batuta.core.server_tools import ServerTools
-from batuta.core.worker import EMBEDDINGS
+from batuta.core.worker import EMBEDDINGS, IMAGE
 from batuta.engine import TimeoutPolicy
 from batuta.engine.confidence import ConfidenceModel
 from batuta.environment import data_folder, read_variable
@@ -440,7 +440,7 @@ def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple
         pool = Pool(tuple(worker for worker in workers if worker not in embedders))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
-    if not any(worker.is_model for worker in pool):
+    if not any(worker.is_model or IMAGE in worker.tags for worker in pool):
         need = "workers that run code, search or read need one"
         raise ConfigError(f"{source} has no language model: {need}")
     return pool, embedders

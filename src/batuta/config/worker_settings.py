@@ -12,6 +12,7 @@ from batuta.clients.providers import LOCAL, PYTHON, TOOL_PROVIDERS
 from batuta.clients.think_tags import ThinkTags
 from batuta.config.settings_file import StrictModel
 from batuta.core import Skill
+from batuta.core.worker import IMAGE
 
 EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _PROGRAMS = 4
@@ -60,6 +61,8 @@ class PriceSetting(StrictModel):
     cache_write: Decimal | None = Field(default=None, ge=0)
     audio: Decimal | None = Field(default=None, ge=0)
     """Price of input that is a recording."""
+    call: Decimal = Field(default=Decimal(0), ge=0)
+    """Dollars a call, beside its tokens: of a picture, where each costs as much."""
 
 
 class SamplingSetting(StrictModel):
@@ -120,8 +123,8 @@ class WorkerSetting(StrictModel):
     """Fields of a request's body by the server's name for them; an empty one is not sent."""
     think_tags: ThinkTags = "off"
     """The way in which reasoning is marked in the text of its answers, to be separated from it."""
-    openai_api: Literal["chat", "responses"] | None = None
-    """The one of OpenAI's two APIs that is called; left out: the one that the model needs."""
+    openai_api: Literal["chat", "responses", "images"] | None = None
+    """The one of OpenAI's APIs that is called; left out: the one that the model needs."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
@@ -148,6 +151,8 @@ class WorkerSetting(StrictModel):
                 raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
         if self.provider in TOOL_PROVIDERS:
             self.refuse_settings(_OF_MODELS, "is of language models; see [tools]")
+        if self.openai_api == "images" and IMAGE not in self.tags:
+            raise ValueError('`openai_api = "images"` makes pictures alone: add the tag "image"')
         if self.provider == LOCAL:
             self.refuse_settings(_OF_SERVERS, "is of a server, and Batuta serves this model itself")
         if not self.deployments:

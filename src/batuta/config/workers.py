@@ -37,7 +37,7 @@ from batuta.config.settings import ModerationSetting
 from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
-from batuta.core.worker import FILE_SEARCH, PROGRAM
+from batuta.core.worker import FILE_SEARCH, IMAGE, PROGRAM
 from batuta.errors import ConfigError
 from batuta.local.pool import local_spec
 from batuta.local.pool_server import LocalClient, pool_server
@@ -310,9 +310,11 @@ def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[Worker
     Raises:
         ConfigError: a limit is smaller than the number of processes.
     """
-    return tuple(
-        spec if not spec.worker.is_model else _divide_spec(spec, processes) for spec in specs
-    )
+    return tuple(_divide_spec(spec, processes) if _calls_provider(spec) else spec for spec in specs)
+
+
+def _calls_provider(spec: WorkerSpec) -> bool:
+    return spec.worker.is_model or IMAGE in spec.worker.tags
 
 
 def _divide_spec(spec: WorkerSpec, processes: int) -> WorkerSpec:

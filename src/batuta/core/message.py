@@ -363,6 +363,8 @@ class Reply:
     """Vectors of a model that embeds: one for each message."""
     server_calls: tuple[ServerCall, ...] = ()
     """The calls that the server ran for it."""
+    images: tuple[Image, ...] = ()
+    """The pictures that the model made."""
     alternatives: tuple[Reply, ...] = ()
     """The other replies, if several were asked for; their tokens and dollars are in `usage` and
     `cost` of this one."""
@@ -394,6 +396,8 @@ class Delta:
     """Log probabilities of the text's tokens."""
     server_call: ServerCall | None = None
     """A call that the server ran has ended."""
+    image: Image | None = None
+    """A picture that the model made."""
 
 
 _RUN_PREFIX = "run_"

@@ -56,6 +56,7 @@ def estimate_usage(request: Request, reply: Reply) -> Usage:
     calls = (call for said in reply.choices for call in said.tool_calls)
     output = sum(estimate_tokens(call.name + call.arguments) for call in calls)
     output += sum(estimate_tokens(said.text) for said in reply.choices) + reasoning
+    output += TOKENS_PER_IMAGE * sum(len(said.images) for said in reply.choices)
     return Usage(
         calls=1,
         input=estimate_request_tokens(request),

@@ -20,7 +20,9 @@ PROGRAM = "program"
 SEARCH, READER, MCP, FILE_SEARCH = "search", "reader", "mcp", "file_search"
 """The tags of workers that search the web, read pages, call an MCP server or search files; they
 answer no question either."""
-_NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP, FILE_SEARCH})
+IMAGE = "image"
+"""The tag of a worker that makes pictures; it is asked for nothing else."""
+_NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP, FILE_SEARCH, IMAGE})
 
 
 EMBEDDINGS = "embeddings"
@@ -149,7 +151,7 @@ class Worker:
 
     @property
     def is_model(self) -> bool:
-        """Return True if it is a language model, and no tool that stands among them."""
+        """Return True if it answers in words, and is no tool that stands among those."""
         return _NO_MODELS.isdisjoint(self.tags)
 
     @property

@@ -34,6 +34,7 @@ from batuta.core import (
 from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
+from batuta.core.worker import VISION
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
 from batuta.engine.sight import lacked_tags, show_seen
@@ -49,6 +50,7 @@ from batuta.engine.step_prompt import (
 )
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 from batuta.guardrails import GuardrailStage, describe_block
+from batuta.language.prompt import made_pictures
 from batuta.usage import usage_cost
 
 logger = logging.getLogger(__name__)
@@ -273,7 +275,10 @@ class StepState:
                 self.context, self.workflow, number=self.number, index=self.index, worker=worker
             )
         question, pool = self.context.question, self.context.pool
-        return show_seen(request, lacked_tags(question, pool, worker))
+        lacked = lacked_tags(question, pool, worker)
+        if VISION not in worker.tags and made_pictures(self.step, self.context.rounds):
+            lacked |= {VISION}
+        return show_seen(request, lacked)
 
     async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
         """Return the reply as the policies let it pass."""

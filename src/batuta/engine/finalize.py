@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from batuta.core import (
     AcceptedAnswer,
@@ -124,9 +125,19 @@ def finalize_run(
     name = limit.limit if limit else "rounds" if capped else None
     if name is None and _is_cut_by_budget(answered[-1]):
         name = "usd"
+    reply = _with_pictures(reply, answered[-1])
     return RunFinished(
         outcome=outcome, answer=reply_text(reply), reply=reply, limit=name, seconds=seconds
     )
+
+
+def _with_pictures(reply: Reply, round_: Round) -> Reply:
+    """Return the answer with the pictures of the steps before it, if it has none of its own."""
+    if reply.images or reply.tool_calls:
+        return reply
+    results = [step.result for step in sorted(round_.steps, key=lambda step: step.index)]
+    made = [image for each in results if isinstance(each, Reply) for image in each.images]
+    return replace(reply, images=tuple(dict.fromkeys(made))) if made else reply
 
 
 def _run_outcome(round_: Round, reply: Reply, limit: LimitReachedError | None) -> Outcome:

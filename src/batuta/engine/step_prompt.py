@@ -22,6 +22,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.token_estimate import estimate_request_tokens
+from batuta.core.worker import IMAGE
 from batuta.core.workflow import Draft, Plan
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
@@ -118,8 +119,8 @@ def whole_question_request(context: RunContext, number: int, worker: Worker) -> 
 
 
 def is_empty(reply: Reply) -> bool:
-    """Return True if the reply neither says anything nor calls a tool."""
-    return not reply.text.strip() and not reply.tool_calls
+    """Return True if the reply neither says nor shows anything, nor calls a tool."""
+    return not reply.text.strip() and not reply.tool_calls and not reply.images
 
 
 def needs_call(request: Request) -> bool:
@@ -205,7 +206,7 @@ def substitute_workers(
 
     With one of them in the place of `worker_id` the workflow keeps the rules for plans.
     """
-    others = [worker for worker in context.pool.ranked() if worker.id != worker_id]
+    others = [worker for worker in _stand_ins(context, worker_id) if worker.id != worker_id]
     able = able_workers(context.question, others)
     if context.rules is not NO_RULES:
         present, before = context.rounds[-1], workers_before(context.rounds[:-1])
@@ -217,6 +218,14 @@ def substitute_workers(
             if not context.rules.find_broken(with_worker(workflow, index, worker.id), before)
         ]
     return able[:MAX_SUBSTITUTES]
+
+
+def _stand_ins(context: RunContext, worker_id: str) -> tuple[Worker, ...]:
+    """Return who is asked for what a worker was asked: nobody writes what one was to draw."""
+    pool = context.pool
+    if worker_id in pool and IMAGE in pool[worker_id].tags:
+        return tuple(worker for worker in pool if IMAGE in worker.tags)
+    return pool.ranked()
 
 
 def workers_before(rounds: Sequence[Round]) -> tuple[WorkerId, ...]:

@@ -15,6 +15,7 @@ from functools import partial
 from batuta.core import (
     MAX_STEPS,
     AcceptedAnswer,
+    Image,
     Message,
     Part,
     PlanningContext,
@@ -27,13 +28,14 @@ from batuta.core import (
     Round,
     RunId,
     Sampling,
+    Step,
     Text,
     Worker,
     Workflow,
     assistant_message,
     user_message,
 )
-from batuta.core.worker import FILE_SEARCH, PROGRAM, READER, SEARCH
+from batuta.core.worker import FILE_SEARCH, IMAGE, PROGRAM, READER, SEARCH
 from batuta.language.cards import worker_card, worker_line
 from batuta.language.conversation import (
     clip_text,
@@ -152,6 +154,11 @@ from them."""
 READER_RULE = """\
 {reader} writes nothing: it reads the web pages whose addresses stand in its subtask; left empty, \
 those that the steps which it reads have named, the first {most} of them."""
+
+IMAGE_RULE = """\
+{searcher} makes pictures and nothing else: its subtask must describe the picture. The user gets \
+the pictures of every step with the answer, and a model that sees pictures is shown those of the \
+steps that it reads."""
 
 BRIEF_PROGRAM_RULE = """\
 What must be calculated or counted is left to a program: a model writes it, then {runner} runs it. \
@@ -291,7 +298,12 @@ def _fixed_sections(
     return parts
 
 
-_TOOL_RULES = ((SEARCH, SEARCH_RULE), (READER, READER_RULE), (FILE_SEARCH, FILE_SEARCH_RULE))
+_TOOL_RULES = (
+    (SEARCH, SEARCH_RULE),
+    (READER, READER_RULE),
+    (FILE_SEARCH, FILE_SEARCH_RULE),
+    (IMAGE, IMAGE_RULE),
+)
 
 
 def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
@@ -489,9 +501,19 @@ def worker_messages(
     if index == len(workflow) - 1:
         sections.append(LAST_STEP)
     prompt = Text("\n\n".join(section for section in sections if section))
-    parts: tuple[Part, ...] = (prompt, *messages[at].attachments)
+    made = made_pictures(step, rounds)
+    parts: tuple[Part, ...] = (prompt, *messages[at].attachments, *made)
     earlier = with_mark(messages[:at], messages[at])
     return (*earlier, Message(role=Role.USER, parts=parts), *after)
+
+
+def made_pictures(step: Step, rounds: Sequence[Round]) -> tuple[Image, ...]:
+    """Return the pictures that were made in the steps that this one reads."""
+    steps = [rounds[-1].step(index) for index in step.access]
+    if step.previous and len(rounds) > 1:
+        steps += rounds[-2].steps
+    replies = [ended.result for ended in steps if ended is not None]
+    return tuple(image for each in replies if isinstance(each, Reply) for image in each.images)
 
 
 def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> Iterator[Message]:
@@ -513,7 +535,15 @@ def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
     if ended is None or not isinstance(ended.result, Reply):
         return ""
     subtask = wrap_in_tag(SUBTASK, workflow.steps[index].subtask, index)
-    return f"{subtask}\n{wrap_in_tag(RESPONSE, ended.result.text, index)}"
+    return f"{subtask}\n{wrap_in_tag(RESPONSE, _response_text(ended.result), index)}"
+
+
+def _response_text(reply: Reply) -> str:
+    """Return what a step has written, or how many pictures it has made."""
+    if not reply.images:
+        return reply.text
+    several = "s" if len(reply.images) > 1 else ""
+    return f"{reply.text}\n[{len(reply.images)} picture{several}]".lstrip()
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:

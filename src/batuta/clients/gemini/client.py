@@ -21,6 +21,7 @@ from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
 from batuta.clients.transport import HttpTransport
 from batuta.core import Request, Tool, Worker
+from batuta.core.worker import IMAGE
 
 _THINKING_BUDGETS = {
     "none": 0,
@@ -60,7 +61,7 @@ class GeminiClient(ProviderClient):
             "Gemini",
             ProviderEndpoint(
                 worker=worker,
-                adapter=GeminiAdapter(model),
+                adapter=GeminiAdapter(model, draws=IMAGE in worker.tags),
                 http=http,
                 reply_target=HttpTarget(url=f"{url}:generateContent", headers=headers, key=key),
                 stream_target=HttpTarget(
@@ -76,8 +77,9 @@ class GeminiAdapter:
 
     supports_prefill = False
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, draws: bool = False) -> None:
         self._model = model
+        self._draws = draws
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """Return the JSON to send."""
@@ -116,6 +118,7 @@ class GeminiAdapter:
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
             "candidateCount": sampling.choices,
+            "responseModalities": ["TEXT", "IMAGE"] if self._draws else None,
             "thinkingConfig": _cap_thinking(
                 self._thinking_config(sampling.effort), request.max_output
             ),

@@ -22,8 +22,9 @@ from batuta.clients.decoding import (
     resolve_finish,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.pictures import read_picture
 from batuta.clients.tool_turns import GivenBack
-from batuta.core import Delta, Finish, Reply, Usage
+from batuta.core import Delta, Finish, Image, Reply, Usage
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 _FILTER_REASONS = {
@@ -49,6 +50,7 @@ class _CandidateAccumulator:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
+        self._images: list[Image] = []
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
@@ -69,6 +71,7 @@ class _CandidateAccumulator:
             tool_calls=calls,
             finish=resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
+            images=tuple(self._images),
         )
 
     def _add_part(self, part: dict[str, Any]) -> Delta | None:
@@ -80,6 +83,10 @@ class _CandidateAccumulator:
                 self._given_back.add_extra(signed, len(self._calls))
             delta = self._calls.start_call(as_string(call.get("id")), call["name"], arguments)
             return replace(delta, choice=self._number) if self._number else delta
+        if (inline := as_object(part.get("inlineData"))) and not part.get("thought"):
+            image = read_picture(as_string(inline.get("data")), as_string(inline.get("mimeType")))
+            self._images.append(image)
+            return Delta(image=image, choice=self._number)
         text = as_string(part.get("text"))
         if not text:
             return None

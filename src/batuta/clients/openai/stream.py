@@ -8,7 +8,6 @@ before is whole.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,15 +27,16 @@ from batuta.clients.decoding import (
     check_choices,
     dump_json,
     is_wrong_count,
-    join_halves,
     load_json,
     need_string,
     raise_counts,
     resolve_finish,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.openai.logprobs import parse_logprobs
+from batuta.clients.pictures import read_pictures
 from batuta.clients.tool_turns import GivenBack
-from batuta.core import Delta, Finish, Reply, TokenLogprob, ToolCall, Usage
+from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
 _MAX_NAME_CHARACTERS = 1024
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
@@ -251,8 +251,6 @@ _FINISH = {
 _MOST_USD = 10_000
 """Dollars of one call at most; more is not believed."""
 _USD_PLACES = 15
-_LEAST_LOGPROB = -9999.0
-"""OpenAI's value for the logarithm of zero."""
 
 
 @final
@@ -267,6 +265,7 @@ class _ChoiceAccumulator:
         self._reasoning: list[str] = []
         self._calls = CallFragments()
         self._logprobs: list[TokenLogprob] = []
+        self._images: list[Image] = []
         self.finish: Finish | None = None
         self._refused = False
         self._matched: str | None = None
@@ -285,6 +284,7 @@ class _ChoiceAccumulator:
             stop_sequence=self._matched,
             is_refusal=self._refused,
             logprobs=tuple(self._logprobs),
+            images=tuple(self._images),
         )
 
     def add_fragment(self, choice: dict[str, Any]) -> Sequence[Delta]:
@@ -298,6 +298,10 @@ class _ChoiceAccumulator:
         logprobs = parse_logprobs(choice)
         self._logprobs += logprobs
         deltas: list[Delta] = []
+        for image in read_pictures(message):
+            if image not in self._images:  # some tell all of them again at the end
+                self._images.append(image)
+                deltas.append(Delta(image=image, choice=self._number))
         if text or reasoning or logprobs:
             self._text.append(text)
             self._reasoning.append(reasoning)
@@ -431,31 +435,6 @@ def _audio_tokens(usage: Any) -> int:
     return max(min(as_count(read.get("audio_tokens")), fresh), 0)
 
 
-def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
-    """Read the log probabilities of a choice's tokens; those that cannot be read are left out."""
-    rows = as_array(as_object(choice.get("logprobs")).get("content"))
-    return tuple(token for row in rows if (token := _parse_token(as_object(row))) is not None)
-
-
-def _parse_token(row: dict[str, Any]) -> TokenLogprob | None:
-    told = _parse_alternative(row)
-    others = [_parse_alternative(as_object(other)) for other in as_array(row.get("top_logprobs"))]
-    return told and replace(told, others=tuple(other for other in others if other is not None))
-
-
-def _parse_alternative(row: dict[str, Any]) -> TokenLogprob | None:
-    token, logprob, utf8 = row.get("token"), row.get("logprob"), row.get("bytes")
-    if not isinstance(token, str) or isinstance(logprob, bool):
-        return None
-    if not isinstance(logprob, (int, float)):
-        return None
-    return TokenLogprob(
-        token=join_halves(token),
-        logprob=float(logprob) if math.isfinite(logprob) else _LEAST_LOGPROB,
-        utf8=None if utf8 is None else tuple(as_count(byte) for byte in as_array(utf8)),
-    )
-
-
 def parse_completion(data: Any, asked: str = "") -> ProviderReply:
     """Read a `chat.completion`.
 
@@ -496,6 +475,7 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
         thoughts=() if thought is None else (thought,),
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
         logprobs=parse_logprobs(choice),
+        images=read_pictures(message),
     )
 
 

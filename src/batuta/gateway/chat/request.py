@@ -15,7 +15,12 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
-from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
+from batuta.gateway.serving.attachments import (
+    parse_audio,
+    parse_file,
+    picture_url,
+    return_made_pictures,
+)
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,
@@ -216,8 +221,8 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
     check_unsupported(body, REFUSED_FIELDS)
-    if any(form != "text" for form in body.texts("modalities", 8) or ()):
-        raise unsupported_parameter("modalities", "answers are text.")
+    if any(form not in {"text", "image"} for form in body.texts("modalities", 8) or ()):
+        raise unsupported_parameter("modalities", "answers are text and pictures.")
 
 
 def _check_accepted(body: Fields) -> None:
@@ -237,7 +242,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
     turns = body.objects("messages", MAX_ENTRIES) or []
     if not turns:
         raise invalid_value("messages", "it must have at least one message.")
-    return tuple(_parse_message(turn) for turn in turns)
+    return return_made_pictures(tuple(_parse_message(turn) for turn in turns))
 
 
 def _parse_message(turn: Fields) -> Message:
@@ -260,6 +265,7 @@ def _parse_assistant(turn: Fields, name: str | None) -> Message:
     refusal = turn.text("refusal")
     if refusal:
         parts.append(Text(refusal))
+    parts += map(_parse_image, turn.objects("images", MAX_ENTRIES) or ())
     calls = [_parse_tool_call(call) for call in turn.objects("tool_calls", MAX_ENTRIES) or ()]
     reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
     if not parts and not calls and not reasoning:

@@ -10,6 +10,7 @@ from batuta.core import (
     Delta,
     Event,
     Finish,
+    Image,
     Reply,
     Run,
     StepDelta,
@@ -102,11 +103,18 @@ def _message_object(reply: Reply) -> dict[str, Any]:
         message |= {"content": None, "refusal": reply.text}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
+    if reply.images:
+        message["images"] = [_image_object(*numbered) for numbered in enumerate(reply.images)]
     if annotations := _find_annotations(reply):
         message["annotations"] = annotations
     if reply.tool_calls:
         message["tool_calls"] = [tool_call_object(call) for call in reply.tool_calls]
     return message
+
+
+def _image_object(index: int, image: Image) -> dict[str, Any]:
+    """Return a picture as the providers tell it that have them in this dialect."""
+    return {"type": "image_url", "index": index, "image_url": {"url": image.url}}
 
 
 def _find_annotations(reply: Reply) -> list[dict[str, Any]]:
@@ -158,6 +166,8 @@ class ChatStreamRenderer:
         """The text shown of each choice."""
         self._tools: dict[tuple[int, int], int] = {}
         """The argument characters sent so far of each tool call, by its choice and index."""
+        self._images: dict[int, int] = {}
+        """The number of pictures shown of each choice."""
         self._mid_line = False
         """Whether the last progress told ended within a line."""
 
@@ -224,8 +234,15 @@ class ChatStreamRenderer:
             fields["reasoning_content"] = delta.reasoning
         if delta.tool_index is not None:
             fields["tool_calls"] = [self._tool_delta(delta, delta.tool_index)]
+        if delta.image is not None:
+            fields["images"] = [self._next_image(delta.choice, delta.image)]
         if fields or delta.logprobs:
             await self._write_chunk(fields, delta.choice, delta.logprobs)
+
+    def _next_image(self, number: int, image: Image) -> dict[str, Any]:
+        index = self._images.get(number, 0)
+        self._images[number] = index + 1
+        return _image_object(index, image)
 
     def _tool_delta(self, delta: Delta, index: int) -> dict[str, Any]:
         place, told = (delta.choice, index), len(delta.tool_arguments)
@@ -245,6 +262,8 @@ class ChatStreamRenderer:
         if text:
             field = "refusal" if reply.is_refusal else "content"
             await self._write_chunk({field: text}, number, () if shown else reply.logprobs)
+        for image in reply.images[self._images.get(number, 0) :]:
+            await self._write_chunk({"images": [self._next_image(number, image)]}, number)
         if annotations := _find_annotations(reply):
             await self._write_chunk({"annotations": annotations}, number)
         for index, call in enumerate(reply.tool_calls):

@@ -14,7 +14,12 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields, encode_json
-from batuta.gateway.serving.attachments import picture_url, read_file, text_under_title
+from batuta.gateway.serving.attachments import (
+    picture_url,
+    read_file,
+    return_made_pictures,
+    text_under_title,
+)
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = ("user", "assistant", "system")
@@ -37,7 +42,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
         raise invalid_value("messages", "it must have at least one message.")
     calls: set[str] = set()
     spoken = [message for turn in turns for message in _parse_turn(turn, calls)]
-    return (*_parse_system(body), *spoken)
+    return (*_parse_system(body), *return_made_pictures(tuple(spoken)))
 
 
 def _parse_system(body: Fields) -> tuple[Message, ...]:
@@ -85,6 +90,8 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
             parts.append(_parse_server_call(block))
         elif kind == "mcp_tool_result":
             parts += _parse_server_result(block)
+        elif kind == "image":
+            parts.append(_parse_image(block))
         elif not _is_skipped(block):
             parts.append(_parse_text(block))
     return Message(

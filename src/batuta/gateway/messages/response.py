@@ -8,11 +8,22 @@ from typing import Any, cast, final
 
 import orjson
 
-from batuta.core import Citation, Finish, Reply, Run, RunId, ServerCall, Thought, ToolCall
+from batuta.core import (
+    Citation,
+    Finish,
+    Image,
+    Reply,
+    Run,
+    RunId,
+    ServerCall,
+    Thought,
+    ToolCall,
+)
 from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
 from batuta.gateway.messages.server_calls import (
     call_block,
     call_input,
+    image_block,
     result_block,
     usage_of_calls,
 )
@@ -47,6 +58,7 @@ def message_object(
     """
     content: list[Json] = _thinking_blocks(reply) if thinks else []
     content += _text_blocks(reply)
+    content += map(image_block, reply.images)
     content += [
         _tool_use_block(call, _arguments_object(call.arguments)) for call in reply.tool_calls
     ]
@@ -204,6 +216,8 @@ class MessageEventWriter:
         self._block_text: list[str] = []
         """The texts of the open block of text."""
         self._server_calls: list[ServerCall] = []
+        self._images = 0
+        """Pictures told so far."""
         self._mid_line = False
         """Whether the last progress told ended within a line."""
 
@@ -263,6 +277,12 @@ class MessageEventWriter:
         events.append(self._block_start(result_block(call)))
         return [*events, _block_stop_event(self._count - 1)]
 
+    def image(self, image: Image) -> Events:
+        """A picture that the model made."""
+        self._images += 1
+        events = [*self._close_block(), self._block_start(image_block(image))]
+        return [*events, _block_stop_event(self._count - 1)]
+
     def call(self, index: int, call: ToolCall) -> Events:
         """More of the tool call of that number; `call` holds what is new of its arguments."""
         events: Events = []
@@ -290,6 +310,16 @@ class MessageEventWriter:
         elif thoughts:
             unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
             events += [event for thought in unsaid for event in self.sign(thought)]
+        events += self._untold_answer(reply)
+        for index, call in enumerate(reply.tool_calls):
+            rest = call.arguments[self._told.get(index, 0) :]
+            if index not in self._tools or rest:
+                events += self.call(index, replace(call, arguments=rest))
+        events += self._close_block()
+        return [*events, *(_block_stop_event(place) for place in self._tools.values())]
+
+    def _untold_answer(self, reply: Reply) -> Events:
+        events: Events = []
         for call in reply.server_calls[len(self._server_calls) :]:
             if before := reply.text[len(self.text_so_far) : call.at]:
                 events += self.text(before)
@@ -297,12 +327,9 @@ class MessageEventWriter:
         text = reply.text[len(self.text_so_far) :]
         if text:
             events += self.text(text)
-        for index, call in enumerate(reply.tool_calls):
-            rest = call.arguments[self._told.get(index, 0) :]
-            if index not in self._tools or rest:
-                events += self.call(index, replace(call, arguments=rest))
-        events += self._close_block()
-        return [*events, *(_block_stop_event(place) for place in self._tools.values())]
+        for image in reply.images[self._images :]:
+            events += self.image(image)
+        return events
 
     def _whole_thinking(self, reply: Reply) -> Events:
         """All of the thinking at once."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from batuta.core import Citation, ServerCall
+from batuta.clients.data_url import split_data_url
+from batuta.core import Citation, Image, ServerCall
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH, WEB_SEARCH
 from batuta.gateway.messages.request import own_tool_name
 
@@ -94,6 +95,15 @@ def _program_result(call: ServerCall) -> Json:
         "return_code": 1 if call.failure else 0,
         "content": [{"type": "code_execution_output", "file_id": file.id} for file in call.files],
     }
+
+
+def image_block(image: Image) -> Json:
+    """Return a picture in the dialect's form for pictures; its own models make none."""
+    data = split_data_url(image.url)
+    if data is None:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    source = {"type": "base64", "media_type": data[0], "data": data[1]}
+    return {"type": "image", "source": source}
 
 
 def usage_of_calls(calls: Sequence[ServerCall]) -> Json:

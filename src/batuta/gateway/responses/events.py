@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.core import Citation, Reply, ServerCall, Thought, ToolCall, WrittenFile
+from batuta.core import Citation, Image, Reply, ServerCall, Thought, ToolCall, WrittenFile
 from batuta.gateway.chat.response import token_object
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
@@ -22,6 +22,7 @@ from batuta.gateway.responses.server_calls import (
     call_item,
     call_phases,
     file_annotations,
+    image_item,
 )
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
@@ -80,6 +81,7 @@ class ResponseEventWriter:
         self._files: list[WrittenFile] = []
         """What programs wrote and no text has cited."""
         self._server_calls = 0
+        self._images = 0
         self._replayed: list[Json] = []
         """Citations of a text that is told again."""
 
@@ -178,6 +180,11 @@ class ResponseEventWriter:
         self._server_calls += 1
         return self.whole_call(call_item(call, self.base["id"]))
 
+    def image(self, image: Image) -> Events:
+        """A picture that the model made."""
+        self._images += 1
+        return self.whole_call(image_item(image))
+
     def whole_call(self, done: Json) -> Events:
         """Tell a call that the server ran from its beginning to its end."""
         kind, told = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
@@ -240,9 +247,11 @@ class ResponseEventWriter:
                 events += self.text(before)
             events += self.server_call(call)
         text = reply.text[len(self.text_so_far) :]
-        if text or not (self.text_so_far or reply.tool_calls):
+        if text or not (self.text_so_far or reply.tool_calls or reply.images):
             told = () if self.text_so_far else reply.logprobs
             events += self.text(text, [token_object(token) for token in told])
+        for image in reply.images[self._images :]:
+            events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
             tool = self._tools.get(index)
             told = sum(map(len, tool.parts)) if tool is not None else 0

@@ -28,7 +28,12 @@ from batuta.gateway.errors import (
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, read_summary
 from batuta.gateway.responses.tools import NAMESPACE, flat_name
-from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
+from batuta.gateway.serving.attachments import (
+    parse_audio,
+    parse_file,
+    picture_url,
+    return_made_pictures,
+)
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = tuple(role.value for role in Role if role is not Role.TOOL)
@@ -46,7 +51,6 @@ SKIPPED_ITEMS = frozenset(
         "computer_call_output",
         "configuration_update",
         "file_search_call",
-        "image_generation_call",
         "local_shell_call",
         "local_shell_call_output",
         "mcp_approval_request",
@@ -97,7 +101,9 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
             turns[-1] = _join_messages(turns[-1], message)
         else:
             turns.append(message)
-    return (*turns, Message(role=Role.USER, parts=tuple(pictures))) if pictures else tuple(turns)
+    if pictures:
+        turns.append(Message(role=Role.USER, parts=tuple(pictures)))
+    return return_made_pictures(tuple(turns))
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
@@ -129,8 +135,8 @@ def _parse_item(item: Fields, calls: set[str]) -> Message | None:
             return Message(role=Role.ASSISTANT, parts=(_parse_call(item, kind),))
         case "function_call_output" | "custom_tool_call_output":
             return Message(role=Role.TOOL, parts=_parse_result(item, calls))
-        case "reasoning":
-            return _parse_reasoning(item)
+        case "reasoning" | "image_generation_call":
+            return _parse_reasoning(item) if kind == "reasoning" else _parse_made_picture(item)
         case _ if kind == COMPACTION_ITEM:
             return read_summary(item)
         case "item_reference":
@@ -171,6 +177,20 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
     return ToolResult(call_id=call_id, content=text), *(
         part for part in parts if isinstance(part, Image | File | Audio)
     )
+
+
+def _parse_made_picture(item: Fields) -> Message | None:
+    """Read a picture that was made in an earlier turn; None: the client has left it out."""
+    result = item.text("result")
+    if not result:
+        return None
+    url = result if "://" in result[:8] else _picture_data_url(item, result)
+    picture = Image(url=picture_url(item.path("result"), url))
+    return Message(role=Role.ASSISTANT, parts=(picture,))
+
+
+def _picture_data_url(item: Fields, data: str) -> str:
+    return f"data:image/{item.text('output_format') or 'png'};base64,{data}"
 
 
 def _parse_reasoning(item: Fields) -> Message | None:

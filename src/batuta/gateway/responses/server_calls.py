@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batuta.core import Citation, ServerCall, WrittenFile
+from batuta.clients.data_url import split_data_url
+from batuta.core import Citation, Image, ServerCall, WrittenFile
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, WEB_FETCH
 
 Json = dict[str, Any]
-ITEM_IDS = {"web_search_call": "ws", "code_interpreter_call": "ci", "file_search_call": "fs"}
+ITEM_IDS = {
+    "web_search_call": "ws",
+    "code_interpreter_call": "ci",
+    "file_search_call": "fs",
+    "image_generation_call": "ig",
+}
 """The beginnings of the ids of such items, by their types."""
 
 
@@ -40,6 +46,15 @@ def call_item(call: ServerCall, response: str) -> Json:
         action = {"type": "search", "query": call.query, "queries": [call.query]}
         action["sources"] = sources
     return {"type": "web_search_call", "status": status, "action": action}
+
+
+def image_item(image: Image) -> Json:
+    """Return the item of a picture that a model made; of one elsewhere it holds the address."""
+    data = split_data_url(image.url)
+    fields: Json = {"type": "image_generation_call", "status": "completed"}
+    if data is None:
+        return {**fields, "result": image.url}
+    return {**fields, "output_format": data[0].partition("/")[2], "result": data[1]}
 
 
 def container_id(response: str) -> str:
@@ -84,6 +99,8 @@ def begun_item(item: Json) -> Json:
         return {**item, "code": "", "outputs": None}
     if item["type"] == "file_search_call":
         return {**item, "results": None}
+    if item["type"] == "image_generation_call":
+        return {**item, "result": None}
     action = item["action"]
     return {**item, "action": {**action, "sources": []} if "sources" in action else action}
 
@@ -96,6 +113,8 @@ def call_phases(item: Json) -> Iterator[tuple[str, Json]]:
         yield f"{kind}_code.delta", {"delta": item["code"]}
         yield f"{kind}_code.done", {"code": item["code"]}
         yield f"{kind}.interpreting", {}
+    elif kind == "image_generation_call":
+        yield f"{kind}.generating", {}
     else:
         yield f"{kind}.searching", {}
     yield f"{kind}.completed", {}

@@ -152,6 +152,8 @@ class ResponsesStreamRenderer:
             )
         if delta.server_call is not None:
             await self._send_events(script.server_call(delta.server_call))
+        if delta.image is not None:
+            await self._send_events(script.image(delta.image))
         if delta.tool_index is not None:
             call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
             await self._send_events(script.call(delta.tool_index, call))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import final
 
@@ -22,6 +22,7 @@ from batuta.core import (
     Cost,
     Failure,
     Pool,
+    Reply,
     Run,
     Usage,
     Worker,
@@ -119,8 +120,14 @@ def count_worker_stats(
 
 def _answer_author(run: Run) -> WorkerId | None:
     """Return the worker whose reply is the answer; a stored run has its reply a second time."""
-    said = (step.worker for step in reversed(run.steps) if step.result == run.reply)
-    return next(said, None)
+    return next((s.worker for s in reversed(run.steps) if _has_said(s.result, run.reply)), None)
+
+
+def _has_said(result: Reply | Failure, answer: Reply | None) -> bool:
+    """Tell whether a step's result is the answer, which may have pictures of steps before it."""
+    if answer is None or isinstance(result, Failure):
+        return False
+    return replace(answer, images=result.images) == result
 
 
 def _count_failure(standing: WorkerStats, failure: Failure) -> None:

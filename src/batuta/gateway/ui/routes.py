@@ -22,6 +22,7 @@ from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
 from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.page_runs import PageRuns
+from batuta.gateway.ui.pictures import RunPictures
 from batuta.gateway.ui.plan_editor import PlanEditorPage, PlanPreviewEndpoint
 from batuta.gateway.ui.playground import ApiBodyEndpoint, PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
@@ -57,6 +58,7 @@ def page_routes(
         "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
         "/ui/runs/{id}/pictures/{number:int}": runs.picture,
+        "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
         "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,

@@ -287,3 +287,18 @@ def message_parts(message: Message) -> list[tuple[str, str]]:
 def reply_text(step: StepRun) -> str:
     """The step's text; empty if it failed."""
     return step.result.text if isinstance(step.result, Reply) else ""
+
+
+def step_pictures(step: StepRun) -> tuple[str, ...]:
+    """Return the addresses of the pictures that a step's model and its programs made."""
+    return () if isinstance(step.result, Failure) else _reply_pictures(step.result)
+
+
+def answer_pictures(run: Run) -> tuple[str, ...]:
+    """Return the addresses of the pictures that the answer has."""
+    return () if run.reply is None else _reply_pictures(run.reply)
+
+
+def _reply_pictures(reply: Reply) -> tuple[str, ...]:
+    drawn = (url for call in reply.server_calls for url in call.pictures)
+    return (*drawn, *(image.url for image in reply.images))

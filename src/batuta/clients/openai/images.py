@@ -1,0 +1,128 @@
+"""Pictures from words: `POST {base_url}/images/generations`, as OpenAI and its imitators do it."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_object, as_string
+from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
+from batuta.clients.http_target import HttpTarget, Secret
+from batuta.clients.openai.client import ChatDialect, key_headers
+from batuta.clients.openai.stream import OpenAIStreamAccumulator
+from batuta.clients.pictures import read_picture, read_picture_address
+from batuta.clients.transport import HttpTransport
+from batuta.core import CallListener, Delta, Image, Reply, Request, Role, Usage, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import BadRequestError
+from batuta.language.step_reading import read_step
+
+
+@final
+class ImageClient(ProviderClient):
+    """A worker whose reply to a request is a picture, and no text."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        http: HttpTransport,
+        *,
+        base_url: str,
+        key: Secret,
+        dialect: ChatDialect,
+    ) -> None:
+        """Opens nothing.
+
+        Raises:
+            ConfigError: `base_url` is no http(s) URL.
+        """
+        headers = key_headers(key, dialect) if key else {}
+        url = base_url.rstrip("/") + "/images/generations"
+        target = HttpTarget(url=url, headers=headers, key=key)
+        super().__init__(
+            "Image",
+            ProviderEndpoint(
+                worker=worker,
+                adapter=ImageAdapter(worker.model, dialect),
+                http=http,
+                reply_target=target,
+                stream_target=target,
+            ),
+        )
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The picture; it comes whole.
+
+        Raises:
+            ClientError: the call gave no usable picture.
+        """
+        reply = await super().complete(request)
+        if listener.streaming:
+            for image in reply.images:
+                await listener.on_delta(Delta(image=image))
+        return reply
+
+
+@final
+class ImageAdapter:
+    """The dialect as pure functions."""
+
+    supports_prefill = False
+
+    def __init__(self, model: str, dialect: ChatDialect) -> None:
+        self._model = model
+        self._extra = dialect.extra
+
+    def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        """The JSON to send.
+
+        Raises:
+            BadRequestError: there is a picture to be changed, or nothing to be drawn.
+        """
+        refuse_fields(self._model, request.sampling, (*PENALTIES, *CHOICES))
+        if any(message.attachments for message in request.messages):
+            raise BadRequestError("this worker draws from words alone: it is given no pictures")
+        prompt = _picture_prompt(request)
+        if not prompt:
+            raise BadRequestError("there is nothing to draw: the step has no words")
+        return {"model": self._model, "prompt": prompt, "n": 1, **self._extra}
+
+    def parse_reply(self, data: Any) -> ProviderReply:
+        """A whole reply read.
+
+        Raises:
+            ErrorReply: it is an error object.
+        """
+        if data.get("error"):
+            raise ErrorReply(data)
+        images = tuple(_read_row(as_object(row), data) for row in data["data"])
+        if not images:
+            raise ValueError("a reply without a picture")
+        reply = Reply(text="", images=images, model=as_string(data.get("model")))
+        return ProviderReply(reply=reply, usage=_parse_usage(data.get("usage")))
+
+    def new_accumulator(self) -> StreamAccumulator:
+        """Never filled: a picture comes whole."""
+        return OpenAIStreamAccumulator()
+
+
+def _picture_prompt(request: Request) -> str:
+    """Return what is to be drawn: the subtask and what it reads, or what the user has said."""
+    words = read_step(request.messages)
+    said = [message.text for message in request.messages if message.role is Role.USER]
+    if not said or words.subtask == said[-1].strip():
+        return "\n\n".join(filter(None, (text.strip() for text in said)))
+    return "\n\n".join(filter(None, (words.subtask, *words.responses)))
+
+
+def _read_row(row: dict[str, Any], data: dict[str, Any]) -> Image:
+    if encoded := as_string(row.get("b64_json")):
+        return read_picture(encoded, f"image/{as_string(data.get('output_format')) or 'png'}")
+    return read_picture_address(as_string(row.get("url")))
+
+
+def _parse_usage(usage: Any) -> Usage | None:
+    """Return the tokens of the prompt and of the picture; None if the provider told none."""
+    told = as_object(usage)
+    given, made = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
+    return Usage(calls=1, input=given, output=made) if given or made else None

@@ -1,0 +1,63 @@
+"""The pictures of a stored run, each at an address of the page's own: its policy shows no other."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Sequence
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.clients.data_url import split_data_url
+from batuta.core import Run
+from batuta.errors import BadRequestError
+from batuta.gateway.errors import not_found
+from batuta.gateway.ui.page_runs import PageRuns
+from batuta.gateway.ui.playground import load_run
+from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.run_view import answer_pictures, step_pictures
+from batuta.gateway.ui.session import WebSession
+from batuta.store import Store
+
+SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The types that are sent: an SVG could hold a script."""
+
+
+@final
+class RunPictures:
+    """Sends the pictures that a run's models and programs made."""
+
+    def __init__(self, store: Store | None, page_runs: PageRuns) -> None:
+        self._store = store
+        self._page_runs = page_runs
+
+    async def send(self, request: Request, session: WebSession) -> Response:
+        """Send the picture of that number of the answer, or of that round's step.
+
+        Raises:
+            APIError: there is none.
+        """
+        run_id: str = request.path_params["id"]
+        run = await load_run(self._store, self._page_runs, run_id, session)
+        place: str = request.path_params["place"]
+        urls, number = _find_pictures(run, place)
+        try:
+            data = split_data_url(urls[number])
+        except (IndexError, BadRequestError):
+            data = None
+        if data is None or data[0] not in SHOWN_TYPES:
+            raise not_found(f"The picture '{place[:20]}'")
+        return Response(b64decode(data[1]), media_type=data[0], headers=PAGE_HEADERS)
+
+
+def _find_pictures(run: Run, place: str) -> tuple[Sequence[str], int]:
+    """Return the pictures of a place such as `answer.0` or `0.2.1`, and the number meant."""
+    *where, last = place.split(".")
+    numbers = [int(part) if part.isascii() and part.isdigit() else -1 for part in (*where, last)]
+    if where == ["answer"]:
+        return answer_pictures(run), numbers[-1] if numbers[-1] >= 0 else len(place)
+    if len(numbers) != 3 or min(numbers) < 0 or numbers[0] >= len(run.rounds):  # noqa: PLR2004 - round, step, number
+        return (), 0
+    step = run.rounds[numbers[0]].step(numbers[1])
+    return (step_pictures(step) if step else ()), numbers[2]
