@@ -135,7 +135,7 @@ def create_app(state: ServerState) -> Starlette:
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
     """The ASGI app, and what works in the background while their `work` goes on."""
-    catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
+    shown = catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift = DriftMonitor(catalogue, store)
     pending = PendingToolRuns(store, state.waiting_runs)
     metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
@@ -179,9 +179,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         *RunRoutes(store, deletions).routes(),
         *ApprovalRoutes(store, catalogue).routes(),
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
-        *page_routes(
-            catalogue, store, authenticator, delivery=delivery, oidc=state.oidc, drift=drift
-        ),
+        *page_routes(*shown, delivery=delivery, deletions=deletions, drift=drift, oidc=state.oidc),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     mcp = None if state.mcp is None else McpEndpoint(state.mcp)

@@ -406,7 +406,7 @@ def test_four_systems_are_compared_by_keyboard(house, visit):
 
 def test_runs_are_chosen_in_the_list_to_be_compared(house, visit, run_address):
     page = visit(house, "/ui/runs")
-    button = page.locator("[data-choose] button")
+    button = page.locator("[data-choose] button:has-text('Compare')")
     assert button.is_disabled()
     boxes = page.locator("[name=run]")
     page.wait_for_selector("[name=run]")

@@ -708,6 +708,7 @@ async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, brows
     assert asked["location"].startswith(f"{run}/events")
     await post("holder", f"{run}/stop")
     await post("holder", f"{run}/feedback", score="1")
+    await post("holder", "/ui/runs", act="delete", run=asked["x-batuta-run-id"])
     await post("admin", "/ui/budgets", tenant="posts", per_day="3")
     for what in ("limits", "rotate", "revoke"):
         await post("admin", f"/ui/keys/{issued.id}/{what}")
@@ -959,3 +960,38 @@ async def test_a_conversation_and_its_pictures_are_its_tenants(keyed, browse):
                 assert response.status == 404, (name, address)
     async with other.post("/ui/body", json=body, headers={"x-token": "x"}) as response:
         assert response.status == 403
+
+
+async def test_chosen_runs_are_taken_by_those_alone_who_see_them(keyed, browse):
+    async def fill():
+        for number in (801, 802):
+            await keyed.store.append(make_run(number, question="Whose?"), tenant="chosen")
+        await keyed.store.flush()
+        runs = [row.id for row in await keyed.store.list(50, tenant="chosen")]
+        await keyed.store.score(runs[1], 0.0, "no idea")
+        return runs
+
+    runs = keyed.call(fill)
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "third", "tests")
+
+    async def press(http, act, *chosen, token=None):
+        token = token or await token_of(http)
+        fields = [("token", token), ("act", act), *(("run", run) for run in chosen)]
+        async with http.post("/ui/runs", data=fields, allow_redirects=False) as response:
+            return response.status, await response.text()
+
+    other = browse(keyed)
+    await sign_in(other, issued.text)
+    for act in ("export", "tasks", "delete", "compare"):
+        status, page = await press(other, act, *runs)
+        assert status == 404 and "run" in page
+        assert (await press(other, act))[0] == 400
+        assert (await press(other, act, runs[0], token="forged"))[0] == 403
+        assert (await press(other, act, *(f"run_{n}" for n in range(51))))[0] == 400
+    assert (await press(other, "burn", runs[0]))[0] == 400
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    status, page = await press(admin, "tasks", runs[1])
+    assert status == 400 and "Expected: ANSWER" in page
+    assert (await press(admin, "compare", runs[1]))[0] == 400
+    assert len(keyed.call(keyed.store.list, 50, tenant="chosen")) == 2

@@ -11,12 +11,14 @@ from starlette.routing import BaseRoute, Route
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.errors import not_found
+from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.approvals import ApprovalPage
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.audit import AuditPage
+from batuta.gateway.ui.chosen_runs import ChosenRuns
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
@@ -41,6 +43,7 @@ def page_routes(
     *,
     delivery: AnswerDelivery,
     drift: DriftMonitor,
+    deletions: Deletions,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
@@ -49,7 +52,8 @@ def page_routes(
     runs, comparison = RunPages(*shown), ComparisonPage(*shown)
     learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
-    approvals, playground = ApprovalPage(store), PlaygroundPage(*shown)
+    approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
+    playground = PlaygroundPage(*shown)
     screens = {
         "/ui/": playground.page,
         "/ui/chat/{session}": playground.chat,
@@ -73,6 +77,7 @@ def page_routes(
         "/ui/approvals": approvals.page,
     }
     forms = {
+        "/ui/runs": chosen.act,
         "/ui/runs/{id}/feedback": runs.feedback,
         "/ui/runs/{id}/stop": runs.stop,
         "/ui/sign-out": signing.sign_out,
@@ -84,12 +89,19 @@ def page_routes(
         "/ui/approvals/{id}": approvals.decide,
     }
     return [
-        *(Route(place, _redirect_home) for place in ("/", "/ui")),
-        Route(ROOT + "{name}", send_asset),
         *_list_asking_routes(delivery, store, sessions, page_runs),
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
         *_list_routes(sessions, forms, "POST"),
+        *_list_other_routes(sessions),
+    ]
+
+
+def _list_other_routes(sessions: SessionManager) -> list[Route]:
+    """List the routes that lead home, of the page's files, and of all that is not there."""
+    return [
+        *(Route(place, _redirect_home) for place in ("/", "/ui")),
+        Route(ROOT + "{name}", send_asset),
         Route("/ui/{path:path}", sessions.page_endpoint(_page_not_found)),
     ]
 

@@ -164,6 +164,15 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
     Raises:
         APIError: it is no form of ours, or too large.
     """
+    return {name: values[-1] for name, values in (await read_form_lists(request, session)).items()}
+
+
+async def read_form_lists(request: Request, session: WebSession) -> dict[str, list[str]]:
+    """The fields of a form of ours, with all values of each.
+
+    Raises:
+        APIError: it is no form of ours, or too large.
+    """
     body = b""
     try:
         async for part in request.stream():
@@ -176,6 +185,6 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
         raise APIError(400, "invalid_request", "The form cannot be read.") from None
-    form = {name: values[-1] for name, values in found.items()}
-    check_form_token(session, form.pop(TOKEN_FIELD, None))
-    return form
+    tokens = found.pop(TOKEN_FIELD, None)
+    check_form_token(session, tokens[-1] if tokens else None)
+    return found

@@ -19,30 +19,26 @@ that was redacted or stored without its content has no text.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 
-from batuta.core import Question, Run, Sampling, Task, TaskId
+from batuta.core import Run, Task, TaskId
 from batuta.errors import ConfigError
-from batuta.lab.baselines import find_final_answer
 from batuta.lab.evals.grading import is_integer
 from batuta.lab.task_sources import TASK_SOURCES
+from batuta.language.judged_answers import (
+    find_confirmed_answer,
+    find_expected_answer,
+    is_plain_text,
+)
 from batuta.store import RunSummary, Store
 
 SERVED = "served"
 """The tag of tasks that come from served runs."""
-RIGHT_SCORE = 0.99
-"""The feedback score from which an answer counts as right."""
-MAX_ANSWER_CHARACTERS = 64
-"""The most characters of an answer that can be compared with another."""
 PAGE_SIZE = 500
-_EXPECTED_PATTERN = re.compile(
-    r"^[^\S\n]*+expected\s*+[:=]\s*+(\S[^\n]*)", re.IGNORECASE | re.MULTILINE
-)
 
 
 class TargetSource(StrEnum):
@@ -135,15 +131,10 @@ async def _list_judged(store: Store) -> list[RunSummary]:
     before: str | None = None
     while page := await store.list(PAGE_SIZE, before):
         before = page[-1].cursor
-        found += [row for row in page if row.score is not None or _expected_answer(row)]
+        found += [
+            row for row in page if row.score is not None or find_expected_answer(row.score_comment)
+        ]
     return found
-
-
-def _expected_answer(summary: RunSummary) -> str | None:
-    """Return the answer that the feedback's comment names, if it is short enough to compare."""
-    said = _EXPECTED_PATTERN.search(summary.score_comment or "")
-    answer = said[1].rstrip() if said else ""
-    return answer if 0 < len(answer) <= MAX_ANSWER_CHARACTERS else None
 
 
 def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Task | None]:
@@ -151,21 +142,15 @@ def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Ta
     if run is None:
         return TargetSource.UNKEPT, None
     question = run.header.question
-    if not _is_plain_text(question):
+    if not is_plain_text(question):
         return TargetSource.UNFIT, None
-    if expected := _expected_answer(summary):
+    if expected := find_expected_answer(summary.score_comment):
         return TargetSource.EXPECTED, _make_task(question.text, expected)
     if computed := _computed_task(question.text):
         return TargetSource.COMPUTED, computed
-    own = find_final_answer(run.answer or "")
-    if own and len(own) <= MAX_ANSWER_CHARACTERS and (summary.score or 0.0) >= RIGHT_SCORE:
+    if own := find_confirmed_answer(run.answer, summary.score):
         return TargetSource.SCORED, _make_task(question.text, own)
     return TargetSource.UNCHECKED, None
-
-
-def _is_plain_text(question: Question) -> bool:
-    """Tell whether the question's text is all of it, so that it can be asked again."""
-    return replace(question, sampling=Sampling()) == Question.of(question.text)
 
 
 def _make_task(text: str, target: str) -> Task:

@@ -896,12 +896,22 @@ for (const form of $$("[data-filters]")) {
 }
 
 for (const form of $$("[data-choose]")) {
+  const boxes = () => [...form.elements].filter((box) => box.name === "run");
+  const every = $("[data-choose-all]", form);
   const count = () => {
-    const chosen = form.elements.run ? [...new FormData(form).getAll("run")].length : 0;
-    const most = Number(form.dataset.choose);
-    $("button", form).disabled = chosen < 2 || chosen > most;
-    $("[data-chosen]", form).textContent = chosen ? `${chosen} chosen${chosen > most ? `: at most ${most}` : ""}` : "Choose two to four.";
+    const chosen = boxes().filter((box) => box.checked).length;
+    for (const button of $$("[data-least]", form)) {
+      button.disabled = chosen < Number(button.dataset.least) || chosen > Number(button.dataset.atMost ?? Infinity);
+    }
+    every.checked = chosen > 0 && chosen === boxes().length;
+    every.indeterminate = chosen > 0 && !every.checked;
+    form.toggleAttribute("data-some", chosen > 0);
+    $("[data-chosen]", form).textContent = chosen ? `${chosen} chosen${chosen > 4 ? "; at most 4 are compared" : ""}` : "";
   };
+  every.addEventListener("change", () => {
+    for (const box of boxes()) box.checked = every.checked;
+    count();
+  });
   document.addEventListener("change", (event) => event.target.form === form && count());
   addEventListener("pageshow", count);
 }
@@ -957,6 +967,6 @@ for (const live of $$("[data-live]")) {
 
 $("[data-copy-secret]")?.addEventListener("click", () => copy($("[data-secret]").textContent));
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.sure;
+  const question = event.submitter?.dataset.sure ?? event.target.dataset.sure;
   if (question && !confirm(question)) event.preventDefault();
 });

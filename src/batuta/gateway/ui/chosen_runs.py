@@ -1,0 +1,142 @@
+"""What is done with several runs of the list at once: compared, exported, made tasks, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import final
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from batuta.gateway.access.caller import actor_of, record_export
+from batuta.gateway.admin.runs import run_entry
+from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.serving.deletions import Deletions
+from batuta.gateway.ui.comparison import SIDES
+from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.session import WebSession, read_form_lists
+from batuta.language.judged_answers import (
+    find_confirmed_answer,
+    find_expected_answer,
+    is_plain_text,
+)
+from batuta.store import RunSummary, Store
+
+_SEE_OTHER = 303
+_MOST = 50
+"""Runs that are taken at once, as many as a page of the list has."""
+_MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of an export."""
+_Act = Callable[[Request, WebSession, Sequence[RunSummary]], Awaitable[Response]]
+
+
+@final
+class ChosenRuns:
+    """The form below the list of runs."""
+
+    def __init__(self, store: Store | None, deletions: Deletions) -> None:
+        self._kept = store
+        self._deletions = deletions
+
+    async def act(self, request: Request, session: WebSession) -> Response:
+        """Do with the chosen runs what the pressed button says.
+
+        Raises:
+            APIError: no run is chosen, too many are, or one is not there.
+        """
+        form = await read_form_lists(request, session)
+        acts: dict[str, _Act] = {
+            "compare": self._compare,
+            "export": self._export,
+            "tasks": self._make_tasks,
+            "delete": self._delete,
+        }
+        act = acts.get(form.get("act", [""])[-1])
+        if act is None:
+            raise invalid_value("act", f"it must be one of {', '.join(acts)}.")
+        chosen = list(dict.fromkeys(form.get("run", ())))
+        if not 0 < len(chosen) <= _MOST:
+            raise invalid_value("run", f"choose between one run and {_MOST}.")
+        return await act(request, session, [await self._find(name, session) for name in chosen])
+
+    async def _find(self, run_id: str, session: WebSession) -> RunSummary:
+        found = await self._store.summary(run_id, session.tenant)
+        if found is None:
+            raise not_found(f"The run '{run_id[:80]}'")
+        return found
+
+    async def _compare(self, _: Request, __: WebSession, chosen: Sequence[RunSummary]) -> Response:
+        if not 1 < len(chosen) <= len(SIDES):
+            raise invalid_value("run", f"choose two to {len(SIDES)} runs to compare.")
+        query = urlencode(dict(zip(SIDES, (run.id for run in chosen), strict=False)))
+        return RedirectResponse(f"/ui/compare?{query}", _SEE_OTHER, PAGE_HEADERS)
+
+    async def _export(
+        self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
+    ) -> Response:
+        """Send a line of JSON for each run, as `GET /v1/runs/ID` answers it."""
+        lines: list[bytes] = []
+        for run in chosen:
+            await record_export(self._store, session.caller, run.id, run.tenant)
+            encoded = await self._store.get_encoded(run.id, session.tenant)
+            trace = None if encoded is None else orjson.Fragment(encoded)
+            lines.append(orjson.dumps({**run_entry(run), "trace": trace}))
+            if sum(map(len, lines)) > _MAX_BYTES:
+                raise APIError(
+                    413, "request_too_large", "Too much for one file: choose fewer runs."
+                )
+        return _send_lines(lines, f"{len(lines)}-runs.jsonl")
+
+    async def _make_tasks(
+        self, _: Request, session: WebSession, chosen: Sequence[RunSummary]
+    ) -> Response:
+        """Send the questions whose right answer is known, as `batuta eval --tasks` reads them."""
+        lines: dict[str, bytes] = {}
+        for summary in chosen:
+            await record_export(self._store, session.caller, summary.id, summary.tenant)
+            run = await self._store.get(summary.id, session.tenant)
+            if run is None or not is_plain_text(run.header.question):
+                continue
+            answer = find_expected_answer(summary.score_comment)
+            answer = answer or find_confirmed_answer(run.answer, summary.score)
+            if answer is not None:
+                text = run.header.question.text
+                line = {"id": run.id, "question": text, "answer": answer, "tags": ["served"]}
+                lines.setdefault(text, orjson.dumps(line))
+        if not lines:
+            raise invalid_value(
+                "run",
+                "the right answer of none is known. Judge a short answer Right, or give the right "
+                "one in the comment as `Expected: ANSWER`.",
+            )
+        return _send_lines(list(lines.values()), f"tasks-{len(lines)}-of-{len(chosen)}.jsonl")
+
+    async def _delete(
+        self, request: Request, _: WebSession, chosen: Sequence[RunSummary]
+    ) -> Response:
+        """Forget the runs, and those that went on from them, and show the same list again."""
+        by, gone = actor_of(request), set[str]()
+        for run in chosen:
+            if run.id not in gone:
+                gone |= set(
+                    await self._deletions.delete_run(self._store, run.id, run.tenant, by=by)
+                )
+        return RedirectResponse(_list_address(request), _SEE_OTHER, PAGE_HEADERS)
+
+    @property
+    def _store(self) -> Store:
+        return require_part(self._kept, "This server keeps no runs.")
+
+
+def _list_address(request: Request) -> str:
+    """Return the address of the list with the filters that it had."""
+    query = request.url.query
+    return f"/ui/runs?{query}" if query else "/ui/runs"
+
+
+def _send_lines(lines: Sequence[bytes], name: str) -> Response:
+    headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}"'}
+    body = b"".join(line + b"\n" for line in lines)
+    return Response(body, media_type="application/jsonl", headers=headers)

@@ -1,0 +1,40 @@
+"""The right answer of a run that somebody has judged: from the comment, or the run's own answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from batuta.core import Question, Sampling
+from batuta.language.answer_extraction import final_answer
+
+RIGHT_SCORE = 0.99
+"""The score from which an answer counts as right."""
+MAX_ANSWER_CHARACTERS = 64
+"""The most characters of an answer that can be compared with another."""
+_EXPECTED = re.compile(r"^[^\S\n]*+expected\s*+[:=]\s*+(\S[^\n]*)", re.IGNORECASE | re.MULTILINE)
+_MARKS_AROUND = " \t*_`\"'$"
+
+
+def is_plain_text(question: Question) -> bool:
+    """Return True if the question's text is all of it, so that it can be asked again."""
+    return replace(question, sampling=Sampling()) == Question.of(question.text)
+
+
+def find_expected_answer(comment: str | None) -> str | None:
+    """Return the answer of a comment's line `Expected: ANSWER`, if it can be compared."""
+    said = _EXPECTED.search(comment or "")
+    return _short_answer(said[1].rstrip() if said else "")
+
+
+def find_confirmed_answer(answer: str | None, score: float | None) -> str | None:
+    """Return a run's own final answer if it was judged right and is short enough to compare."""
+    if (score or 0.0) < RIGHT_SCORE:
+        return None
+    return _short_answer(
+        (final_answer(answer or "") or "").strip(_MARKS_AROUND).rstrip(f".{_MARKS_AROUND}")
+    )
+
+
+def _short_answer(answer: str) -> str | None:
+    return answer if 0 < len(answer) <= MAX_ANSWER_CHARACTERS else None
