@@ -50,7 +50,7 @@ def page_routes(
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
     shown = catalogue, store, page_runs
     runs, comparison = RunPages(*shown), ComparisonPage(*shown)
-    learning, keys = LearningPages(catalogue), KeyPages(catalogue, store, authenticator)
+    keys = KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
     playground = PlaygroundPage(*shown)
@@ -67,10 +67,6 @@ def page_routes(
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
         "/ui/pool": PoolPage(catalogue, store, drift).page,
-        "/ui/learning": learning.page,
-        "/ui/learning/training/{mark}": learning.training,
-        "/ui/learning/report/{mark}": learning.report,
-        "/ui/learning/report/{mark}/whole": learning.report_page,
         "/ui/keys": keys.page,
         "/ui/own-keys": own_keys.page,
         "/ui/audit": AuditPage(store).page,
@@ -92,9 +88,21 @@ def page_routes(
         *_list_asking_routes(delivery, store, sessions, page_runs),
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
+        *_list_learning_routes(sessions, LearningPages(catalogue)),
         *_list_routes(sessions, forms, "POST"),
         *_list_other_routes(sessions),
     ]
+
+
+def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> list[Route]:
+    """List the routes of trainings and reports."""
+    shown = {
+        "/ui/learning": learning.page,
+        "/ui/learning/training/{mark}": learning.training,
+        "/ui/learning/report/{mark}": learning.report,
+        "/ui/learning/report/{mark}/whole": learning.report_page,
+    }
+    return _list_routes(sessions, shown, "GET")
 
 
 def _list_other_routes(sessions: SessionManager) -> list[Route]:
