@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The recipe from the repository's root: serves the models, measures what the journal lacks, prints the table.
+# MODELS names a server of the models that runs already; PROGRAMS, SYSTEMS and AT_ONCE make it smaller; PYTHON names another Python.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+: "${MODELS:=}" "${PROGRAMS:=100}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}"
+if [ -z "$MODELS" ]; then
+    nice -n 19 $python -W ignore -m batuta local serve qwen-1.5b qwen-0.5b --port "$PORT" &
+    server=$!
+    trap 'kill $server 2>/dev/null || true' EXIT
+    MODELS=http://127.0.0.1:$PORT
+    until curl --silent --fail "$MODELS/health" >/dev/null; do
+        kill -0 $server 2>/dev/null || { echo "the server on port $PORT has ended; its last words stand above" >&2; exit 1; }
+        sleep 1
+    done
+fi
+nice -n 19 "$python" -W ignore recipes/repair-sessions/measure.py --models "$MODELS" --programs "$PROGRAMS" \
+    ${SYSTEMS:+--systems "$SYSTEMS"} --at-once "$AT_ONCE" --journal "$OUT/sessions.jsonl"
