@@ -9,6 +9,9 @@ the same function as `batuta eval --calibrate`. Whole families are divided by fi
 Compared are three orders of the measured answers, by the area under the risk-coverage curve (the mean share of wrong
 answers among the surest, over all shares of them; less is better): the fitted probability, the share of other answers
 that agree, and the answering worker's own share right, which is one number and so orders nothing.
+
+Beside the calibration error stands what perfect probabilities would have on as many answers of as many families (families.py): the mean, and
+where nine of ten draws lie; and the error of all five divisions' answers together.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import sys
 from collections import Counter
 
 import numpy as np
+from families import family_variance, perfect_errors
 
 from batuta.config.confidence import StoredCalibration
 from batuta.core import (
@@ -135,21 +139,37 @@ def measure_seed(record, seed):
         runs=fitted.runs,
         curve=fitted.curve,
     )
-    rows = [run for row in test if (run := make_run(record, row, models, samples))]
     sure, agree = [], []
-    for one in rows:
+    measured = [(row, run) for row in test if (run := make_run(record, row, models, samples))]
+    for _, one in measured:
         share = calibration.workers[one.step.worker]
         signals = answer_signals(one.run.rounds, one.step, one.run.reply, share)
         sure.append(calibration.probability(signals))
         agree.append(signals["agreement"])
-    right = np.array([one.right for one in rows], float)
-    return np.array(sure), np.array(agree), right, record.models[models[0]]
+    right = np.array([one.right for _, one in measured], float)
+    variance = known_variance(record, calibration, some, models, samples)
+    families = np.array([record.families[row] for row, _ in measured])
+    perfect = perfect_errors(np.array(sure), families, variance)
+    return np.array(sure), np.array(agree), right, perfect, record.models[models[0]]
+
+
+def known_variance(record, calibration, rows, models, samples):
+    """The variance of the known families' effects beyond the fitted probabilities."""
+    found = [(row, run) for row in rows if (run := make_run(record, row, models, samples))]
+    share = calibration.workers[found[0][1].step.worker]
+    sure = [
+        calibration.probability(answer_signals(one.run.rounds, one.step, one.run.reply, share))
+        for _, one in found
+    ]
+    right = np.array([one.right for _, one in found], float)
+    families = np.array([record.families[row] for row, _ in found])
+    return family_variance(np.array(sure), right, families)
 
 
 def main():
     """Print the table."""
-    print("| set | answers | calibration error | area: fitted | agreement | own share | right of all | of the surest 80 % |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+    print("| set | answers | calibration error | of perfect ones | of all together | area: fitted | agreement | own share | right of all | of the surest 80 % |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in SETS:
         try:
             record = load_recorded(name)
@@ -160,10 +180,10 @@ def main():
             print(f"{name}: it has grades and no answers, so nothing can agree", file=sys.stderr)
             continue
         parts = [measure_seed(record, seed) for seed in SEEDS]
-        told = [measure_confidence(sure, right) for sure, _, right, _ in parts]
+        told = [measure_confidence(sure, right) for sure, _, right, *_ in parts]
         areas = [
             [risk_area(sure, right), risk_area(agree, right), 1 - right.mean()]
-            for sure, agree, right, _ in parts
+            for sure, agree, right, *_ in parts
         ]
         fitted, agreement, own = np.mean(areas, axis=0)
         count = sum(one.runs for one in told)
@@ -171,8 +191,14 @@ def main():
             np.mean([getattr(one, field) for one in told])
             for field in ("calibration_error", "right", "right_at_80")
         )
+        perfect = np.mean([one for *_, one, _ in parts], axis=0)
+        low, high = np.mean([np.quantile(one, (0.05, 0.95)) for *_, one, _ in parts], axis=0)
+        together = measure_confidence(
+            np.concatenate([sure for sure, *_ in parts]),
+            np.concatenate([right for _, _, right, *_ in parts]),
+        )
         sys.stdout.flush()
-        print(f"| {name} | {count} | {error:.3f} | {fitted:.3f} | {agreement:.3f} | {own:.3f} | {right:.1%} | {best:.1%} |")  # fmt: skip
+        print(f"| {name} | {count} | {error:.3f} | {perfect.mean():.3f} ({low:.3f} to {high:.3f}) | {together.calibration_error:.3f} | {fitted:.3f} | {agreement:.3f} | {own:.3f} | {right:.1%} | {best:.1%} |")  # fmt: skip
         best_workers = Counter(model for *_, model in parts)
         print(f"{name}: answered by {dict(best_workers)}", file=sys.stderr)
 

@@ -195,6 +195,8 @@ def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFor
     )
     rows = {"type": "array", "items": verdict}
     rows = with_bounds(rows, bounds, maxItems=statements)
+    if "maxItems" in bounds:  # who bounds both ends can also be held to a verdict for each
+        rows = with_bounds(rows, bounds, minItems=statements)
     schema = closed_object(verdicts=rows)
     return ResponseFormat(kind="json_schema", name="verdicts", schema=schema, strict=True)
 
