@@ -24,7 +24,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -290,7 +290,7 @@ class KilledSession:
 
 
 @asynccontextmanager
-async def new_database() -> Any:
+async def new_database() -> AsyncGenerator[str]:
     """The URL of an empty database of the PostgreSQL server."""
     import asyncpg
 
@@ -365,7 +365,7 @@ class SentSession:
 
     async def run(self, key: str) -> Decimal:
         """Send the session; return what it has cost at last."""
-        alive, told = list(self.servers), Decimal(0)
+        alive, told, broken = list(self.servers), Decimal(0), None
         headers = {**headers_of(key, self.make), "x-session-id": self.word}
         for number in range(REQUESTS):
             body = self.make("worker/acting", self.word, number)

@@ -68,7 +68,7 @@ def rule_of_model(model: str, otherwise: CallIdRule) -> CallIdRule:
 
 def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Message, ...]:
     """Give the calls ids that are taken and differ, and put results in their calls' order."""
-    if not any(message.role is Role.TOOL or _calls_of(message) for message in messages):
+    if _are_fitting(messages, rule):
         return tuple(messages)
     fitted: list[Message] = []
     results: list[Message] = []
@@ -89,6 +89,41 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
             message = _rename_message(message, names)  # noqa: PLW2901
         fitted.append(message)
     return (*fitted, *sorted(results, key=lambda one: _place_of(one, order)))
+
+
+def _are_fitting(messages: Sequence[Message], rule: CallIdRule) -> bool:
+    """Return True if every id is taken and new, and results follow their calls in order.
+
+    So it is in most conversations, and a long one is sent again with each of its actions.
+    """
+    used: set[str] = set()
+    waiting: list[str] = []
+    for message in messages:
+        if message.role is Role.TOOL:
+            if not _is_next_result(message, waiting):
+                return False
+            continue
+        waiting = []
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                if part.id in used or not rule.pattern.fullmatch(part.id):
+                    return False
+                used.add(part.id)
+                waiting.append(part.id)
+            elif isinstance(part, ToolResult):
+                return False
+    return True
+
+
+def _is_next_result(message: Message, waiting: list[str]) -> bool:
+    """Return True if the message is one result of a call that waits; earlier calls wait no more."""
+    if len(message.parts) != 1 or not isinstance(message.parts[0], ToolResult):
+        return False
+    answered = message.parts[0].call_id
+    if answered not in waiting:
+        return False
+    del waiting[: waiting.index(answered) + 1]
+    return True
 
 
 def _calls_of(message: Message) -> list[ToolCall]:

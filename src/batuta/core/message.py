@@ -156,6 +156,8 @@ class ServerCall:
 
 
 Attachment = Image | File | Audio
+# A tuple: to write the union anew at each look takes longer than the look.
+_ATTACHMENTS = (Image, File, Audio)
 Part = Text | Image | File | Audio | ToolCall | ToolResult
 
 
@@ -208,7 +210,7 @@ class Message:
     @property
     def attachments(self) -> tuple[Attachment, ...]:
         """The pictures, the files and the recordings."""
-        return tuple(part for part in self.parts if isinstance(part, Image | File | Audio))
+        return tuple(part for part in self.parts if isinstance(part, _ATTACHMENTS))
 
 
 def system_message(text: str) -> Message:
@@ -276,7 +278,12 @@ class Question:
     @property
     def needed_tags(self) -> tuple[str, ...]:
         """The tags of the workers that can be shown all that is attached."""
-        kinds = {part.kind for message in self.messages for part in message.attachments}
+        kinds = {
+            part.kind
+            for message in self.messages
+            for part in message.parts
+            if isinstance(part, _ATTACHMENTS)
+        }
         return tuple(tag for kind, tag in _TAGS if kind in kinds)
 
     @property

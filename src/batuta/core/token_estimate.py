@@ -14,6 +14,7 @@ TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
 _BYTES_PER_TOKEN = 40
 """Approximate bytes in a token of a file or a recording."""
+_DATA = (File, Audio)
 
 
 _WEIGHT_PER_TOKEN = 12
@@ -73,7 +74,7 @@ def _estimate_message_tokens(message: Message) -> int:
             total += estimate_tokens(part.text) + len(part.tokens)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
-        elif isinstance(part, File | Audio):
+        elif isinstance(part, _DATA):
             total += max(TOKENS_PER_IMAGE, len(part.data) // _BYTES_PER_TOKEN)
         elif isinstance(part, ToolCall):
             total += estimate_tokens(part.name + part.arguments)

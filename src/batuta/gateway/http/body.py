@@ -111,8 +111,8 @@ _UNPACKERS: Mapping[str, Callable[[bytes, int], bytes]] = {
 }
 
 
-MAX_VALUES = 60_000
-"""Most values of a body; a picture is one, however large it is."""
+MAX_VALUES = 100_000
+"""Most values of a body: a session of 5,000 actions fits in each dialect. A picture is one."""
 MAX_ENTRIES = MAX_VALUES
 """The most entries of an array: in every dialect the limit on a body's values is the only one."""
 _SHOWN = 64

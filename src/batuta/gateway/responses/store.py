@@ -16,7 +16,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, caller_of
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter, retry_headers
 from batuta.gateway.errors import APIError, invalid_value, log_exception
-from batuta.gateway.http.body import MAX_VALUES, Fields, encode_json
+from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, hold_memory
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
@@ -30,7 +30,7 @@ MAX_THREAD = 500
 """Responses of one thread at most."""
 MAX_HISTORY_BYTES = MAX_BODY
 """The most bytes of earlier responses that one request may read: as many as it could have sent."""
-MAX_HISTORY_VALUES = 4 * MAX_VALUES
+MAX_HISTORY_VALUES = 240_000
 """The most values of earlier responses that one request may read."""
 MAX_READ_BYTES = 512 * 1024 * 1024
 """The most bytes of stored responses that a key may read in a minute."""
