@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -53,9 +54,10 @@ def told(ada) -> str:
 
 
 @asynccontextmanager
-async def serving(store, ada, limits: FileLimits | None = LIMITS, **more):
+async def serving(store, ada, limits: FileLimits | None = LIMITS, interpreter="", **more):
     async with HttpTransport() as http:
-        offered = open_served_tools(ToolsSetting(python=PythonSetting(server_tool=True)), http, {})
+        setting = PythonSetting(server_tool=True, interpreter=interpreter)
+        offered = open_served_tools(ToolsSetting(python=setting), http, {})
         state = orchestra(
             {"ada": ada}, store=store, file_limits=limits, server_tools=offered, **more
         )
@@ -305,3 +307,38 @@ def test_names_in_a_folder_differ():
         "2-2-a.csv",
         "x" * 60,
     ]
+
+
+DRAW = "import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()\nprint('drawn')"
+
+
+async def test_a_message_has_the_pictures_that_matplotlib_drew(store):
+    """As files of the result where files are kept, as the dialect has them; else as blocks after it."""
+    plots = pytest.importorskip("matplotlib")
+    python = str(Path(plots.__file__).parents[4] / "bin" / "python")  # the one that has it
+    body: Any = {
+        "model": "worker/ada", "max_tokens": 500, "tools": [EXECUTION],
+        "messages": [{"role": "user", "content": "Draw it."}],
+    }  # fmt: skip
+    for kept in (True, False):
+        ada = programs(DRAW, answer="It is drawn.")
+        async with serving(store, ada, LIMITS if kept else None, python) as server:
+            api = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+            async with api:
+                whole: Any = await api.messages.create(**body)
+                async with api.messages.stream(**body) as stream:
+                    streamed: Any = await stream.get_final_message()
+                for got in (whole, streamed):
+                    result = got.content[1].content
+                    assert result.stdout == "drawn\n", result.stderr
+                    assert got.content[-1].text == "It is drawn."
+                    if kept:
+                        (named,) = result.content
+                        file = await api.beta.files.download(named.file_id)
+                        assert (await file.read()).startswith(b"\x89PNG")
+                        about = await api.beta.files.retrieve_metadata(named.file_id)
+                        assert about.filename == "picture-1.png" and len(got.content) == 3
+                    else:
+                        picture = got.content[2]
+                        assert (picture.type, result.content) == ("image", [])
+                        assert picture.source["data"].startswith("iVBORw0KGgo")

@@ -128,6 +128,28 @@ async def keep_written(
     return tuple(kept), f"[{' '.join(faults)}]" if faults else ""
 
 
+async def keep_pictures(
+    run: NotebookRun, files: NamedFiles | None, before: int
+) -> tuple[WrittenFile, ...]:
+    """Keep the pictures that a program drew and did not write itself.
+
+    Args:
+        run: what came out of the program.
+        files: where they are kept; None: nowhere.
+        before: the number of pictures that earlier programs drew.
+    """
+    kept: list[WrittenFile] = []
+    if files is None:
+        return ()
+    for number, url in enumerate(run.pictures, before + 1):
+        name = free_name(f"picture-{number}.png", run.written)
+        try:
+            kept.append(await files.keep(name, base64.b64decode(url.partition(",")[2])))
+        except StoreError:
+            break  # the reader is shown it all the same, where the dialect has pictures
+    return tuple(kept)
+
+
 def tell_written(files: Sequence[WrittenFile]) -> str:
     """Tell which files were written, for a model or a reader; empty: none were."""
     if not files:

@@ -13,7 +13,12 @@ from batuta.core.server_tools import CODE_INTERPRETER, NamedFiles
 from batuta.core.tool_classes import ToolClass
 from batuta.errors import SandboxError, StoreError
 from batuta.sandbox import SandboxLimits
-from batuta.sandbox.notebook import keep_written, read_given, run_in_notebook
+from batuta.sandbox.notebook import (
+    keep_pictures,
+    keep_written,
+    read_given,
+    run_in_notebook,
+)
 from batuta.sandbox.python_worker import limit_text
 from batuta.tools.source import ToolContext, ToolError, ToolLimits, ToolOutput
 
@@ -79,6 +84,7 @@ class CodeInterpreter:
         self._python = python
         self._files = files
         self._before: list[str] = []
+        self._drawn = 0
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Run `code` after what ran before.
@@ -105,6 +111,8 @@ class CodeInterpreter:
         if not fault and run.outcome.status:
             fault = run.outcome.stderr.strip() or f"It ended with status {run.outcome.status}."
         files, unkept = await keep_written(run, self._files)
+        files += await keep_pictures(run, self._files, self._drawn)
+        self._drawn += len(run.pictures)
         printed = "\n".join(filter(None, (run.printed, unkept)))
         parts = (Text(printed), *(Image(url=url) for url in run.pictures))
         return ToolOutput(parts=parts, failure=fault[-4000:], files=files)

@@ -25,6 +25,7 @@ from batuta.gateway.messages.server_calls import (
     call_input,
     image_block,
     result_block,
+    unkept_pictures,
     usage_of_calls,
 )
 from batuta.gateway.serving.deliver import orchestration_of
@@ -89,6 +90,7 @@ def _text_blocks(reply: Reply) -> list[Json]:
             blocks.append(_cited_text(before, found_pages(reply, number)))
         told += len(before)
         blocks += [call_block(call, call_input(call)), result_block(call)]
+        blocks += map(image_block, unkept_pictures(call))
     rest = reply.text[told:]
     return [*blocks, _cited_text(rest, found_pages(reply))] if rest else blocks
 
@@ -274,8 +276,10 @@ class MessageEventWriter:
         asked = orjson.dumps(call_input(call)).decode()
         events.append(self._block_delta(self._count - 1, "input_json_delta", partial_json=asked))
         events.append(_block_stop_event(self._count - 1))
-        events.append(self._block_start(result_block(call)))
-        return [*events, _block_stop_event(self._count - 1)]
+        for block in (result_block(call), *map(image_block, unkept_pictures(call))):
+            events.append(self._block_start(block))
+            events.append(_block_stop_event(self._count - 1))
+        return events
 
     def image(self, image: Image) -> Events:
         """A picture that the model made."""

@@ -106,6 +106,11 @@ def image_block(image: Image) -> Json:
     return {"type": "image", "source": source}
 
 
+def unkept_pictures(call: ServerCall) -> list[Image]:
+    """Return the pictures of a program that the result cannot name, since no files are kept."""
+    return [] if call.files else [Image(url=url) for url in call.pictures]
+
+
 def usage_of_calls(calls: Sequence[ServerCall]) -> Json:
     """Return how often the server searched and read pages, if it ran any call."""
     if not calls:
