@@ -52,8 +52,8 @@ def open_plugin(kind: str, name: str, use: Callable[[Any], _Opened]) -> _Opened:
     except (Exception, SystemExit) as error:  # a stranger's module may do anything
         package = f" of the package {entry.dist.name}" if entry.dist else ""
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        told = f"the {kind} {name!r}{package} cannot be loaded: {reason}"
-        raise ConfigError(told) from error
+        message = f"the {kind} {name!r}{package} cannot be loaded: {reason}"
+        raise ConfigError(message) from error
 
 
 @cache

@@ -114,8 +114,8 @@ def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
 
 def audio_surcharge(price: Price, tokens: int) -> Decimal:
     """The dollars that so many tokens of recordings cost beyond those of text; may be negative."""
-    heard = price.input if price.audio is None else price.audio
-    return tokens * (heard - price.input) / MILLION
+    audio_price = price.input if price.audio is None else price.audio
+    return tokens * (audio_price - price.input) / MILLION
 
 
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))

@@ -267,5 +267,5 @@ def _describe_options(shown: PromptOptions) -> str:
     """Return a clause on what the prompt shows of the workers; empty if only their names."""
     if shown.compact:
         return ""
-    told = ", shown their cards" if shown.descriptions else ", shown their numbers only"
-    return f"{told} and prices" if shown.prices else told
+    shown_note = ", shown their cards" if shown.descriptions else ", shown their numbers only"
+    return f"{shown_note} and prices" if shown.prices else shown_note

@@ -112,9 +112,9 @@ class ConductorOpener:
 
     def _own_sampling(self) -> Sampling:
         """Return the sampling of drafts that the settings ask for."""
-        said = self.setting
+        setting = self.setting
         return Sampling(
-            temperature=said.temperature, max_tokens=said.max_tokens, effort=said.effort
+            temperature=setting.temperature, max_tokens=setting.max_tokens, effort=setting.effort
         )
 
     def _options(
@@ -125,18 +125,18 @@ class ConductorOpener:
         The settings' sampling goes before the card's.
         """
         bounds = find_provider(provider).schema_bounds if provider else ()
-        said, sampling = self.setting, self._own_sampling()
+        setting, sampling = self.setting, self._own_sampling()
         return ConductorOptions(
             rendering=card.rendering
             if card
             else PromptOptions(
-                descriptions=said.descriptions, prices=said.prices, examples=said.examples
+                descriptions=setting.descriptions, prices=setting.prices, examples=setting.examples
             ),
             sampling=sampling.with_defaults(card.sampling) if card else sampling,
             rounds=card.rounds if card else None,
-            size="full" if card else said.prompt,
+            size="full" if card else setting.prompt,
             structured=None
-            if card or said.structured is False
-            else StructuredDrafts(bounds, is_forced=said.structured is True),
+            if card or setting.structured is False
+            else StructuredDrafts(bounds, is_forced=setting.structured is True),
             health=self.health,
         )

@@ -472,8 +472,8 @@ def _open_presets(settings: Settings, opener: ConductorOpener) -> tuple[Preset, 
 
 def _answering_terms(settings: Settings) -> str:
     """Return, as a text, which settings decide an answer beside the pool and its limits."""
-    said = settings.resilience
-    waits = (said.step_timeout_s, said.hedge_s)
+    resilience = settings.resilience
+    waits = (resilience.step_timeout_s, resilience.hedge_s)
     rules = (*settings.policies, *settings.plan_rules)
     policies = [rule.model_dump_json() for rule in rules]
     return repr((waits, policies)) if policies or waits != (None, None) else ""
@@ -525,5 +525,5 @@ def rounds_notes(conductor: Conductor, rounds: int | None, setting: str) -> tupl
     needed = needed_rounds(conductor)
     if rounds is None or rounds >= needed:
         return ()
-    said = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
-    return (f"{said}: a workflow that would go on where its answers differ ends before that",)
+    note = f"{setting} allows {rounds} of the {needed} rounds that {conductor.name} needs"
+    return (f"{note}: a workflow that would go on where its answers differ ends before that",)

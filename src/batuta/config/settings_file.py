@@ -127,8 +127,8 @@ def _describe_error(
     if kind == MISSING:
         return f"{name} is missing"
     if kind == OWN_SENTENCE:
-        said = error["msg"].removeprefix("Value error, ")
-        return f"{name}: {said}" if name else said
+        message = error["msg"].removeprefix("Value error, ")
+        return f"{name}: {message}" if name else message
     subject = name or "it"
     if kind in _BOUNDS:
         return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_describe_value(error)}"
@@ -144,10 +144,10 @@ def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
     seen: set[str] = set()
     for one in errors:
         form = _EXPECTED.get(one["type"].split("_")[0], "something else")
-        said = form.format(**one.get("ctx", {})).replace("'", "")
-        if said not in seen:
-            seen.add(said)
-            yield said
+        expectation = form.format(**one.get("ctx", {})).replace("'", "")
+        if expectation not in seen:
+            seen.add(expectation)
+            yield expectation
 
 
 def _describe_value(error: ErrorDetails) -> str:
@@ -196,8 +196,8 @@ class StrictModel(BaseModel):
         Raises:
             ValueError: one was; the first in order of the alphabet is named.
         """
-        if said := sorted(self.model_fields_set.intersection(names)):
-            raise ValueError(f"`{said[0]}` {reason}")
+        if unfit := sorted(self.model_fields_set.intersection(names)):
+            raise ValueError(f"`{unfit[0]}` {reason}")
 
 
 def read_settings(path: Path, model: type[_Settings]) -> _Settings:
@@ -224,5 +224,5 @@ def validate_settings(values: Mapping[str, Any], source: str, model: type[_Setti
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        said = describe_setting_error(error, values, model)
-        raise ConfigError(f"{source}: {said}") from None
+        message = describe_setting_error(error, values, model)
+        raise ConfigError(f"{source}: {message}") from None

@@ -138,10 +138,10 @@ class WorkerSetting(StrictModel):
         """A worker that runs code, searches or reads has no model to name."""
         if not isinstance(data, dict):
             return data
-        said = cast("dict[str, Any]", data)
-        provider = said.get("provider")
+        values = cast("dict[str, Any]", data)
+        provider = values.get("provider")
         has_none = provider == PYTHON or provider in TOOL_PROVIDERS
-        return {"model": provider, **said} if has_none else said
+        return {"model": provider, **values} if has_none else values
 
     @model_validator(mode="after")
     def _without_idle_settings(self) -> Self:
@@ -164,13 +164,13 @@ class WorkerSetting(StrictModel):
     @property
     def known_skills(self) -> tuple[Skill, ...]:
         """The same as the pool knows it."""
-        said = {
+        skills = {
             family: each if isinstance(each, SkillSetting) else SkillSetting(share=each)
             for family, each in self.skills.items()
         }
         return tuple(
             Skill(family=family, share=each.share, questions=each.questions)
-            for family, each in said.items()
+            for family, each in skills.items()
         )
 
 

@@ -162,14 +162,16 @@ def desired_output_tokens(request: Request, worker: Worker) -> int:
     if request.max_output is not None:
         return request.max_output
     sampling = request.sampling.with_defaults(worker.sampling)
-    said = sampling.max_tokens
-    if said is None:
-        said = DEFAULT_REASONING_OUTPUT_TOKENS if reasons_unasked(worker) else DEFAULT_OUTPUT_TOKENS
+    requested = sampling.max_tokens
+    if requested is None:
+        requested = (
+            DEFAULT_REASONING_OUTPUT_TOKENS if reasons_unasked(worker) else DEFAULT_OUTPUT_TOKENS
+        )
         if worker.context_window is not None:  # some refuse a prompt and a cap beyond their window
-            said = min(said, max(worker.context_window // 4, MIN_OUTPUT_TOKENS))
+            requested = min(requested, max(worker.context_window // 4, MIN_OUTPUT_TOKENS))
     if sampling.effort is not None and _is_model(worker, "claude"):
-        said += THINKING_TOKENS.get(sampling.effort, 0)
-    return said
+        requested += THINKING_TOKENS.get(sampling.effort, 0)
+    return requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -289,7 +289,9 @@ class Question:
     @property
     def has_tool_results(self) -> bool:
         """Return True if results of tools are a part of the conversation."""
-        return any(isinstance(part, ToolResult) for said in self.messages for part in said.parts)
+        return any(
+            isinstance(part, ToolResult) for message in self.messages for part in message.parts
+        )
 
     @staticmethod
     def of(text: str) -> Question:

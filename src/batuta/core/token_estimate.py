@@ -53,11 +53,11 @@ def estimate_request_tokens(request: Request) -> int:
 
 def estimate_usage(request: Request, reply: Reply) -> Usage:
     """Return the usage of one call whose provider told none, marked as an estimate."""
-    reasoning = sum(estimate_tokens(said.reasoning) for said in reply.choices)
-    calls = (call for said in reply.choices for call in said.tool_calls)
+    reasoning = sum(estimate_tokens(choice.reasoning) for choice in reply.choices)
+    calls = (call for choice in reply.choices for call in choice.tool_calls)
     output = sum(estimate_tokens(call.name + call.arguments) for call in calls)
-    output += sum(estimate_tokens(said.text) for said in reply.choices) + reasoning
-    output += TOKENS_PER_IMAGE * sum(len(said.images) for said in reply.choices)
+    output += sum(estimate_tokens(choice.text) for choice in reply.choices) + reasoning
+    output += TOKENS_PER_IMAGE * sum(len(choice.images) for choice in reply.choices)
     return Usage(
         calls=1,
         input=estimate_request_tokens(request),

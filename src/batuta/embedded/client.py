@@ -98,9 +98,9 @@ class IncrementalDetokenizer:
             self.has_stopped = True
             self._held_back = ""
             return text[: min(found)]
-        said = len(text) - (0 if last else self._held_back_length(text))
-        self._held_back = text[said:]
-        return text[:said]
+        complete = len(text) - (0 if last else self._held_back_length(text))
+        self._held_back = text[complete:]
+        return text[:complete]
 
     def _held_back_length(self, text: str) -> int:
         """Characters at the end of `text` that may be the start of a stop string."""
@@ -162,13 +162,13 @@ class Generation:
     def advance(self, seconds: float) -> str:
         """Works for about `seconds`, or to the end; what may now be said of the reply."""
         until = perf_counter() + seconds
-        said: list[str] = []
+        pieces: list[str] = []
         with single_blas_thread():
             while self.finish is None:
-                said.append(self._step())
+                pieces.append(self._step())
                 if perf_counter() >= until:
                     break
-        return "".join(said)
+        return "".join(pieces)
 
     def _step(self) -> str:
         """Reads a block of the prompt, or the last token written, and may write another."""
@@ -188,12 +188,12 @@ class Generation:
         written = self._tokenizer.token_bytes(token)
         if self._names is not None:
             self._names.append_text(written)
-        said = self._detokenizer.append_bytes(written, last=last)
+        text = self._detokenizer.append_bytes(written, last=last)
         if ended or self._detokenizer.has_stopped:
             self.finish = Finish.STOP
         elif last:
             self.finish = Finish.LENGTH
-        return said
+        return text
 
 
 CHAT_TEMPLATE = (
@@ -320,16 +320,16 @@ class EmbeddedClient:
             self._start_generation, request, limiter=self._compute_limiter
         )
         seconds = _STREAM_SLICE_SECONDS if listener.streaming else _SLICE_SECONDS
-        said = [request.prefill]
+        pieces = [request.prefill]
         await _send_delta(listener, request.prefill)
         while generation.finish is None:
             text = await to_thread.run_sync(
                 generation.advance, seconds, limiter=self._compute_limiter
             )
-            said.append(text)
+            pieces.append(text)
             await _send_delta(listener, text)
         usage = Usage(calls=1, input=generation.prompt_tokens, output=generation.output_tokens)
-        return Reply(text="".join(said), usage=usage, finish=generation.finish, model=self._name)
+        return Reply(text="".join(pieces), usage=usage, finish=generation.finish, model=self._name)
 
     def _start_generation(self, request: Request) -> Generation:
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
@@ -391,9 +391,9 @@ async def _send_delta(listener: CallListener, text: str) -> None:
 def _eos_tokens(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
     """Return the tokens that end a reply, from generation_config.json or config.json."""
     path = folder / "generation_config.json"
-    told: Any = read_json(path).get("eos_token_id") if path.exists() else None
-    told = config.get("eos_token_id") if told is None else told
-    ends: list[Any] = told if isinstance(told, list) else [told]  # pyright: ignore[reportUnknownVariableType] - JSON
+    eos: Any = read_json(path).get("eos_token_id") if path.exists() else None
+    eos = config.get("eos_token_id") if eos is None else eos
+    ends: list[Any] = eos if isinstance(eos, list) else [eos]  # pyright: ignore[reportUnknownVariableType] - JSON
     if not ends or not all(isinstance(end, int) for end in ends):
         raise ConfigError("neither generation_config.json nor config.json has an eos_token_id")
     return frozenset(ends)

@@ -23,8 +23,8 @@ class NameTokens:
     """Which tokens may continue a name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        told = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
-        self._sorted = sorted(pair for pair in told if pair[0])
+        spelled = ((tokenizer.token_bytes(token), token) for token in range(len(tokenizer)))
+        self._sorted = sorted(pair for pair in spelled if pair[0])
 
     def continuing_tokens(self, rest: bytes) -> Iterator[int]:
         """Yield the tokens that write the beginning of `rest`, or all of it and more."""

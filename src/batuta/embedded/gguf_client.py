@@ -151,14 +151,14 @@ class GgufClient:
         body = self._body(request)
         stopped = threading.Event()
         try:
-            said = await to_thread.run_sync(
+            result = await to_thread.run_sync(
                 self._compute, body, stopped, limiter=self._limiter, abandon_on_cancel=True
             )
         finally:
             stopped.set()
-        if listener.streaming and said.text:
-            await listener.on_delta(Delta(text=said.text))
-        return said
+        if listener.streaming and result.text:
+            await listener.on_delta(Delta(text=result.text))
+        return result
 
     def _body(self, request: Request) -> dict[str, Any]:
         if request.tools or request.response_format or request.prefill:
@@ -189,15 +189,15 @@ class GgufClient:
 
         def hear(chunk: Any) -> bool:
             """Takes a part of the reply; True ends it."""
-            told: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
-            if "choices" not in told:
+            parsed: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
+            if "choices" not in parsed:
                 failed.append(chunk)
                 return True
-            for choice in told["choices"]:
+            for choice in parsed["choices"]:
                 parts.append(choice["delta"].get("content") or "")
                 if choice["finish_reason"]:
                     ended["finish"] = choice["finish_reason"]
-            ended["usage"] = told.get("usage") or ended.get("usage")
+            ended["usage"] = parsed.get("usage") or ended.get("usage")
             return stopped.is_set()
 
         try:

@@ -134,11 +134,11 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
 
 def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFinished:
     why = f": {verdict.reason}" if verdict.reason else ""
-    told = "nobody approved the plan in time" if verdict.state == "expired" else "it was refused"
+    refusal = "nobody approved the plan in time" if verdict.state == "expired" else "it was refused"
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,
-        error=f"{rule} needs somebody's approval of the plan, and {told}{why}",
+        error=f"{rule} needs somebody's approval of the plan, and {refusal}{why}",
         error_code=f"approval_{verdict.state}",
         seconds=seconds,
     )

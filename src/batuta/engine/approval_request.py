@@ -42,8 +42,8 @@ class ApprovalRequest:
             [step.worker, step.subtask, list(step.access), step.previous]
             for step in self.workflow.steps
         ]
-        told = json.dumps([self.run_id, self.round, steps], ensure_ascii=True)
-        return hashlib.sha256(told.encode()).hexdigest()
+        content = json.dumps([self.run_id, self.round, steps], ensure_ascii=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

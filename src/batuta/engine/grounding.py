@@ -94,9 +94,9 @@ class _Checked:
             return reply
         choices: list[Reply] = []
         begin = 0
-        for choice, said in zip(reply.choices, self.statements, strict=True):
-            text = mark_statements(said, (index - begin for index in self.unsupported))
-            begin += len(said)
+        for choice, statements in zip(reply.choices, self.statements, strict=True):
+            text = mark_statements(statements, (index - begin for index in self.unsupported))
+            begin += len(statements)
             choices.append(replace(choice, text=text, logprobs=()))
         return replace(choices[0], alternatives=tuple(choices[1:]))
 
@@ -167,8 +167,12 @@ class GroundingCheck:
         if action is GroundedAction.REFUSE or (marks and in_form):
             self._note("refused", count)
             whole = sum(map(len, checked.statements))
-            told = f"{count} of {whole} statements are not supported by what was given or fetched"
-            self._ended = self._refused(f"the policy {self.policy.name} refuses the answer: {told}")
+            summary = (
+                f"{count} of {whole} statements are not supported by what was given or fetched"
+            )
+            self._ended = self._refused(
+                f"the policy {self.policy.name} refuses the answer: {summary}"
+            )
             return
         self._note("marked" if marks else "flagged", count)
         if marks:
@@ -196,7 +200,7 @@ class GroundingCheck:
         """Return the checker's verdict; None if it gives none."""
         context, worker = self.context, self.policy.worker
         statements = tuple(split_statements(choice.text) for choice in reply.choices)
-        flat = [text for said in statements for text in said]
+        flat = [text for each in statements for text in each]
         if not any(text.strip() for text in flat):
             return _Checked(statements, ())
         if worker.id not in context.clients:
@@ -209,17 +213,17 @@ class GroundingCheck:
         question = Question(
             messages=checking_messages(flat, sources, attached), response_format=form
         )
-        said = await run_single_step(
+        outcome = await run_single_step(
             context,
             worker.id,
             f"the policy {self.policy.name} {_CHECKS}",
             inner=self._checking_context(question),
             gated=False,
         )
-        if said is None or said.finish in TRUNCATED_FINISHES:
+        if outcome is None or outcome.finish in TRUNCATED_FINISHES:
             return None  # a cut verdict is none, and nobody has held it to its form
         return _Checked(
-            statements, tuple(find_unsupported(said.text, flat, sources, len(attached)))
+            statements, tuple(find_unsupported(outcome.text, flat, sources, len(attached)))
         )
 
     def _checking_context(self, question: Question) -> RunContext:
@@ -247,13 +251,13 @@ class GroundingCheck:
         if not checked.unsupported or wrote is None or wrote.worker not in context.pool:
             return None
         asked = context.question
-        told = (
+        turns = (
             assistant_message(reply.text),
             user_message(repair_prompt(checked.statements[0], checked.unsupported)),
         )
         question = replace(
             asked,
-            messages=(*asked.messages, *told),
+            messages=(*asked.messages, *turns),
             tool_choice="none" if asked.tools else asked.tool_choice,
         )
         again = await run_single_step(

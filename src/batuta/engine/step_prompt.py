@@ -139,9 +139,9 @@ def lacks_call(request: Request, reply: Reply) -> bool:
 
 def find_missing_field(request: Request, reply: Reply) -> str | None:
     """Describe what the reply should tell and does not; None if nothing is missing."""
-    wanted, told = request.sampling.choices or 1, len(reply.choices)
-    if told < wanted:
-        return f"takes no n: it gave {told} of {wanted} answers"
+    wanted, returned = request.sampling.choices or 1, len(reply.choices)
+    if returned < wanted:
+        return f"takes no n: it gave {returned} of {wanted} answers"
     if request.sampling.logprobs is not None and reply.text and not reply.logprobs:
         return "takes no logprobs: it gave none"
     return None
@@ -180,11 +180,11 @@ def _is_outage(failure: Failure | None) -> bool:
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
     """Return the same prompt, the reply that has not the form, and what is wrong with it."""
-    said = (
+    turns = (
         assistant_message(reply.text),
         user_message(REPAIR_PROMPT.format(fault=fault.message.partition(": ")[2])),
     )
-    return replace(request, messages=(*request.messages, *said))
+    return replace(request, messages=(*request.messages, *turns))
 
 
 def find_context_overflow(request: Request, worker: Worker) -> Failure | None:

@@ -347,8 +347,8 @@ class Guardrails:
     ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
         """Several replies to one prompt, each as `check_reply` lets it pass."""
         first, *others = [
-            await self.check_reply(replace(said, alternatives=()), place, step)
-            for said in reply.choices
+            await self.check_reply(replace(choice, alternatives=()), place, step)
+            for choice in reply.choices
         ]
         acts = tuple(act for _, found, _ in (first, *others) for act in found)
         blocked = next((policy for _, _, policy in (first, *others) if policy), "")

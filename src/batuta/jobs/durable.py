@@ -255,14 +255,14 @@ class DurableJobs:
 
     async def _end(self, job_id: str, ending: JobEnding | str) -> None:
         """Write the job's ending down, as soon as the database lets it."""
-        told = (
+        write_ending = (
             partial(self._open_table.end, job_id, JobState.FAILED, None, ending)
             if isinstance(ending, str)
             else partial(self._open_table.end, job_id, ending.state, ending.result)
         )
         while True:
             try:
-                await run_sync(told)
+                await run_sync(write_ending)
             except StoreError as error:
                 logger.warning("the ending of job %s waits for the database: %s", job_id, error)
                 await anyio.sleep(_RETRY_SECONDS)

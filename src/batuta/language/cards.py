@@ -49,23 +49,23 @@ def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool
 def worker_line(worker: Worker, *, prices: bool) -> str:
     """Return the card in one line, under the worker's id: what a small model needs to choose."""
     about = _one_line(worker.description) or _one_line(worker.model)
-    told = [about.rstrip(".")]
+    clauses = [about.rstrip(".")]
     measured = [skill for skill in worker.skills if not skill.board]
     if worker.strength is not None or measured:
-        told.append(f"Right alone: {_measured_text(worker.strength, measured)}")
+        clauses.append(f"Right alone: {_measured_text(worker.strength, measured)}")
     if prices and worker.price and worker.price.call:
-        told.append(f"${worker.price.call:f} a call")
+        clauses.append(f"${worker.price.call:f} a call")
     if prices and worker.price and worker.price.output:
-        told.append(f"${worker.price.output:f} per million tokens")
-    return f"{worker.id}: {'. '.join(told)}."
+        clauses.append(f"${worker.price.output:f} per million tokens")
+    return f"{worker.id}: {'. '.join(clauses)}."
 
 
 def _measured_text(strength: float | None, skills: list[Skill]) -> str:
-    said = [] if strength is None else [f"{strength:.0%} of all questions"]
+    measured = [] if strength is None else [f"{strength:.0%} of all questions"]
     for skill in skills[:MOST_SKILLS]:
         of = f" of {skill.questions}" if skill.questions else ""
-        said.append(_share_text(skill) + of)
-    return "; ".join(said)
+        measured.append(_share_text(skill) + of)
+    return "; ".join(measured)
 
 
 def _share_text(skill: Skill) -> str:

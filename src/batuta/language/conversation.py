@@ -131,15 +131,15 @@ def _fit_turns(turns: list[_Turn], asking: int) -> tuple[list[str], int]:
     Returns:
         What is shown, with extracts of the turns that are left out, and how many these are.
     """
-    said = [index for index, turn in enumerate(turns) if turn.text]
-    first = said[0] if said else asking
-    if sum(len(turns[index].line) for index in said) <= MAX_CHARACTERS:
-        return [turns[index].shown for index in said], 0
+    with_text = [index for index, turn in enumerate(turns) if turn.text]
+    first = with_text[0] if with_text else asking
+    if sum(len(turns[index].line) for index in with_text) <= MAX_CHARACTERS:
+        return [turns[index].shown for index in with_text], 0
     room = MAX_CHARACTERS - MAX_EXTRACTS * EXTRACT_CHARACTERS
     room -= len(turns[first].line) + (len(turns[asking].line) if asking != first else 0)
     chosen: list[str] = []
     left: list[int] = []
-    for index in reversed(said[1:]):
+    for index in reversed(with_text[1:]):
         if index != asking:
             room -= len(turns[index].line)
         if index == asking or room >= 0:
@@ -232,15 +232,15 @@ def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
 
     If no user spoke it is the last message.
     """
-    said = question.messages
-    if len(said) == 1:
+    messages = question.messages
+    if len(messages) == 1:
         return 0
     if chain:
-        end = next((i for i, m in enumerate(said) if _belongs_to_chain(m, chain)), None)
-        said = said[:end]
-    users = [i for i, message in enumerate(said) if message.role is Role.USER and message.text]
-    users = users or [i for i, message in enumerate(said) if message.role is Role.USER]
-    return users[-1] if users else max(len(said) - 1, 0)
+        end = next((i for i, m in enumerate(messages) if _belongs_to_chain(m, chain)), None)
+        messages = messages[:end]
+    users = [i for i, message in enumerate(messages) if message.role is Role.USER and message.text]
+    users = users or [i for i, message in enumerate(messages) if message.role is Role.USER]
+    return users[-1] if users else max(len(messages) - 1, 0)
 
 
 def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, ...]:

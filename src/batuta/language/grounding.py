@@ -140,8 +140,8 @@ def _given_sources(question: Question) -> Iterator[Source]:
 def _found_pages(reply: Reply) -> Iterator[Source]:
     found = [(call, page) for call in reply.server_calls for page in call.citations]
     for number, (call, page) in enumerate(found, 1):
-        said = (page.title, page.place, page.date, page.excerpt or call.output)
-        text = "\n".join(filter(None, said))
+        fields = (page.title, page.place, page.date, page.excerpt or call.output)
+        text = "\n".join(filter(None, fields))
         yield Source(text=text, url=page.url, number=number, name="a page that was found")
 
 
@@ -150,9 +150,9 @@ def _fetched_pages(text: str) -> Iterator[Source]:
     pages = list(_FETCHED.finditer(text))
     if not pages:
         yield Source(text=text, name="a tool's result")
-    for number, url, said in (page.groups() for page in pages):
+    for number, url, page_text in (page.groups() for page in pages):
         numbered = int(number) if number else None
-        yield Source(text=said, url=url or "", number=numbered, name="a page")
+        yield Source(text=page_text, url=url or "", number=numbered, name="a page")
 
 
 def checking_messages(
@@ -176,8 +176,8 @@ def checking_messages(
 
 def _show_source(number: int, source: Source) -> str:
     cited = f", to be cited as [{source.number}]" if source.number is not None else ""
-    told = f"{source.url}\n{source.text}" if source.url else source.text
-    return f"Source {number} ({source.name}{cited}):\n{wrap_fetched(told)}"
+    shown = f"{source.url}\n{source.text}" if source.url else source.text
+    return f"Source {number} ({source.name}{cited}):\n{wrap_fetched(shown)}"
 
 
 def verdict_format(statements: int, bounds: Collection[str] = ()) -> ResponseFormat:
@@ -216,7 +216,7 @@ def find_unsupported(
         attached: sources after those, which are no texts.
     """
     verdicts: list[dict[str, Any]] = json.loads(reply)["verdicts"]
-    told: dict[int, bool] = {}
+    right_by_number: dict[int, bool] = {}
     for verdict in verdicts:
         number = int(verdict["claim"])
         if not 1 <= number <= len(statements):
@@ -228,8 +228,8 @@ def find_unsupported(
             and bool(where)
             and _says_cited(statements[number - 1], where, sources)
         )
-        told[number] = told.get(number, True) and right
-    return [index for index in range(len(statements)) if not told.get(index + 1, False)]
+        right_by_number[number] = right_by_number.get(number, True) and right
+    return [index for index in range(len(statements)) if not right_by_number.get(index + 1, False)]
 
 
 def _says_cited(statement: str, where: set[int], sources: Sequence[Source]) -> bool:
@@ -255,12 +255,12 @@ def mark_statements(statements: Sequence[str], unsupported: Iterable[int]) -> st
 
 
 def _mark_piece(text: str) -> str:
-    said = text.rstrip()
-    apart = "\n" if said.endswith("```") else " "
-    return f"{said}{apart}{MARK}{text[len(said) :]}"
+    stripped = text.rstrip()
+    apart = "\n" if stripped.endswith("```") else " "
+    return f"{stripped}{apart}{MARK}{text[len(stripped) :]}"
 
 
 def repair_prompt(statements: Sequence[str], unsupported: Iterable[int]) -> str:
     """Return what a worker is told of its statements that are not supported."""
-    told = (wrap_in_tag(RESPONSE, statements[index].strip()) for index in unsupported)
-    return REPAIR.format(statements="\n".join(told))
+    quoted = (wrap_in_tag(RESPONSE, statements[index].strip()) for index in unsupported)
+    return REPAIR.format(statements="\n".join(quoted))

@@ -73,10 +73,10 @@ def classify_instruction(instruction: str) -> InstructionKind:
     """Return the kind of work that the instruction asks for first; an empty one asks to solve."""
     if not instruction.strip():
         return InstructionKind.SOLVE
-    said = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))
+    clauses = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))
     found: dict[InstructionKind, int] = {}
     for verb, pattern in _INSTRUCTION_PATTERNS.items():
-        if match := pattern.search(said):
+        if match := pattern.search(clauses):
             found[verb] = match.start()
     if not found:
         return InstructionKind.UNKNOWN

@@ -240,9 +240,9 @@ def conductor_request(
         )
     fixed = "\n\n".join(_fixed_sections(context, rendering, form))
     asked = "\n\n".join(_asked_sections(context, rendering, form))
-    told = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(asked))
+    content = (Text(f"{fixed}\n\n", cache=FIXED_MARK), Text(asked))
     return Request(
-        messages=(Message(role=Role.USER, parts=told),),
+        messages=(Message(role=Role.USER, parts=content),),
         sampling=sampling,
         response_format=form,
         prefill=PREFILL if form is None else "",
@@ -263,9 +263,9 @@ def worker_cards(
     """The prompt shows this of each worker, in their order; the compact prompt does not."""
     if form is not None and calls_by_name(pool, rendering):
         return tuple(worker_line(worker, prices=rendering.prices) for worker in pool)
-    told, priced = rendering.descriptions, rendering.prices
+    described, priced = rendering.descriptions, rendering.prices
     return tuple(
-        worker_card(number, worker, descriptions=told, prices=priced)
+        worker_card(number, worker, descriptions=described, prices=priced)
         for number, worker in enumerate(pool)
     )
 
@@ -281,8 +281,8 @@ def _fixed_sections(
     runner = next((number for number, one in enumerate(pool) if PROGRAM in one.tags), None)
     if runner is not None and shown and context.max_steps > 1:
         called = pool.workers[runner].id if names else f"Model {runner}"
-        told = BRIEF_PROGRAM_RULE + PROGRAM_RULE if rendering.brief else PROGRAM_RULE
-        parts.append(told.format(runner=called))
+        program_rule = BRIEF_PROGRAM_RULE + PROGRAM_RULE if rendering.brief else PROGRAM_RULE
+        parts.append(program_rule.format(runner=called))
     if shown and context.max_steps > 1:
         parts += _tool_rules(pool, names=names)
     parts.append("\n".join((WORKERS_HEADING, *worker_cards(pool, rendering, form))))
@@ -366,13 +366,13 @@ def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
 
 def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
     described = rendering.descriptions and worker.description
-    told = [join_lines(worker.description)] if described else []
+    details = [join_lines(worker.description)] if described else []
     if rendering.descriptions and worker.measured:
         shares = (f"{family} {share:.0%}" for family, share in worker.measured.items())
-        told.append(f"Right alone: {', '.join(shares)}.")
+        details.append(f"Right alone: {', '.join(shares)}.")
     if rendering.prices and worker.price:
-        told.append(f"${worker.price.output}")
-    return f"{worker.id}: {' '.join(told)}" if told else ""
+        details.append(f"${worker.price.output}")
+    return f"{worker.id}: {' '.join(details)}" if details else ""
 
 
 def _compact_round_text(round_: Round) -> str:
@@ -386,11 +386,11 @@ def _compact_round_text(round_: Round) -> str:
     endings: dict[str, int] = {}
     for index, step in enumerate(round_.workflow.steps):
         ended = round_.step(index)
-        said = ended.result.text if ended and isinstance(ended.result, Reply) else ""
-        opening, ending = _reply_ends(said)
+        reply = ended.result.text if ended and isinstance(ended.result, Reply) else ""
+        opening, ending = _reply_ends(reply)
         first = endings.setdefault(ending, index)
-        told = ending if first == index else f"as {first}"
-        lines.append(f"{index} {step.worker}: {join_lines(step.subtask)} {opening} -> {told}")
+        shown = ending if first == index else f"as {first}"
+        lines.append(f"{index} {step.worker}: {join_lines(step.subtask)} {opening} -> {shown}")
     return "\n".join(lines)
 
 
@@ -518,11 +518,11 @@ def made_pictures(step: Step, rounds: Sequence[Round]) -> tuple[Image, ...]:
 
 def _continued_turns(turns: list[list[Message]], rounds: tuple[Round, ...]) -> Iterator[Message]:
     """Yield the turns of each round, its answer, and what its worker was then told to do."""
-    for number, (said, round_) in enumerate(zip(turns, rounds, strict=True)):
+    for number, (turn, round_) in enumerate(zip(turns, rounds, strict=True)):
         last = round_.step(len(round_.workflow) - 1) if round_.workflow else None
         if number and round_.workflow is not None:
             yield user_message(round_.workflow.steps[-1].subtask)
-        yield from said
+        yield from turn
         if number == len(rounds) - 1 or last is None:
             continue
         if isinstance(last.result, Reply):

@@ -203,8 +203,8 @@ def _check_status(response: aiohttp.ClientResponse, url: str) -> None:
 
 def _is_whole(response: aiohttp.ClientResponse, path: Path, at: int) -> bool:
     """Tell, after a refused range, whether nothing is missing; else what is there is removed."""
-    said = response.headers.get("Content-Range", "").rpartition("/")[2]
-    if said.isdigit() and int(said) == at:
+    total = response.headers.get("Content-Range", "").rpartition("/")[2]
+    if total.isdigit() and int(total) == at:
         return True
     os.truncate(path, 0)
     return False

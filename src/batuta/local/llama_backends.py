@@ -128,7 +128,7 @@ async def _start_program(
     name: str, path: Path, options: ServingOptions, stack: AsyncExitStack
 ) -> str:
     port = _find_free_port()
-    told = stack.enter_context(TemporaryFile())  # noqa: SIM115 - the stack closes it
+    output = stack.enter_context(TemporaryFile())  # noqa: SIM115 - the stack closes it
     sizes = {
         "--port": port,
         "--parallel": options.slots,
@@ -140,7 +140,7 @@ async def _start_program(
     command = [str(shutil.which(options.program or PROGRAM)), "--model", str(path), "--alias", name]
     command += ["--host", LOOPBACK, "--no-webui", "--no-warmup"]
     command += [str(one) for pair in sizes.items() for one in pair]
-    process = await to_thread.run_sync(_open_program, command, told)
+    process = await to_thread.run_sync(_open_program, command, output)
     stack.callback(_end_process, process)
     address = f"http://{LOOPBACK}:{port}"
     async with aiohttp.ClientSession() as session:
@@ -149,14 +149,14 @@ async def _start_program(
                 if await _is_ready(session, address):
                     return address
                 await anyio.sleep(0.1)
-    told.seek(0)
-    lines = told.read().decode("utf-8", "replace").strip().splitlines()
+    output.seek(0)
+    lines = output.read().decode("utf-8", "replace").strip().splitlines()
     raise _load_error(path, lines[-1] if lines else "it said nothing")
 
 
-def _open_program(command: list[str], told: IO[bytes]) -> subprocess.Popen[bytes]:
+def _open_program(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the program of that name on the PATH
-        command, stdin=subprocess.DEVNULL, stdout=told, stderr=told
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )
 
 

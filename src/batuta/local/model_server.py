@@ -110,8 +110,8 @@ class _ModelRouter:
                 rows.append({"id": name, "object": "model", "owned_by": "llamacpp"})
                 continue
             async with self.session.get(f"{self._addresses[name]}/v1/models") as response:
-                said = await response.json()
-            rows += said["data"]
+                listing = await response.json()
+            rows += listing["data"]
         return web.json_response({"object": "list", "data": rows})
 
     async def _tell_health(self, _: web.Request) -> web.Response:
@@ -125,10 +125,10 @@ class _ModelRouter:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         try:
-            said = json.loads(body)
+            content = json.loads(body)
         except (ValueError, RecursionError):
             return _error_response(400, "the body is not JSON")
-        named = cast("dict[str, Any]", said).get("model") if isinstance(said, dict) else None
+        named = cast("dict[str, Any]", content).get("model") if isinstance(content, dict) else None
         name = str(named) if named else next(iter(self._files))
         return await self._forward(request, "POST", name, body)
 

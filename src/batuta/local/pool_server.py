@@ -74,29 +74,29 @@ class PoolServer:
                 check_memory(choose_known(self._names))
             except ConfigError as error:
                 raise ProviderUnreachableError(str(error)) from None
-            with TemporaryFile() as told:
-                self._process, self._address = self._open_process(told)
+            with TemporaryFile() as errors:
+                self._process, self._address = self._open_process(errors)
             return self._address
 
-    def _open_process(self, told: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
+    def _open_process(self, errors: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
         command = [sys.executable, "-m", "batuta", "local", "serve", *self._names]
         process = subprocess.Popen(  # noqa: S603 - this program
             [*command, "--port", "0", "--with-parent"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=errors,
             env=self._environ,
             start_new_session=True,  # an interrupt of the terminal is the parent's to handle
         )
         line = process.stdout.readline() if process.stdout else b""
         try:
-            said: Any = json.loads(line)
-            return process, str(said["address"])
+            greeting: Any = json.loads(line)
+            return process, str(greeting["address"])
         except (ValueError, KeyError, TypeError):
             process.kill()
             process.wait()
-        told.seek(0)
-        lines = told.read().decode("utf-8", "replace").strip().splitlines()
+        errors.seek(0)
+        lines = errors.read().decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1].removeprefix("batuta: ") if lines else "it said nothing"
         raise ProviderUnreachableError(f"the local models could not be served: {reason}")
 

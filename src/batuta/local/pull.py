@@ -137,8 +137,8 @@ class PartNotes:
     def read(self) -> tuple[int, int]:
         """Parts and bytes; none, if there are no notes or the file has less than they say."""
         try:
-            told = json.loads(self.path.read_text(encoding="utf-8"))
-            parts, size = int(told["parts"]), int(told["size"])
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            parts, size = int(stored["parts"]), int(stored["size"])
             if parts >= 0 and 0 <= size <= self._target.stat().st_size:
                 return parts, size
         except (OSError, ValueError, KeyError, TypeError):

@@ -46,9 +46,9 @@ def render_report(title: str, text: str, read: Collection[str]) -> str:
     """
     unread = [url for url in cited_addresses(text) if url not in read]
     warned = "".join(f"<li><code>{escape(url)}</code></li>" for url in unread)
-    told = f'<div class="unread"><h2>Cited, and not read</h2><ul>{warned}</ul></div>'
+    warning = f'<div class="unread"><h2>Cited, and not read</h2><ul>{warned}</ul></div>'
     head = _HEAD.format(title=escape(title), style=_REPORT_STYLE)
-    return f"{head}{render_markdown(text)}{told if unread else ''}</body></html>\n"
+    return f"{head}{render_markdown(text)}{warning if unread else ''}</body></html>\n"
 
 
 def render_deck(title: str, text: str) -> str:

@@ -72,7 +72,7 @@ async def run_in_notebook(
     """
     mark = secrets.token_hex(16)
     keeps = given is not None
-    told = {
+    order = {
         "before": list(before),
         "code": code,
         "mark": mark,
@@ -85,7 +85,7 @@ async def run_in_notebook(
         limits = replace(limits, output=limits.output + _WRITTEN_OUTPUT)
     source = Path(notebook.__file__).read_text(encoding="utf-8")
     async with Sandbox.open(slots=1, python=python) as sandbox:
-        tests = (ScriptTest(json.dumps(told)),)
+        tests = (ScriptTest(json.dumps(order)),)
         (outcome,) = await sandbox.run(Program(source), tests, limits)
     printed, *marked = outcome.stdout.split(mark)
     drawn = [_picture_url(data) for data in marked if ":" not in data][:MAX_PICTURES]

@@ -75,8 +75,8 @@ def build_order(program: Program, test: ProgramTest, token: str) -> dict[str, An
         call = {"kind": "call", "entry": test.entry, "arguments": arguments}
         return call | {"source": program.source}
     if test.separate:
-        told = {"preamble": test.preamble, "entry": test.entry, "size": len(trailing_bytes(test))}
-        return {"kind": "check", "source": program.source} | told
+        order = {"preamble": test.preamble, "entry": test.entry, "size": len(trailing_bytes(test))}
+        return {"kind": "check", "source": program.source} | order
     source = f"{test.preamble}\n{program.source}"
     return {"kind": "together", "source": source, "code": test.code, "token": token}
 
@@ -128,13 +128,13 @@ def _end_reason(
         return EndReason.LOST
     if status < 0:
         return EndReason.KILLED
-    said = str(report.get("end"))
-    if said in {EndReason.RAISED, EndReason.MEMORY}:
-        return EndReason(said)
+    reason = str(report.get("end"))
+    if reason in {EndReason.RAISED, EndReason.MEMORY}:
+        return EndReason(reason)
     if isinstance(test, ScriptTest):
         return EndReason.EXITED if status else EndReason.RETURNED
     together = isinstance(test, AssertionTest) and not test.separate
-    proved = said == EndReason.RETURNED and (not together or report.get("token") == token)
+    proved = reason == EndReason.RETURNED and (not together or report.get("token") == token)
     return EndReason.RETURNED if proved else EndReason.EXITED
 
 
@@ -280,8 +280,8 @@ class LoadedProgram:
             SandboxError: no sandbox could be started.
         """
         cell, token = await self._ready_process(test), secrets.token_hex(16)
-        told, after = build_order(self._program, test, token), trailing_bytes(test)
-        reply = await cell.send_order(told, self._limits.seconds, after)
+        order, after = build_order(self._program, test, token), trailing_bytes(test)
+        reply = await cell.send_order(order, self._limits.seconds, after)
         return (
             ProgramResult(end=EndReason.LOST)
             if reply is None

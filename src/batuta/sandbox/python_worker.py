@@ -81,8 +81,8 @@ class PythonWorker:
             text, finish = NO_PROGRAM, Finish.NO_OUTPUT
         else:
             outcome, files, unkept = await self._run(source)
-            told = (outcome_text(outcome, self.limits), tell_written(files), unkept)
-            text = "\n\n".join(filter(None, told))
+            paragraphs = (outcome_text(outcome, self.limits), tell_written(files), unkept)
+            text = "\n\n".join(filter(None, paragraphs))
             came = has_output(outcome) or (files and outcome.end is EndReason.RETURNED)
             finish = Finish.STOP if came else Finish.NO_OUTPUT
             calls = _program_calls(source, outcome, files)
@@ -137,8 +137,8 @@ def last_program(request: Request) -> str | None:
 
     A block that names no language counts where none is said to be Python.
     """
-    said = [message.text for message in request.messages if message.role is Role.USER]
-    blocks = _code_blocks(said[-1] if said else "")
+    texts = [message.text for message in request.messages if message.role is Role.USER]
+    blocks = _code_blocks(texts[-1] if texts else "")
     found = [text for language, text in blocks if language in _PYTHON]
     found = found or [text for language, text in blocks if not language]
     return textwrap.dedent(found[-1]) if found else None

@@ -141,12 +141,12 @@ def _lock_trail(connection: Connection) -> None:
 
 
 def _encode_details(details: Mapping[str, Any]) -> str:
-    told = json.dumps(details, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    told = sql_text(told)
-    if len(told) <= MAX_DETAILS:
-        return told
-    digest = hashlib.sha256(told.encode()).hexdigest()
-    return json.dumps({"sha256": digest, "characters": len(told)}, separators=(",", ":"))
+    text = json.dumps(details, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    text = sql_text(text)
+    if len(text) <= MAX_DETAILS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({"sha256": digest, "characters": len(text)}, separators=(",", ":"))
 
 
 @final
@@ -228,8 +228,8 @@ class AuditTrail:
             count = gone.scalar_one()
             if count == 1 and last["action"] == CUT:
                 return 0  # else each cut would leave a record for the next one
-            told = {"through": last["seq"], "hash": last["hash"], "records": count}
-            append_entry(connection, AuditEntry(actor="server", action=CUT, details=told), now)
+            mark = {"through": last["seq"], "hash": last["hash"], "records": count}
+            append_entry(connection, AuditEntry(actor="server", action=CUT, details=mark), now)
             connection.execute(delete(AUDIT).where(AUDIT.c.seq <= last["seq"]))
             return count
 
@@ -264,9 +264,9 @@ class _ChainChecker:
         if self._known and record.seq == self._known[0]:
             self._seen_known = record.hash == self._known[1]
         if record.action == CUT and self._first is not None:
-            told: dict[str, Any] = json.loads(record.details) if self._fault is None else {}
-            if told.get("through") == self._first.seq - 1:
-                self._cut = told.get("hash")
+            details: dict[str, Any] = json.loads(record.details) if self._fault is None else {}
+            if details.get("through") == self._first.seq - 1:
+                self._cut = details.get("hash")
         self._last = record
         return self._fault is not None
 
@@ -301,8 +301,10 @@ def cef_line(record: AuditRecord, version: str) -> str:
         "msg": record.details,
     }
     start = "|".join(_escape_cef(part, "|") for part in ("CEF:0", *header, str(severity)))
-    told = " ".join(f"{name}={_escape_cef(value, '=')}" for name, value in fields.items() if value)
-    return f"{start}|{told}"
+    extension = " ".join(
+        f"{name}={_escape_cef(value, '=')}" for name, value in fields.items() if value
+    )
+    return f"{start}|{extension}"
 
 
 def _escape_cef(value: str, mark: str) -> str:

@@ -455,12 +455,14 @@ class Budgets:
         async with self._reaping:
             rows = await self._database.read(lambda one: one.execute(query).all())
             seen, dead = dict[str, tuple[float, float]](), list[tuple[str, float]]()
-            for name, owner, said in rows:
+            for name, owner, reserved in rows:
                 before = self._seen.get(name)
-                seen[name] = before if before is not None and before[0] == said else (said, now)
+                seen[name] = (
+                    before if before is not None and before[0] == reserved else (reserved, now)
+                )
                 is_silent = now - seen[name][1] >= self._lease
-                if said < today if owner == JOBS_OWNER else is_silent:
-                    dead.append((name, said))
+                if reserved < today if owner == JOBS_OWNER else is_silent:
+                    dead.append((name, reserved))
             self._seen = seen
             del dead[_BATCH:]  # the others a moment later
             unchanged = tuple_(RESERVATIONS.c.id, RESERVATIONS.c.expires).in_(dead)

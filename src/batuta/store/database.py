@@ -469,8 +469,8 @@ def explain_error(error: Exception, url: URL) -> StoreError:
 
 def is_transient(error: Exception) -> bool:
     """Return True if the same statement may well succeed in a moment."""
-    told = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
-    return any(mark in told for mark in _BUSY_MARKS)
+    message = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
+    return any(mark in message for mark in _BUSY_MARKS)
 
 
 def is_row_error(error: Exception) -> bool:

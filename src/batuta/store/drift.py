@@ -295,17 +295,17 @@ def _lock_state(connection: Connection, key: DriftKey) -> DriftState:
 
 
 def _parse_state(text: str) -> DriftState:
-    said: dict[str, Any] = orjson.loads(text)
-    interval = said.pop("interval")
+    stored: dict[str, Any] = orjson.loads(text)
+    interval = stored.pop("interval")
     lists: dict[str, Sequence[float]] = {
-        name: tuple(said.pop(name)) for name in ("first", "below", "above")
+        name: tuple(stored.pop(name)) for name in ("first", "below", "above")
     }
     return DriftState(
-        kind=DriftKind(said.pop("kind")),
-        side=DriftSide(said.pop("side")),
+        kind=DriftKind(stored.pop("kind")),
+        side=DriftSide(stored.pop("side")),
         interval=None if interval is None else Interval(**interval),
         **lists,
-        **said,
+        **stored,
     )
 
 

@@ -112,8 +112,8 @@ class Forgetting:
 def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int:
     """Deletes runs with what they say, within the caller's transaction; how many runs."""
     chosen = select(RUNS.c.id, RUNS.c.created).where(*conditions)
-    said = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
-    connection.execute(delete(CONTENTS).where(said.in_(chosen)))
+    content = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
+    connection.execute(delete(CONTENTS).where(content.in_(chosen)))
     return connection.execute(delete(RUNS).where(*conditions)).rowcount
 
 

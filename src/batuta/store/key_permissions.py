@@ -133,15 +133,15 @@ class KnownNames:
 
 def _describe_unknown(kind: str, entry: str, known: tuple[str, ...]) -> str:
     """Say that nobody has that name, without a full stop, and which may be meant."""
-    told = f"there is no {kind} {entry[:_SHOWN_CHARACTERS]!r}"
+    message = f"there is no {kind} {entry[:_SHOWN_CHARACTERS]!r}"
     near = find_similar(entry[:_SHOWN_CHARACTERS], known)
     if near is None and (bare := entry.rpartition("/")[2]):
         near = next((name for name in known if name.rpartition("/")[2] == bare), None)
     if near is not None:
-        return f"{told}: you may mean {near!r}"
+        return f"{message}: you may mean {near!r}"
     folders = {f"{name.partition('/')[0]}/*" for name in known if "/" in name}
     names = [*(name for name in known if "/" not in name), *sorted(folders)]
-    return f"{told}: there are {', '.join(names[:_SHOWN_NAMES])}" if names else told
+    return f"{message}: there are {', '.join(names[:_SHOWN_NAMES])}" if names else message
 
 
 def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
     What came later is left out where there is none of it: a replica of a version that does not know
     it reads the rest.
     """
-    told = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
-    return {name: one for name, one in told.items() if one or name not in _LATER}
+    values = {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
+    return {name: one for name, one in values.items() if one or name not in _LATER}
 
 
 def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:

@@ -161,11 +161,15 @@ class ApiKeyStore:
             if user is not None and most_of_user is not None:
                 _check_number(connection, user, most_of_user, now)
             connection.execute(insert(KEYS).values(values))
-            told = {"name": values["name"], "expires": expires, **_told_limits(permissions)}
+            details = {"name": values["name"], "expires": expires, **_told_limits(permissions)}
             append_entry(
                 connection,
                 AuditEntry(
-                    actor=by, action="key.created", subject=issued.id, tenant=tenant, details=told
+                    actor=by,
+                    action="key.created",
+                    subject=issued.id,
+                    tenant=tenant,
+                    details=details,
                 ),
             )
 
@@ -297,9 +301,11 @@ class ApiKeyStore:
             values["name"] = sql_text(name)
         if expires is not None or never_expires:
             values["expires"] = expires
-        told = {"changed": sorted(values), **_told_limits(permissions)}
+        details = {"changed": sorted(values), **_told_limits(permissions)}
         return await self._change(
-            key_id, values, AuditEntry(actor=by, action="key.changed", subject=key_id, details=told)
+            key_id,
+            values,
+            AuditEntry(actor=by, action="key.changed", subject=key_id, details=details),
         )
 
     async def revoke(self, key_id: str, *, by: str = SYSTEM) -> ApiKey | None:
@@ -373,11 +379,11 @@ class ApiKeyStore:
                 changed = connection.execute(update(TENANTS).where(named).values(values)).rowcount
             # Read here as well: once this is written, another may delete the tenant.
             found = Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
-            told = {name: None if usd is None else f"{usd:f}" for name, usd in values.items()}
+            details = {name: None if usd is None else f"{usd:f}" for name, usd in values.items()}
             append_entry(
                 connection,
                 AuditEntry(
-                    actor=by, action="tenant.budget", subject=tenant, tenant=tenant, details=told
+                    actor=by, action="tenant.budget", subject=tenant, tenant=tenant, details=details
                 ),
             )
             return found

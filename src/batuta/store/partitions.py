@@ -114,8 +114,8 @@ def _missing_days(connection: Connection, days: set[int]) -> set[int]:
     if not missing:
         return set()
     query = text("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = to_regclass(:n)")
-    told = connection.execute(query, {"n": _EARLY[0].name}).scalar_one()
-    bound = _UPPER_BOUND.search(told)
+    partitioned = connection.execute(query, {"n": _EARLY[0].name}).scalar_one()
+    bound = _UPPER_BOUND.search(partitioned)
     first = float(bound[1]) if bound else 0.0
     return {day for day in missing if day * DAY_SECONDS >= first}
 

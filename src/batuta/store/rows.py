@@ -60,18 +60,18 @@ def label_values(column: str | None, kind: str) -> tuple[str, ...]:
     return tuple(line.partition(":")[2] for line in lines if line.startswith(f"{kind}:"))
 
 
-def run_labels(run: Run, said: RequestLabels | None) -> str | None:
+def run_labels(run: Run, labelled: RequestLabels | None) -> str | None:
     """Return the labels of a run.
 
     Args:
         run: the run, whose question has its tags.
-        said: what its request says; None keeps nothing but workers and the error.
+        labelled: what its request says; None keeps nothing but workers and the error.
     """
     labels = [format_label(ERROR, run.error_code)] if run.error_code else []
     labels += [format_label(WORKER, worker) for worker in _name_workers(run)]
-    if said is not None:
-        labels += [format_label(USER, said.user)] if said.user else []
-        labels += [format_label(TAG, tag) for tag in (*run.header.question.tags, *said.tags)]
+    if labelled is not None:
+        labels += [format_label(USER, labelled.user)] if labelled.user else []
+        labels += [format_label(TAG, tag) for tag in (*run.header.question.tags, *labelled.tags)]
     return encode_labels(labels)
 
 

@@ -375,13 +375,13 @@ def _parse_position(wanted: RunFilter, cursor: str) -> tuple[Any, ...]:
     return (_parse_first(wanted.sort, first), *parse_cursor(rest))
 
 
-def _parse_first(sort: RunSort, said: str) -> Decimal | float:
+def _parse_first(sort: RunSort, first: str) -> Decimal | float:
     try:
-        value = Decimal(said)
+        value = Decimal(first)
     except ArithmeticError:
         value = Decimal("NaN")
     if not value.is_finite():
-        raise ValueError(f"not a cursor of a list: {said!r}")
+        raise ValueError(f"not a cursor of a list: {first!r}")
     return value if sort is RunSort.COST else float(value)
 
 

@@ -79,8 +79,8 @@ class Saving:
         """What the judge said of the answers that were compared, in words; empty: none was."""
         if not sum(self.shadows.values()):
             return ""
-        told = ", ".join(f"{count} {verdict}" for verdict, count in self.shadows.items() if count)
-        return f"beside that worker's answers: {told}, for {format_usd(self.shadow_usd)}"
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.shadows.items() if count)
+        return f"beside that worker's answers: {counts}, for {format_usd(self.shadow_usd)}"
 
 
 async def list_savings(

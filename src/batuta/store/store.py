@@ -355,8 +355,8 @@ class Store:
         await self._open_writer.flush()
 
         def write(connection: Connection) -> None:
-            for run_id, said in judgements.items():
-                plain = replace(said, comment=sql_text(said.comment or "") or None)
+            for run_id, judgement in judgements.items():
+                plain = replace(judgement, comment=sql_text(judgement.comment or "") or None)
                 judge_run(connection, plain, *run_filter(run_id, None))
 
         await self.database.run_write(write)

@@ -286,8 +286,8 @@ class Selector:
 
 def user_turns(question: Question) -> list[str]:
     """Return the user's messages; the last message's text if there is none."""
-    said = [message.text for message in question.messages if message.role is Role.USER]
-    return [text for text in said if text] or [question.text]
+    texts = [message.text for message in question.messages if message.role is Role.USER]
+    return [text for text in texts if text] or [question.text]
 
 
 def state_digest(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:

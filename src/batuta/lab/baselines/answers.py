@@ -33,10 +33,10 @@ def majority_reply(replies: Iterable[Reply]) -> Reply | None:
     Replies that state no answer vote only if none states one. Among equally frequent answers the
     first one wins.
     """
-    said = [(find_stated_answer(reply.text), reply) for reply in replies]
-    stated = [(normalize_answer(answer), reply) for answer, reply in said if answer is not None]
+    answers = [(find_stated_answer(reply.text), reply) for reply in replies]
+    stated = [(normalize_answer(answer), reply) for answer, reply in answers if answer is not None]
     votes = [(answer, reply) for answer, reply in stated if answer] or [
-        (normalize_answer(find_final_answer(reply.text) or ""), reply) for _, reply in said
+        (normalize_answer(find_final_answer(reply.text) or ""), reply) for _, reply in answers
     ]
     if not votes:
         return None

@@ -211,9 +211,9 @@ class _Observations:
 
     def needs_check(self, found: LeadingAnswer) -> bool:
         """Tell whether the leading answer is new in the last round and was never checked."""
-        said = int(self.draws.answer_nk[0, -1])
-        leads = said >= 0 and said == int(self.draws.answer_nk[0, found.draw_n[0]])
-        return leads and self.last_was_draw and said not in self.checked
+        answer_code = int(self.draws.answer_nk[0, -1])
+        leads = answer_code >= 0 and answer_code == int(self.draws.answer_nk[0, found.draw_n[0]])
+        return leads and self.last_was_draw and answer_code not in self.checked
 
 
 class _CascadeConductor:
@@ -315,8 +315,8 @@ class _CascadeConductor:
         if not any(observed.replies):
             return None
         found = self._belief.lead(observed.draws, len(observed.replies))
-        said = observed.replies[int(found.draw_n[0])]
-        return said or next(reply for reply in observed.replies if reply)
+        leading = observed.replies[int(found.draw_n[0])]
+        return leading or next(reply for reply in observed.replies if reply)
 
     def _observe(self, rounds: tuple[Round, ...]) -> _Observations:
         """Collect the answers so far and the checks of them; a failed call has no answer."""

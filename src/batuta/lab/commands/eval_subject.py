@@ -49,9 +49,9 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
     from batuta.lab.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
     setup = SubjectSetup(pool=wanted.pool.pool, conductor=wanted.pool.conductor)
-    changed, said = anyio.run(_note_inspected, setup, wanted.output.out)
-    if said:
-        print_message(said)
+    changed, notes = anyio.run(_note_inspected, setup, wanted.output.out)
+    if notes:
+        print_message(notes)
     run = InspectRun(
         task=wanted.questions.tasks.removeprefix(INSPECT_PREFIX),
         systems=wanted.system_names,
@@ -80,8 +80,8 @@ def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
 async def _note_inspected(setup: SubjectSetup, folder: Path) -> tuple[str, str]:
     """Return a text of the workers that were replaced, for the keys of logs, and a sentence."""
     async with AsyncExitStack() as stack:
-        subject, said = setup.note_pool(await setup.open_subject(stack), folder)
-    return repr(sorted(subject.replaced.items())) if subject.replaced else "", said
+        subject, notes = setup.note_pool(await setup.open_subject(stack), folder)
+    return repr(sorted(subject.replaced.items())) if subject.replaced else "", notes
 
 
 async def open_eval_subject(

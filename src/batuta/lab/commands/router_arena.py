@@ -55,8 +55,8 @@ def export_choices(
     write_output(f"{out}: {len(predictions):,} predictions, {chosen} models\n")
     if again is not None:
         share = arena.choice_robustness(predictions, again)
-        said = "none is of the data file" if share is None else f"{100 * share:.1f} % stay"
-        write_output(f"choices for rephrased questions: {said}\n")
+        coverage = "none is of the data file" if share is None else f"{100 * share:.1f} % stay"
+        write_output(f"choices for rephrased questions: {coverage}\n")
 
 
 def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> ChoosesWorkers:

@@ -277,9 +277,9 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
         folder = train_conductor(
             settings, sys.argv, show_progress, resume=start.resume, checkpoint=start.checkpoint
         )
-    said = describe_evaluation(settings.output, settings.evaluation.metric)
-    if said and os.environ.get("RANK", "0") == "0":
-        write_error(f"{said}.\n")
+    evaluated = describe_evaluation(settings.output, settings.evaluation.metric)
+    if evaluated and os.environ.get("RANK", "0") == "0":
+        write_error(f"{evaluated}.\n")
     write_output(f"{folder}\n")
 
 

@@ -40,8 +40,8 @@ def load_settings(
     from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
     from batuta.lab.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
-    told = [("seed", seed), ("output", None if out is None else str(out))]
-    named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
+    overrides = [("seed", seed), ("output", None if out is None else str(out))]
+    named = [f"{name}={json.dumps(value)}" for name, value in overrides if value is not None]
     return override_settings(
         read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
     )

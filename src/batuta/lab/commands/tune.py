@@ -128,11 +128,11 @@ def _tune_settings(
     from batuta.lab.tune.spending import Allowance  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
-    limits, goals, said = options.limits, options.goals, options.execution.stages
+    limits, goals, stages = options.limits, options.goals, options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
         raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
     order = list(TuneStage)
-    named = order if said is None else _named_stages(said, order)
+    named = order if stages is None else _named_stages(stages, order)
     return TuneSettings(
         allowance=Allowance(
             usd=None if limits.budget is None else Decimal(str(limits.budget)),
@@ -155,8 +155,8 @@ def _tune_settings(
     )
 
 
-def _named_stages(said: str, order: list[Any]) -> list[Any]:
-    names = [name.strip() for name in said.split(",") if name.strip()]
+def _named_stages(stages: str, order: list[Any]) -> list[Any]:
+    names = [name.strip() for name in stages.split(",") if name.strip()]
     if not names or names != [str(stage) for stage in order[: len(names)]]:
         known = ",".join(order)
         raise ConfigError(f"the stages are {known}: name them from the first to the last wanted")

@@ -109,10 +109,10 @@ async def calibrate_tests(
     workers = range(len(history.workers))
     for row, question in enumerate(history.questions):
         for place in workers if history.answers is not None else ():
-            said, score = (history.answers or ())[row][place], history.scores_qm[row, place]
-            if said is None or np.isnan(score) or len(verdicts) >= CHECKS:
+            answer, score = (history.answers or ())[row][place], history.scores_qm[row, place]
+            if answer is None or np.isnan(score) or len(verdicts) >= CHECKS:
                 continue
-            passed = await run_tests(question, f"```python\n{said}\n```")
+            passed = await run_tests(question, f"```python\n{answer}\n```")
             if passed is not None:
                 verdicts.append((bool(score >= 0.5), passed))  # noqa: PLR2004
     return fit_checker(believed, verdicts)

@@ -87,8 +87,8 @@ async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidenc
     """
     fitted = fit_confidence(await _read_graded(target))
     if not fitted.stored.conductors:
-        said = "; ".join(fitted.left_out) or "no graded run is stored there"
-        raise ConfigError(f"nothing can be calibrated: {said}")
+        reasons = "; ".join(fitted.left_out) or "no graded run is stored there"
+        raise ConfigError(f"nothing can be calibrated: {reasons}")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(fitted.stored.model_dump_json(indent=1) + "\n")
     return fitted

@@ -196,10 +196,10 @@ def _inspect_call(call: ToolCall) -> InspectToolCall:
 def _model_output(name: str, run: Run) -> ModelOutput:
     usage, cost = run.usage, run.cost
     calls = run.reply.tool_calls if run.reply else ()
-    said = ChatMessageAssistant(
+    message = ChatMessageAssistant(
         content=run.answer or "", tool_calls=list(map(_inspect_call, calls)) or None, model=name
     )
-    choice = ChatCompletionChoice(message=said, stop_reason="tool_calls" if calls else "stop")
+    choice = ChatCompletionChoice(message=message, stop_reason="tool_calls" if calls else "stop")
     output = ModelOutput(model=name, choices=[choice])
     output.usage = ModelUsage(
         input_tokens=usage.input - usage.cached - usage.cache_write,

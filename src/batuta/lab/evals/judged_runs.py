@@ -108,9 +108,9 @@ async def read_judged_runs(target: str) -> JudgedRuns:
                 best[task.id] = (rank, task)
     found = JudgedRuns(tuple(task for _, task in best.values()), runs)
     if not found.tasks:
-        said = str(found) if runs else f"no run in {target} was judged"
+        note = str(found) if runs else f"no run in {target} was judged"
         raise ConfigError(
-            f"{said}; score short answers, or say the right one in the comment "
+            f"{note}; score short answers, or say the right one in the comment "
             "(Expected: …), with POST /v1/runs/ID/feedback"
         )
     return found

@@ -146,7 +146,7 @@ def measured_history(
     shape = (len(tasks), len(workers))
     credit_qm = np.full(shape, np.nan, np.float32)
     usd_qm = np.full(shape, np.nan)
-    said: list[list[str | None]] = [[None] * len(workers) for _ in tasks]
+    answers: list[list[str | None]] = [[None] * len(workers) for _ in tasks]
     for q, task in enumerate(tasks):
         for m, worker in enumerate(workers):
             result = find_result(worker, task)
@@ -154,10 +154,10 @@ def measured_history(
                 continue
             credit_qm[q, m] = result.score
             usd_qm[q, m] = np.nan if result.usd is None else float(result.usd)
-            said[q][m] = result.answer
-    texts = sorted({answer for row in said for answer in row if answer is not None})
+            answers[q][m] = result.answer
+    texts = sorted({answer for row in answers for answer in row if answer is not None})
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
-    answers_qm = np.array([[codes.get(a, -1) for a in row] for row in said], np.int32)
+    answers_qm = np.array([[codes.get(a, -1) for a in row] for row in answers], np.int32)
     samples = RunSamples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
     return History(
         questions=tuple(task.question for task in tasks),
@@ -166,7 +166,7 @@ def measured_history(
         usd_qm=usd_qm,
         runs_qm=(~np.isnan(credit_qm)).astype(np.int32),
         families=tuple(family(task) for task in tasks),
-        answers=tuple(map(tuple, said)),
+        answers=tuple(map(tuple, answers)),
         samples=samples,
     )
 

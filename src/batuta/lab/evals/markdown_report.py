@@ -149,10 +149,10 @@ def _describe_equals(names: Sequence[str], report: Json) -> str:
     unit = next((u for u in ("usd", "tokens") if all(systems[n][u] for n in names)), None)
     ordered = sorted(names, key=lambda name: systems[name][unit]) if unit else list(names)
     labels = [system_label(name, report) for name in ordered]
-    told = f"{', '.join(labels[:-1])} and {labels[-1]} alike"
+    equals = f"{', '.join(labels[:-1])} and {labels[-1]} alike"
     if unit is None or systems[ordered[0]][unit] == systems[ordered[1]][unit]:
-        return told
-    return f"{told}, the cheapest first"
+        return equals
+    return f"{equals}, the cheapest first"
 
 
 def table_rows(report: Json) -> list[list[str]]:
@@ -202,7 +202,7 @@ def _unmeasured_workers(report: Json) -> list[str]:
 
 def report_notes(report: Json) -> list[str]:
     """Return the notes that a reader of the table needs."""
-    said = [
+    notes = [
         *_worker_notes(report),
         *_calibration_notes(report),
         *_reading_notes(report),
@@ -210,25 +210,25 @@ def report_notes(report: Json) -> list[str]:
         *_cost_notes(report),
     ]
     if report["command"]:
-        said.append(f"Command: `{report['command']}`")
-    return said
+        notes.append(f"Command: `{report['command']}`")
+    return notes
 
 
 def _worker_notes(report: Json) -> list[str]:
-    said: list[str] = []
+    notes: list[str] = []
     if report["simulated"]:
-        said.append("The workers are simulated: programs of the rehearsal, no language models.")
+        notes.append("The workers are simulated: programs of the rehearsal, no language models.")
     if report["recorded"]:
-        said.append(
+        notes.append(
             "The workers are a record of what was once answered; here nothing was called. "
             "Tokens and dollars are those of the record, or unknown (–); seconds are not reported."
         )
     if any(figures["simulated_runs"] for figures in report["systems"].values()):
-        said.append(
+        notes.append(
             "\\* A check, a repair or a summary that the record cannot know is simulated by one of "
             "the model's recorded answers to the question: no measurement of that method."
         )
-    return said
+    return notes
 
 
 def _calibration_notes(report: Json) -> list[str]:
@@ -244,29 +244,29 @@ def _calibration_notes(report: Json) -> list[str]:
         f"{format_percent(known[best])} % "
         "right there; it was chosen by those, not by the questions of this table."
     )
-    said = [chosen, *_lost_calibration_notes(report)]
+    notes = [chosen, *_lost_calibration_notes(report)]
     if report["fitted"]:
-        said.append(f"Learned from the same other questions: {', '.join(report['fitted'])}.")
-    return said
+        notes.append(f"Learned from the same other questions: {', '.join(report['fitted'])}.")
+    return notes
 
 
 def _lost_calibration_notes(report: Json) -> list[str]:
     """Return notes on workers that were measured on fewer of the other questions, or on none."""
     asked, measured = report["calibration"]["asked"], report["calibration"]["measured"]
     lacking = _unmeasured_workers(report)
-    said: list[str] = []
+    notes: list[str] = []
     if lacking:
-        said.append(
+        notes.append(
             f"§ {', '.join(lacking)} could not be measured on the other questions ({LOST}), and "
             "could not be chosen as the best single worker."
         )
     fewer = [f"{w} on {n}" for w, n in measured.items() if n < asked and w not in lacking]
     if fewer and not report["recorded"]:
-        said.append(
+        notes.append(
             f"Of {asked} other questions some workers were measured on fewer ({LOST}): "
             f"{', '.join(fewer)}."
         )
-    return said
+    return notes
 
 
 def _unmeasured_best_worker_lines(report: Json) -> list[str]:
@@ -278,77 +278,79 @@ def _unmeasured_best_worker_lines(report: Json) -> list[str]:
         if lost
         else "There were no other questions to measure the workers on"
     )
-    told = (
+    note = (
         f"‡ {why}: {known['assumed']} is taken as the best single worker, because {known['why']}; "
         "another one may be better."
     )
     more = "Ask fewer questions with --limit, so that the others can measure it."
-    return [told if lost else f"{told} {more}"]
+    return [note if lost else f"{note} {more}"]
 
 
 def _reading_notes(report: Json) -> list[str]:
-    said: list[str] = []
+    notes: list[str] = []
     if report["references"]:
-        said.append(
+        notes.append(
             "In brackets: reference lines, not methods. oracle and pass@k: right if any reply "
             "is. skill-oracle@k: each question goes to the worker that did best on its other "
             "samples."
         )
     if report["split"] == "unseen":
-        said.append(
+        notes.append(
             "Intervals and tests resample whole families, as they were drawn; of fewer than "
             f"{MIN_GROUPS} families there are none."
         )
     if report["sub_pool"]:
-        said.append(f"Each question had {report['sub_pool']} workers, drawn and in random order.")
+        notes.append(f"Each question had {report['sub_pool']} workers, drawn and in random order.")
     if not report["recorded"]:
-        said.append(f"Seconds are of a run beside up to {report['concurrency'] - 1} others.")
-    said += (
+        notes.append(f"Seconds are of a run beside up to {report['concurrency'] - 1} others.")
+    notes += (
         f"Equal {budget['what']}: {budget['of']} takes {budget['amount']:.4g} a question, "
         f"which comes to {budget['k']} samples of the best worker, rounded up."
         for budget in report["budgets"]
     )
-    return said
+    return notes
 
 
 def _record_notes(report: Json) -> list[str]:
     """Return what a record lacks."""
-    said: list[str] = []
+    notes: list[str] = []
     if report["incomplete"]:
         few = f"{report['incomplete']:,}"
-        said.append(f"Questions that not every worker answered, left out: {few}.")
+        notes.append(f"Questions that not every worker answered, left out: {few}.")
     if sets := ", ".join(report.get("unread", ())):
-        said.append(
+        notes.append(
             f"Questions whose sets are not here, so that routers read their numbers alone: {sets} "
             "(`batuta tasks fetch` gets a set)."
         )
-    return said
+    return notes
 
 
 def _missing_notes(report: Json) -> list[str]:
-    said: list[str] = []
+    notes: list[str] = []
     if missing := report.get("unasked"):
-        said.append(
+        notes.append(
             f"The budget was spent before everything was asked: {missing} runs are missing."
         )
-    said += [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
+    notes += [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
     systems = report["systems"].items()
-    said += _record_notes(report)
+    notes += _record_notes(report)
     for what, word in (("tokens", "tokens"), ("usd", "dollars")):
         partly = [(name, s[f"{what}_unknown"]) for name, s in systems if s[what] is not None]
-        if told := ", ".join(f"{name} {n}" for name, n in partly if n):
-            said.append(f"† Runs whose {word} are not known, left out of that mean: {told}.")
-    if told := ", ".join(f"{name} {s['unscored']}" for name, s in systems if s["unscored"]):
-        said.append(
-            f"Runs without a score (outages, undecided grades), not counted as wrong: {told}."
+        if listed := ", ".join(f"{name} {n}" for name, n in partly if n):
+            notes.append(f"† Runs whose {word} are not known, left out of that mean: {listed}.")
+    if unscored := ", ".join(f"{name} {s['unscored']}" for name, s in systems if s["unscored"]):
+        notes.append(
+            f"Runs without a score (outages, undecided grades), not counted as wrong: {unscored}."
         )
-    if told := ", ".join(f"{name} {s['invalid']}" for name, s in systems if s["invalid"]):
-        said.append(f"Plans that asked for something the record lacks, counted as wrong: {told}.")
-    if told := ", ".join(
+    if listed := ", ".join(f"{name} {s['invalid']}" for name, s in systems if s["invalid"]):
+        notes.append(
+            f"Plans that asked for something the record lacks, counted as wrong: {listed}."
+        )
+    if judged := ", ".join(
         f"{name} {format_dollars(s['judge_usd'])}" for name, s in systems if s["judge_usd"]
     ):
-        said.append(f"Part of the dollars that grading the answers cost: {told}.")
-    return said
+        notes.append(f"Part of the dollars that grading the answers cost: {judged}.")
+    return notes
 
 
 def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -456,16 +458,16 @@ def _cost_tables(report: Json) -> list[_CostTable]:
 
 def _cost_notes(report: Json) -> list[str]:
     """Return notes on how to read those tables and what is missing."""
-    said: list[str] = []
+    notes: list[str] = []
     if report["cost_quality"] is not None:
-        said.append(
+        notes.append(
             "AIQ (RouterBench, arXiv 2403.12031): the mean height of a method's non-decreasing "
             "convex hull over the range of cost of all systems; each hull begins with the cheapest "
             "of them."
         )
     recovered = report["recovered_gap"]
     if recovered["systems"]:
-        said.append(
+        notes.append(
             "APGR and CPT (RouteLLM, arXiv 2406.18665): of the gap between two workers, the share "
             "recovered on average over the share of calls of the strong one (0.5: no better than "
             "chance), and the least share of its calls that recovers half, or 80 %. Strong is the "
@@ -474,9 +476,9 @@ def _cost_notes(report: Json) -> list[str]:
         )
     if recovered["missing"]:
         workers = ", ".join(recovered["missing"])
-        said.append(f"For APGR and CPT measure these too: --systems …,{workers.replace(' ', '')}.")
-    said += (f"{name}: {about}." for name, lines in report["asks"].items() for about in lines)
-    return said
+        notes.append(f"For APGR and CPT measure these too: --systems …,{workers.replace(' ', '')}.")
+    notes += (f"{name}: {about}." for name, lines in report["asks"].items() for about in lines)
+    return notes
 
 
 def _format_share(share: float | None) -> str:

@@ -78,8 +78,8 @@ def _make_figures(evaluation: Evaluation) -> dict[str, Figure]:
         return {}
     several = any(len(figures["by_difficulty"]) > 1 for figures in found["systems"].values())
     figures: dict[str, Figure] = {}
-    for name, (said, draw, height) in _choose_charts(found, several=several).items():
-        figures[name], axes = _titled_figure(found, said, (8.6, height))
+    for name, (headline, draw, height) in _choose_charts(found, several=several).items():
+        figures[name], axes = _titled_figure(found, headline, (8.6, height))
         draw(axes, found)
     planning = _planning_runs(evaluation)
     if planning:
@@ -104,13 +104,13 @@ def _choose_charts(
     if found["cost_quality"] is not None:
         charted["curves"] = ("What quality costs", charts.draw_cost_curves, 5.0)
     if found["recovered_gap"]["systems"]:
-        said = "The gap between a weak and a strong worker"
-        charted["gap"] = (said, charts.draw_recovered_gap, 5.0)
+        headline = "The gap between a weak and a strong worker"
+        charted["gap"] = (headline, charts.draw_recovered_gap, 5.0)
     if several:
         charted["difficulty"] = ("Right answers by difficulty", charts.draw_difficulty, 5.0)
     if any(n not in found["references"] and n not in found["pool"] for n in found["systems"]):
-        said, height = "Whom each system calls, % of its calls", 2.2 + 0.3 * len(found["pool"])
-        charted["team"] = (said, charts.draw_worker_shares, height)
+        headline, height = "Whom each system calls, % of its calls", 2.2 + 0.3 * len(found["pool"])
+        charted["team"] = (headline, charts.draw_worker_shares, height)
     return charted
 
 
@@ -143,13 +143,13 @@ def _depth_figure(planning: RunsBySystem) -> Figure:
     return figure
 
 
-def _titled_figure(found: Json, said: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
+def _titled_figure(found: Json, headline: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
     """Return a figure titled with the questions, and the kind of workers if not models."""
     figure, (axes,) = make_panels(1, 1, size)
     kind = "simulated workers" if found["simulated"] else "recorded answers"
     no_models = found["simulated"] or found["recorded"]
     about = f"{report_title(found)}, {kind}" if no_models else report_title(found)
-    axes.set_title(said, fontsize=12, loc="left", pad=22)
+    axes.set_title(headline, fontsize=12, loc="left", pad=22)
     axes.annotate(
         about, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
         color=GREY,
@@ -158,8 +158,8 @@ def _titled_figure(found: Json, said: str, size: tuple[float, float]) -> tuple[F
     return figure, axes
 
 
-def _set_headline(figure: Figure, said: str) -> None:
-    figure.suptitle(said, fontsize=12, x=0.02, ha="left")
+def _set_headline(figure: Figure, headline: str) -> None:
+    figure.suptitle(headline, fontsize=12, x=0.02, ha="left")
 
 
 def make_panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:

@@ -46,7 +46,7 @@ def note_identities(
     path = folder / WORKERS_FILE
     known = _read_noted(path)
     replaced: dict[str, str] = {}
-    said: list[str] = []
+    notes: list[str] = []
     noted = dict(known)
     for name, now in identities.items():
         before = known.get(name)
@@ -54,10 +54,10 @@ def note_identities(
         if before and before.first != now:
             replaced[name] = identity_digest(now)
         if before and before.latest != now:
-            said.append(f"{name} ({_describe_change(before.latest, now)})")
+            notes.append(f"{name} ({_describe_change(before.latest, now)})")
     if write and noted != known:
         _write_noted(path, noted)
-    sentence = f"{' and '.join(said)} changed since {folder} was last used" if said else ""
+    sentence = f"{' and '.join(notes)} changed since {folder} was last used" if notes else ""
     effect = "earlier results of what changed are not used, and it is asked again"
     return PoolChanges(replaced, f"{sentence}; {effect}" if sentence else "")
 

@@ -77,7 +77,7 @@ def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
     return {
         "cost_quality": build_curves(systems, references, workers),
         "recovered_gap": build_recovered(evaluation.fitted, partial(_worker_credit, evaluation)),
-        "asks": {name: said for name, said in about.items() if said},
+        "asks": {name: details for name, details in about.items() if details},
     }
 
 

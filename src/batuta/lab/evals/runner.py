@@ -269,9 +269,9 @@ async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[G
         graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
         paid = sum((_judge_cost(g) for _, g in graded), ZERO_COST)
-        said = "no answer" if not graded else f"{len(scored)} replies"
+        summary = "no answer" if not graded else f"{len(scored)} replies"
         undecided = len(scored) < len(graded)
-        return Grade(None if undecided else line(scored), None, said), paid
+        return Grade(None if undecided else line(scored), None, summary), paid
     if (missing := unrecorded_reason(run)) is not None:
         return Grade(0.0, None, missing), ZERO_COST
     if run.answer is None:

@@ -154,13 +154,13 @@ def _preset_system(preset: Preset, subject: Subject) -> System:
     served = subject.served_preset(preset)
     workers = tuple(worker.id for worker in served.pool)
     least = served.settings.min_confidence
-    told = None if least is None else (least, repr(subject.confidence))
+    threshold = None if least is None else (least, repr(subject.confidence))
     return System(
         name=preset.name,
         solver=ServedSolver(served),
         has_conductor=not served.direct,
         drafts=preset_conductor(preset.name),
-        terms=repr((served.limits, served.effort, workers, told)),
+        terms=repr((served.limits, served.effort, workers, threshold)),
     )
 
 

@@ -121,18 +121,18 @@ def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
     )(RayWorker)
     actors = [remote.remote() for _ in range(number)]
     try:
-        told = ray.get([actor.describe.remote() for actor in actors], timeout=START_TIMEOUT_S)
+        machines = ray.get([actor.describe.remote() for actor in actors], timeout=START_TIMEOUT_S)
     except ray.exceptions.RayError as error:
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the cluster started no worker of Batuta: {first}") from None
-    others = {f"{version} on {host}" for host, version in told if version != package_version()}
+    others = {f"{version} on {host}" for host, version in machines if version != package_version()}
     if others:
         wrong = ", ".join(sorted(others))
         raise ConfigError(
             f"the cluster runs another version of Batuta than this one, {package_version()}: "
             f"{wrong}; install the same on every machine"
         )
-    return RayExecutor(ray, actors, len({host for host, _ in told}))
+    return RayExecutor(ray, actors, len({host for host, _ in machines}))
 
 
 @final

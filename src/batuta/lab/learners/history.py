@@ -171,8 +171,8 @@ def _joined_samples(
 def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Return the canonical answers, and the code of each answer; the last one, -1, is for none."""
     numbers: dict[str, int] = {}
-    said = (canonical_answer(answer) for answer in answers)
-    codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in said]
+    canonical = (canonical_answer(answer) for answer in answers)
+    codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in canonical]
     return tuple(numbers), np.array([*codes, -1], np.int32)
 
 
@@ -197,7 +197,7 @@ def read_history(path: Path) -> History:
 def _build_history(lines: Sequence[OutcomeLine]) -> History:
     workers = tuple(dict.fromkeys(WorkerId(name) for line in lines for name in line.workers))
     outcomes = [outcome for line in lines for outcome in line.workers.values()]
-    texts = sorted({said for o in outcomes for said in o.answers if said is not None})
+    texts = sorted({answer for o in outcomes for answer in o.answers if answer is not None})
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
     depth = max(len(outcome.answers) for outcome in outcomes)
     shape = (len(lines), len(workers))
@@ -207,12 +207,12 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
     answers_qms = np.full((*shape, depth), -1, np.int32)
     for q, line in enumerate(lines):
         for name, outcome in line.workers.items():
-            m, said = workers.index(WorkerId(name)), outcome.answers
+            m, recorded = workers.index(WorkerId(name)), outcome.answers
             scores_qm[q, m] = _known_mean(np.asarray(outcome.scores), axis=0)
             usd_qm[q, m] = _known_mean(np.asarray(outcome.usd or [np.nan]), axis=0)
             runs_qm[q, m] = outcome.runs
-            credit_qms[q, m, : len(said)] = outcome.scores[: len(said)]
-            answers_qms[q, m, : len(said)] = [codes.get(answer, -1) for answer in said]
+            credit_qms[q, m, : len(recorded)] = outcome.scores[: len(recorded)]
+            answers_qms[q, m, : len(recorded)] = [codes.get(answer, -1) for answer in recorded]
     samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
     families = tuple(line.family for line in lines)
     questions = tuple(line.question for line in lines)
@@ -248,9 +248,9 @@ def _outcome_json(history: History, q: int, m: int) -> dict[str, Any]:
 
 def _first_answers(samples: RunSamples) -> tuple[tuple[str | None, ...], ...]:
     """Return each first run's answer."""
-    said: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last place
+    stated: tuple[str | None, ...] = (*samples.answers, None)  # -1 is the last place
     codes: list[list[int]] = samples.answers_qms[:, :, 0].tolist()
-    return tuple(tuple(said[code] for code in row) for row in codes)
+    return tuple(tuple(stated[code] for code in row) for row in codes)
 
 
 def _known_mean(values: NDArray[Any], axis: int) -> NDArray[Any]:

@@ -186,10 +186,10 @@ def _read_workers(read: Mapping[str, Any], pool: Pool) -> Pool:
     )
 
 
-def _read_weight(said: Any) -> float:
-    weight = float(said)
+def _read_weight(value: Any) -> float:
+    weight = float(value)
     if not 0 < weight < math.inf:
-        raise ValueError(f"a weight is a number above 0, not {said}")
+        raise ValueError(f"a weight is a number above 0, not {value}")
     return weight
 
 

@@ -121,11 +121,11 @@ def _require_room(
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
     """Return the settings of fitting, completed for a tuning's workflows."""
-    own, said = settings.rejection, settings.distil
+    own, distil = settings.rejection, settings.distil
     steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
     usual = {"steps": steps, "batch": own.batch, "learning_rate": own.learning_rate}
-    return said.model_copy(
-        update={name: value for name, value in usual.items() if name not in said.model_fields_set}
+    return distil.model_copy(
+        update={name: value for name, value in usual.items() if name not in distil.model_fields_set}
     )
 
 

@@ -94,8 +94,13 @@ class TrainingEvaluation(Supervision):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate the starting policy, or a checkpoint that was not evaluated before a kill."""
         step = int(state.global_step)
-        told = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
-        if step not in told and self._is_due(step, state) and self._is_best(step, state) and step:
+        evaluated = {int(line["step"]) for line in read_jsonl(self._folder.path / EVALUATION_FILE)}
+        if (
+            step not in evaluated
+            and self._is_due(step, state)
+            and self._is_best(step, state)
+            and step
+        ):
             state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -122,9 +127,9 @@ class TrainingEvaluation(Supervision):
 
     def _log(self, line: dict[str, Any], state: Any) -> None:
         """Log the figures to TensorBoard and Weights & Biases without losing the step's own log."""
-        trainer, told = self._trainer, {f"eval_{k}": v for k, v in line.items() if v is not None}
+        trainer, figures = self._trainer, {f"eval_{k}": v for k, v in line.items() if v is not None}
         logs_step = trainer.control.should_log
-        trainer.callback_handler.on_log(trainer.args, state, trainer.control, told)
+        trainer.callback_handler.on_log(trainer.args, state, trainer.control, figures)
         trainer.control.should_log = logs_step
 
 
@@ -179,12 +184,16 @@ def describe_evaluation(folder: Path, metric: str) -> str | None:
     if not later:
         return None
     best = max(later, key=lambda line: line[metric])
-    said = (
+    kept = (
         f"the policy of step {best['step']} is kept: {metric} {best[metric]:.3f} on "
         f"{best['counted']} questions kept back"
     )
     start = next((line for line in lines if not line["step"]), None)
     if start is None:
-        return f"{said}; chosen by that figure, which is therefore a little too high"
-    told = f"{said}; before training it was {start[metric]:.3f}"
-    return told if start[metric] < best[metric] else f"{told}: no step is better than the start"
+        return f"{kept}; chosen by that figure, which is therefore a little too high"
+    sentence = f"{kept}; before training it was {start[metric]:.3f}"
+    return (
+        sentence
+        if start[metric] < best[metric]
+        else f"{sentence}: no step is better than the start"
+    )

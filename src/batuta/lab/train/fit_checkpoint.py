@@ -46,8 +46,8 @@ class FitCheckpoint:
         """
         own = {"warmup"} if stage == "warmup" else {"distil", "rejection"}
         fields = {"seed", "policy", "curriculum", "pool", "prompt", *own}
-        said = settings.model_dump_json(include=fields) + stage + source
-        made_of = hashlib.sha256(said.encode()).hexdigest()
+        content = settings.model_dump_json(include=fields) + stage + source
+        made_of = hashlib.sha256(content.encode()).hexdigest()
         path = settings.output / f"{stage}.checkpoint"
         return cls(path=path, every=settings.log.checkpoint_every, made_of=made_of, resume=resume)
 

@@ -404,7 +404,7 @@ class RolloutFunction:
             model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
             sampler = self._sampler or Sampler.for_workflows(model, tokenizer)
             self._sampler = sampler
-            chance, told = torch.Generator().manual_seed(seed), None
+            chance, noted = torch.Generator().manual_seed(seed), None
             with bf16_autocast(self._settings):
                 rows = sampler.sample(
                     prompts,
@@ -416,10 +416,10 @@ class RolloutFunction:
         else:
             repeated = [prompt for prompt in prompts for _ in range(group)]
             with sample_greedily(trainer) if greedy else nullcontext():
-                rows, told = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
+                rows, noted = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
         parts = [slice(at * group, (at + 1) * group) for at in range(len(prompts))]
         return [
-            PromptCompletions(prompt, rows[part], told and told[part])
+            PromptCompletions(prompt, rows[part], noted and noted[part])
             for prompt, part in zip(prompts, parts, strict=True)
         ]
 

@@ -200,11 +200,11 @@ def _sample_texts(view: TrainingView) -> list[RenderableType]:
         return []
     parts: list[RenderableType] = [Text(f"\nsampled at step {view.samples[0]['step']}", "bold")]
     for each in view.samples:
-        told = {None: "not judged", 0.0: "wrong", 1.0: "right"}.get(each["score"], each["score"])
+        verdict = {None: "not judged", 0.0: "wrong", 1.0: "right"}.get(each["score"], each["score"])
         paid = "left out" if each["reward"] is None else f"reward {each['reward']:.2f}"
         parts.append(Text(each["question"], "italic"))
         parts.append(Text(each["draft"].strip()))
-        about = f"→ {_last_line(each['answer'])} ({told}; wanted {each['target']}; {paid})"
+        about = f"→ {_last_line(each['answer'])} ({verdict}; wanted {each['target']}; {paid})"
         parts.append(Text(f"{about}\n", "dim"))
     return parts
 

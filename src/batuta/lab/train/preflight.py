@@ -364,8 +364,8 @@ def _check_memory(
     found.add("activations", memory.activations, "bytes", batch)
     found.add("generation", *_generation_figure(settings, memory, space))
     outside = settings.optimiser.sampler == "vllm-colocate" and space is None
-    told = "at the same time, on each device" + (", without vLLM's share" if outside else "")
-    found.add("memory", memory.total, "bytes", told)
+    meaning = "at the same time, on each device" + (", without vLLM's share" if outside else "")
+    found.add("memory", memory.total, "bytes", meaning)
     if devices.offloaded:
         _check_host_memory(memory.host * devices.local_processes, found)
     found.add("room", space, "bytes", where)

@@ -64,7 +64,7 @@ class RewardFunction:
         roots = root or [None] * len(completions)
         running = self._running.pop(step, None)
         if running is None:
-            texts = [_completion_text(said) for said in completions]
+            texts = [_completion_text(completion) for completion in completions]
             read = prompt_tokens or [0] * len(completions)
             rollouts = await self._run_batch(
                 step, self._drafts(texts, episode, completion_ids, read=read, roots=roots), roots

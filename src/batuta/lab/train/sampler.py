@@ -238,8 +238,8 @@ class GenerateSampler:
 
 def end_tokens(model: Any, tokenizer: Any) -> set[int]:
     """Return the tokens that end a completion: the tokenizer's and the model's own."""
-    told: Any = model.generation_config.eos_token_id
-    own: list[int] = [] if told is None else told if isinstance(told, list) else [told]
+    eos: Any = model.generation_config.eos_token_id
+    own: list[int] = [] if eos is None else eos if isinstance(eos, list) else [eos]
     return {int(tokenizer.eos_token_id), *own}
 
 
@@ -301,11 +301,11 @@ def own_sampler_problem(model: Any) -> str | None:
     Each model's logits are compared once with those of transformers, as a model type alone does
     not guarantee them.
     """
-    told = architecture_problem(model.config)
-    if told is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
-        told = f"a {type(model).__name__}, and it computes only Qwen2 and Llama"
-    if told:
-        return told
+    problem = architecture_problem(model.config)
+    if problem is None and type(model).__name__ not in OWN_ARCHITECTURES.values():
+        problem = f"a {type(model).__name__}, and it computes only Qwen2 and Llama"
+    if problem:
+        return problem
     if model not in _MATCHED:
         _MATCHED[model] = _matches_transformers(model)
     return None if _MATCHED[model] else "a model whose logits it does not compute"

@@ -67,14 +67,14 @@ class RehearsalClient:
 
     def reply(self, request: Request) -> Reply:
         """Return the same without time passing."""
-        heard = parse_prompt(request)
-        problem = read_problem(heard.question)
+        parsed = parse_prompt(request)
+        problem = read_problem(parsed.question)
         if problem is None:
             text, finish = OUT_OF_SCOPE_REPLY, Finish.DECLINED
         else:
             seed = self._seed if request.sampling.seed is None else request.sampling.seed
             text, finish = (
-                write_reply(WorkerModel(self._profile, problem, heard, seed)),
+                write_reply(WorkerModel(self._profile, problem, parsed, seed)),
                 Finish.STOP,
             )
         caps = (request.sampling.max_tokens, request.max_output)
@@ -113,14 +113,14 @@ async def _sleep_for(seconds: float) -> None:
 
 def write_reply(worker: WorkerModel) -> str:
     """Return the reply of a worker to a question of its world."""
-    heard, profile = worker.prompt, worker.profile
+    prompt, profile = worker.prompt, worker.profile
     verb = (
         InstructionKind.SOLVE
-        if heard.instruction is None
-        else classify_instruction(heard.instruction)
+        if prompt.instruction is None
+        else classify_instruction(prompt.instruction)
     )
     missed = profile.refuses.get(verb, 0.0) if verb is not InstructionKind.UNKNOWN else 0.7
-    if missed and uniform_number("understands", profile.name, verb, heard.question) < missed:
+    if missed and uniform_number("understands", profile.name, verb, prompt.question) < missed:
         if not profile.helpful or verb is InstructionKind.UNKNOWN:
             return "I do not understand what I am asked to do here, so I leave it to others."
         verb = InstructionKind.SOLVE

@@ -124,7 +124,7 @@ def _measure_worker(profile: WorkerProfile) -> Worker:
     checks = mean_share([_mends_rightly(profile, task) for task in mixture])
     plans = mean_share([_plans_rightly(profile, task) for task in mixture])
     knows = mean_share(
-        [told for task in _card_tasks(FACTS_FAMILY.name) for told in _check_facts(profile, task)]
+        [fact for task in _card_tasks(FACTS_FAMILY.name) for fact in _check_facts(profile, task)]
     )
     return Worker(
         id=WorkerId(profile.name),

@@ -89,12 +89,14 @@ def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -
         wording: of each step, the number of its phrase; none: the canonical ones.
     """
     chosen = _FAMILIES[problem.family].styles[style]
-    start, said = format_value(problem.start), 0
+    start, phrased = format_value(problem.start), 0
     if chosen.nesting is not None:
-        said = _leading_hops(problem.ops)
-        start = _nest_hops(start, problem.ops[:said], chosen.nesting)
+        phrased = _leading_hops(problem.ops)
+        start = _nest_hops(start, problem.ops[:phrased], chosen.nesting)
     worded = list(zip(problem.ops, wording or (0,) * problem.difficulty, strict=True))
-    steps = _join_clauses([phrase_step(op, number) for op, number in worded[said:]], chosen.layout)
+    steps = _join_clauses(
+        [phrase_step(op, number) for op, number in worded[phrased:]], chosen.layout
+    )
     return chosen.template.replace("{start}", start).replace("{steps}", steps)
 
 

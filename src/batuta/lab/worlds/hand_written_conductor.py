@@ -129,10 +129,10 @@ def topic_merit(description: str, topic: str) -> float:
     best = None
     for clause in re.split(r"[;.]", description):
         if pattern.search(clause):
-            said = [
+            levels = [
                 v for words, v in _LEVELS if re.search(rf"\b(?:{words})", clause, re.IGNORECASE)
             ]
-            level = said[0] if said else _UNRATED_LEVEL
+            level = levels[0] if levels else _UNRATED_LEVEL
             best = level if best is None else max(best, level)
     return _UNMENTIONED_LEVEL if best is None else best
 

@@ -171,9 +171,9 @@ class WorkerModel:
     def _recall_fact(self, relation: str, subject: str) -> str | int | None:
         """Return the worker's belief, else what it reads of the fact, else perhaps an invention."""
         own = believed_fact(self.profile.name, self.profile.knows, relation, subject)
-        told = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
+        facts = (sheet.facts.get((relation, subject)) for sheet in self.prompt.replies)
         if own is None:
-            own = next((fact for fact in told if fact is not None), None)
+            own = next((fact for fact in facts if fact is not None), None)
         if own is None and self.profile.invents and subject in KINDS_OF:
             invented, pick, *_ = uniform_numbers("invent", self.profile.name, relation, subject)
             if invented < self.profile.invents:
@@ -267,12 +267,12 @@ class WorkerModel:
             votes[str(own)] += 1
         load = self._load
         for sheet in self.prompt.replies:
-            told = sheet.facts.get((op.kind, subject))
+            fact = sheet.facts.get((op.kind, subject))
             claim = sheet.steps.get((phrase_step(op), subject))
-            if told is None and claim is not None and not claim.guess:
-                told = claim.after
-            if told is not None:
-                votes[told] += 1
+            if fact is None and claim is not None and not claim.guess:
+                fact = claim.after
+            if fact is not None:
+                votes[fact] += 1
                 load = 0.0  # it stands there, and need not be kept in the head
         if not votes:
             pick = uniform_number("guess", self.profile.name, op.kind, subject)

@@ -187,15 +187,15 @@ class Supervisor:
         """Start a process that nobody trusts, and return its number."""
         if self.ruleset >= 0:  # the supervisor must see from the start what it keeps open
             prctl(PR_SET_DUMPABLE, 1)
-        heard, tells, waits, taken = (*os.pipe(), *os.pipe())
+        counted, tells, waits, taken = (*os.pipe(), *os.pipe())
         process = os.fork()
         if not process:
-            close_descriptors(heard, taken)
+            close_descriptors(counted, taken)
             self.run_in_child(test, main, (tells, waits))
         close_descriptors(tells, waits)
-        if self.count and (number := os.read(heard, 16)):
+        if self.count and (number := os.read(counted, 16)):
             self.listeners.append(take_descriptor(process, int(number)))
-        close_descriptors(heard, taken)
+        close_descriptors(counted, taken)
         prctl(PR_SET_DUMPABLE, 0)
         return process
 

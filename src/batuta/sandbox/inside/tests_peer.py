@@ -50,10 +50,10 @@ class TestsPeer(Peer):
         """
         try:
             self.send({"entry": entry})
-            said = str(self.receive().get("end"))
+            reason = str(self.receive().get("end"))
         except PeerDisconnected:
             os._exit(NO_ANSWER_STATUS)
-        return "" if said == "ready" else said if said in {"raised", "memory"} else "exited"
+        return "" if reason == "ready" else reason if reason in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
         """Return the program's answer, or end: no test may take its silence for an exception."""

@@ -349,8 +349,8 @@ class MasRouter:
         modes = (CollaborationMode.IO,) if recorded else self.modes
         random = None
         if self.sample_choices:
-            said = f"{context.seed} {context.question.text}".encode()
-            seed = int.from_bytes(blake2b(said, digest_size=8).digest(), "big", signed=True)
+            seed_text = f"{context.seed} {context.question.text}".encode()
+            seed = int.from_bytes(blake2b(seed_text, digest_size=8).digest(), "big", signed=True)
             random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             points_1d = torch.from_numpy(self.embed([context.question.text]))

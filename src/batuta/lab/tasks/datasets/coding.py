@@ -114,8 +114,8 @@ def convert_leet_code(row: Row) -> Task:
 def convert_crux_eval(row: Row) -> Task:
     """Convert a function of CRUXEval whose output is to be predicted."""
     call = f"{row['code']}\n\nf({row['input']})"
-    said = "What does this call return? End with a line such as `Answer: [1, 2]`."
-    question = f"```python\n{call}\n```\n\n{said}"
+    instruction = "What does this call return? End with a line such as `Answer: [1, 2]`."
+    question = f"```python\n{call}\n```\n\n{instruction}"
     id_ = TaskId(f"cruxeval/{row['id'].rpartition('_')[2]}")
     return Task(id=id_, question=question, target=row["output"], grader="exact", tags=("code",))
 

@@ -173,8 +173,8 @@ def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> 
     if isinstance(error, KeyError) and error.args and error.args[0] not in row:
         has = ", ".join(map(str, row)) or "nothing"
         return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
-    said = error if isinstance(error, ValueError) else repr(error)
-    return f"a row of {path} is not in the format of {source.name}: {said}"
+    cause = error if isinstance(error, ValueError) else repr(error)
+    return f"a row of {path} is not in the format of {source.name}: {cause}"
 
 
 def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:

@@ -155,12 +155,16 @@ def convert_theorem_qa(row: Row) -> Task | None:
     answer = str(found)  # a float keeps its decimals, as in a measured value
     kind = row["answer_type"] if "answer_type" in row else row["Answer_type"]
     form = ("math", f"The answer is a list such as [1, 2]. {BOX_INSTRUCTION}")
-    grader, said = _THEOREM_FORMS.get(kind, form)
+    grader, instruction = _THEOREM_FORMS.get(kind, form)
     target = answer.strip("()").upper() if kind == "option" else answer
     tags = ("theorem", kind, *((row["field"], row["subfield"]) if "field" in row else ()))
     id_ = TaskId(f"theoremqa/{text_digest(question)}")
     return Task(
-        id=id_, question=_with_instruction(question, said), target=target, grader=grader, tags=tags
+        id=id_,
+        question=_with_instruction(question, instruction),
+        target=target,
+        grader=grader,
+        tags=tags,
     )
 
 

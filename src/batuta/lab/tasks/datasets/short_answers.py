@@ -61,9 +61,9 @@ _TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
 
 def convert_rlpr(row: Row) -> Task | None:
     """Convert a question of RLPR's training set, without its chat template."""
-    said = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
-    wrapped = _CHAT.search(said)
-    question = (wrapped[1] if wrapped else said).strip()
+    prompt = "\n".join(turn["content"] for turn in row["prompt"] if turn["role"] == "user")
+    wrapped = _CHAT.search(prompt)
+    question = (wrapped[1] if wrapped else prompt).strip()
     target = answer_text(row["reward_model"]["ground_truth"])
     if not question or not target:
         return None
@@ -136,7 +136,7 @@ def _language_of(row: Row) -> str:
 def convert_if_eval(row: Row) -> Task:
     """Convert a prompt of IFEval with its instructions, leaving out missing arguments."""
     ids, arguments = row["instruction_id_list"], row["kwargs"]
-    said = [
+    instructions = [
         {"id": id_, "arguments": _given_arguments(given)}
         for id_, given in zip(ids, arguments, strict=True)
     ]
@@ -146,7 +146,7 @@ def convert_if_eval(row: Row) -> Task:
         target="",
         grader="instructions",
         tags=("ifeval", str(ids[0]).partition(":")[0]),
-        data=as_json({"instructions": said}),
+        data=as_json({"instructions": instructions}),
     )
 
 

@@ -137,9 +137,9 @@ class ChoiceGrader:
         if taken := statements.RETRACTION.search(after):
             return tuple(set(self._letters_named(after[taken.end() :]))) or UNCLEAR
         for doubt in statements.POSSIBLE_RETRACTION.finditer(after):
-            said = statements.first_sentence(after[doubt.end() :])
-            others = set(self._letters_named(said)) - {letters[0]}
-            if others and not statements.REASON.search(said) and _offers_option(said):
+            sentence = statements.first_sentence(after[doubt.end() :])
+            others = set(self._letters_named(sentence)) - {letters[0]}
+            if others and not statements.REASON.search(sentence) and _offers_option(sentence):
                 return tuple(others | set(letters))
         return letters
 
@@ -157,20 +157,22 @@ class ChoiceGrader:
         """Yield where each statement of an answer begins, where it ends, and its letters."""
         read_to = 0
         for found in _last_matches(statements.STATEMENT, text):
-            said, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
-            repeated = self._letter_of_option_text(said)
+            sentence, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
+            repeated = self._letter_of_option_text(sentence)
             if statements.is_question(text[found.end() :]) and not repeated:
                 continue
             letters = (
-                self._read_letters(said) if said.strip(" :") else self._letters_alone(below, text)
+                self._read_letters(sentence)
+                if sentence.strip(" :")
+                else self._letters_alone(below, text)
             )
             gap = statements.NEGATION_IN_GAP.search(found["gap"])
-            said_to = found.end() + len(statements.first_sentence(said))
+            said_to = found.end() + len(statements.first_sentence(sentence))
             if letters and not gap and not _is_doubted(text, found.start()):
                 read_to = said_to
-                end = len(said) if repeated else _letter_end(said)
+                end = len(sentence) if repeated else _letter_end(sentence)
                 yield found.start(), found.end() + end, letters
-            elif _NEGATION.match(said):
+            elif _NEGATION.match(sentence):
                 yield found.start(), found.end(), ()
         yield from self._heading_statements(text)
         yield from self._foreign_statements(text)
@@ -187,42 +189,42 @@ class ChoiceGrader:
         for found in _last_matches(statements.DECLARATION, text, read_to):
             known = found[1] in self._letters and not found[2]
             if known and not _is_doubted(text, found.start()):
-                said = text[found.start() : found.end() + MAX_SENTENCE]
-                yield found.start(), found.end(), self._read_letters(said)
+                sentence = text[found.start() : found.end() + MAX_SENTENCE]
+                yield found.start(), found.end(), self._read_letters(sentence)
 
     def _foreign_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """Yield the statements in other languages than English."""
         for found in statements.FOREIGN_STATEMENT.finditer(text):
-            said = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")[0]
-            if statements.WORD_CONTINUATION.match(said, 1):
+            sentence = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")[0]
+            if statements.WORD_CONTINUATION.match(sentence, 1):
                 continue
-            letter = said[0].upper()
+            letter = sentence[0].upper()
             if letter in self._letters:
-                yield found.start(), found.end() + 1, self._letters_beside(letter, said[1:])
+                yield found.start(), found.end() + 1, self._letters_beside(letter, sentence[1:])
 
     def _foreign_declarations(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
         """Return the statements of the form "B is right" in other languages; two are unclear."""
         found = [
-            (said.start(), said.end(), self._declared_letters(said, text))
-            for said in _last_matches(declarations.RIGHT_LETTER, text)
-            if said[1].isupper() and said[1] in self._letters
+            (match.start(), match.end(), self._declared_letters(match, text))
+            for match in _last_matches(declarations.RIGHT_LETTER, text)
+            if match[1].isupper() and match[1] in self._letters
         ]
         known = {letters for *_, letters in found if letters}
         if len(known) > 1:
             return [(*found[-1][:2], UNCLEAR)]
         return [one for one in found if one[2]]
 
-    def _declared_letters(self, said: re.Match[str], text: str) -> tuple[str, ...]:
+    def _declared_letters(self, match: re.Match[str], text: str) -> tuple[str, ...]:
         """Return the letter that is called right, with its rivals; empty if that is in doubt."""
-        before = text[max(0, said.start() - MAX_SENTENCE) : said.start()]
+        before = text[max(0, match.start() - MAX_SENTENCE) : match.start()]
         clause = declarations.CLAUSE_END.split(before)[-1]
-        after = statements.first_sentence(text[said.end() : said.end() + MAX_SENTENCE])
+        after = statements.first_sentence(text[match.end() : match.end() + MAX_SENTENCE])
         doubts = (
             declarations.DOUBT.search(clause),
             statements.DOUBT.search(clause),
             declarations.OTHERS.search(declarations.SENTENCE_END.split(before)[-1]),
             declarations.CONDITION_AFTER.search(after),
-            declarations.QUESTION.match(text, said.end()),
+            declarations.QUESTION.match(text, match.end()),
         )
         if any(doubts):
             return ()
@@ -233,7 +235,7 @@ class ChoiceGrader:
             and not _is_denied(after, other.end())
             and not declarations.WRONG_AFTER.match(after, other.end())
         }
-        return tuple(sorted({said[1], *rivals}))
+        return tuple(sorted({match[1], *rivals}))
 
     def _letters_in_last_line(self, text: str) -> tuple[str, ...]:
         """Return the letters of the last line if it is only an option or the choice of one."""
@@ -273,11 +275,11 @@ class ChoiceGrader:
         own = self._letter_of_option_text(rest)
         if own:
             return tuple(sorted({letter, *own}))
-        said = rest.lstrip(".):")
-        said = statements.first_sentence(said)
-        if statements.CONDITION.search(said):
+        beside = rest.lstrip(".):")
+        beside = statements.first_sentence(beside)
+        if statements.CONDITION.search(beside):
             return UNCLEAR
-        if rivals := set(self._rival_letters(letter, said)):
+        if rivals := set(self._rival_letters(letter, beside)):
             return tuple(sorted({letter, *rivals}))
         return (letter,)
 
@@ -303,13 +305,13 @@ class ChoiceGrader:
 
     def _letter_of_option_text(self, text: str) -> tuple[str, ...]:
         """Return the letter of the option with this text; empty unless there is exactly one."""
-        said = _normalize_option(text)
-        if not said:
+        normalized = _normalize_option(text)
+        if not normalized:
             return ()
         pairs = tuple(zip(LETTERS, self._options, strict=False))
-        spoken = {said, said.removeprefix("that ")}
+        spoken = {normalized, normalized.removeprefix("that ")}
         same = [letter for letter, option in pairs if option in spoken]
-        if not same and (value := parse_number(normalize_latex(said))) is not None:
+        if not same and (value := parse_number(normalize_latex(normalized))) is not None:
             same = [
                 letter for letter, option in pairs if parse_number(normalize_latex(option)) == value
             ]
@@ -356,13 +358,13 @@ def _is_denied(text: str, end: int) -> bool:
     return bool(alone or statements.LIST_DENIAL.match(text, end))
 
 
-def _offers_option(said: str) -> bool:
+def _offers_option(sentence: str) -> bool:
     """Tell whether a sentence offers an option, and does not only mention it."""
-    return re.search(r"\b(?:answer|is|be|could|also|it)\b|\A\W*[A-Z]\b", said) is not None
+    return re.search(r"\b(?:answer|is|be|could|also|it)\b|\A\W*[A-Z]\b", sentence) is not None
 
 
-def _letter_end(said: str) -> int:
-    head = _HEAD.match(said)
+def _letter_end(sentence: str) -> int:
+    head = _HEAD.match(sentence)
     return head.end() if head else 0
 
 

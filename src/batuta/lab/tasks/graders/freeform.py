@@ -224,10 +224,10 @@ def _shares_currency(found: str, target: str) -> bool:
 
 def _compare_truth(found: str, *, is_true: bool) -> bool | None:
     """Compare an answer with the wanted yes or no; None if it says both or hedges."""
-    said = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
-    if said is None:
+    match = _TRUTH.fullmatch(" ".join(found.casefold().split()).strip(" *_`.!\"'"))
+    if match is None:
         return None
-    yes, rest = _TRUTHS[said["said"]], said["rest"] or ""
+    yes, rest = _TRUTHS[match["said"]], match["rest"] or ""
     against = re.search(r"\b(?:no|not|false|wrong)\b" if yes else r"\b(?:yes|true|right)\b", rest)
     return None if against or _HEDGED.search(rest) else yes == is_true
 
@@ -302,12 +302,12 @@ def _is_same_list(found: str, target: str) -> bool:
 
 def _ends_in(found: str, target: str) -> bool:
     """Tell whether a plain sentence ends in the target: "The capital is Paris"."""
-    said = _CONCLUDING.sub("", answer_extraction.without_emphasis(found.strip()), count=1)
-    said, wanted = normal_words(said), normal_words(target)
-    said = f"the {said}"
-    if not wanted or not said.endswith(f" {wanted}"):
+    conclusion = _CONCLUDING.sub("", answer_extraction.without_emphasis(found.strip()), count=1)
+    conclusion, wanted = normal_words(conclusion), normal_words(target)
+    conclusion = f"the {conclusion}"
+    if not wanted or not conclusion.endswith(f" {wanted}"):
         return False
-    before = said.removesuffix(wanted)
+    before = conclusion.removesuffix(wanted)
     return _SENTENCE.fullmatch(before) is not None and not _TURNS.search(before + found[-2:])
 
 

@@ -74,7 +74,7 @@ def concluded_value(text: str) -> str | None:
     Without a concluding word, the sentence must be the whole text. None if the sentence has another
     value, hedges, denies or asks.
     """
-    sentences = [said for said in _SENTENCE.split(text.strip()) if said.strip()]
+    sentences = [each for each in _SENTENCE.split(text.strip()) if each.strip()]
     if not sentences or len(sentences[-1]) > MAX_VALUE:
         return None
     last = sentences[-1].strip(" *_`")
@@ -82,9 +82,9 @@ def concluded_value(text: str) -> str | None:
     if found is None or (len(sentences) > 1 and not found["lead"]):
         return None
     group = next(name for name in "abc" if found[name])
-    value, said = found[group], last[: found.start(group)]
+    value, before = found[group], last[: found.start(group)]
     doubts = (statements.DOUBT, statements.NEGATION_IN_GAP, _BOUND)
-    if any(pattern.search(said) for pattern in doubts) or statements.SURE_HEDGE.search(value):
+    if any(pattern.search(before) for pattern in doubts) or statements.SURE_HEDGE.search(value):
         return None
     return re.sub(r"(?:,\s|(?<!\s)\s)\s*+and\s+", ", ", value)
 

@@ -201,8 +201,8 @@ def parse_worker_outcome(data: Row) -> WorkerOutcome:
     answers = _read_texts(data, "answers", len(scores)) or tuple(
         None if reply is None else stated_answer(reply) for reply in replies
     )
-    told = {name: _per_run(data.get(name), name, len(scores)) for name in _NUMBERS}
-    return WorkerOutcome(scores=scores, runs=runs, answers=answers, replies=replies, **told)
+    numbers = {name: _per_run(data.get(name), name, len(scores)) for name in _NUMBERS}
+    return WorkerOutcome(scores=scores, runs=runs, answers=answers, replies=replies, **numbers)
 
 
 def stated_answer(reply: str) -> str | None:
@@ -226,7 +226,7 @@ def _read_list(data: Row, name: str) -> list[Any]:
 
 
 def _read_texts(data: Row, name: str, runs: int) -> tuple[str | None, ...]:
-    found = tuple(None if said is None else str(said) for said in _read_list(data, name))
+    found = tuple(None if text is None else str(text) for text in _read_list(data, name))
     if found and len(found) != runs:
         raise ValueError(f"{len(found)} {name} with {runs} scores")
     return found

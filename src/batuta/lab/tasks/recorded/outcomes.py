@@ -263,10 +263,10 @@ class RecordedOutcomes:
 
     def grade(self, task: Task, answer: str) -> Grade:
         """Return the recorded grade of a reply of this record; any other text is undecided."""
-        said = answer.strip()
+        stated = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
-            place = _reply_positions(self, q).get(hash(said))
-            if place is not None and self.reply(place).strip() == said:
+            place = _reply_positions(self, q).get(hash(stated))
+            if place is not None and self.reply(place).strip() == stated:
                 return Grade(self.credit_at(place), self.answer(place))
         return Grade(None, None, "this text is no recorded answer to this question")
 
@@ -295,6 +295,6 @@ def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
     found: dict[int, float] = {}
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
-            said = hash(record.plain_reply((q, m, s)).strip())
-            found.setdefault(said, record.credit_at((q, m, s)))
+            digest = hash(record.plain_reply((q, m, s)).strip())
+            found.setdefault(digest, record.credit_at((q, m, s)))
     return found

@@ -65,8 +65,8 @@ def read_own_record(path: Path, *, with_texts: bool = True) -> RecordedOutcomes:
         is_drawn_by_id=any(line.is_named_by_id for line in lines),
         version=hashlib.sha256(path.read_bytes()).hexdigest()[:12],
     )
-    said = _reply_rows(lines, ids)
-    return record.with_texts(said) if with_texts and said else record
+    replies = _reply_rows(lines, ids)
+    return record.with_texts(replies) if with_texts and replies else record
 
 
 def _distinct_ids(lines: tuple[OutcomeLine, ...]) -> list[str]:

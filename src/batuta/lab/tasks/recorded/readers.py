@@ -432,9 +432,9 @@ def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
 
 def _contest_task(id_: str, facts: dict[str, Row], level: str) -> Task:
     known = facts.get(id_)
-    said = known["question_content"] if known else f"[the statement of {id_} was not recorded]"
+    statement = known["question_content"] if known else f"[the statement of {id_} was not recorded]"
     starter = known["starter_code"].rstrip() if known else ""
-    question = f"{said.strip()}\n\n{starter}" if starter else said.strip()
+    question = f"{statement.strip()}\n\n{starter}" if starter else statement.strip()
     levels = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
     return Task(
         id=TaskId(f"livecodebench/{id_}"),

@@ -143,15 +143,15 @@ class World2Worker:
         """Return the worth of the facts that it reads, in probits."""
         if not self._question.kind.is_looked_up:
             return 0.0
-        told = [
+        facts = [
             (subject, value)
             for reply in self._prompt.replies
             for (relation, subject), value in reply.facts.items()
             if relation == _FACT_RELATION and subject in self._question.elements
         ]
-        if any(value != str(count_lighthouses(subject)) for subject, value in told):
+        if any(value != str(count_lighthouses(subject)) for subject, value in facts):
             return -FALSE_FACT_LOSS
-        share = len({subject for subject, _ in told}) / len(self._question.elements)
+        share = len({subject for subject, _ in facts}) / len(self._question.elements)
         return ALL_FACTS_GAIN if share >= 1 else SOME_FACTS_GAIN * share
 
     # -- helping others -------------------------------------------------------------------
