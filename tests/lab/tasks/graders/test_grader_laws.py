@@ -4,7 +4,7 @@ import asyncio
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batuta.lab.tasks.graders import (
@@ -52,6 +52,7 @@ def test_any_text_has_a_grade(grader, answer, target):
 
 
 @given(TEXTS, TEXTS)
+@example("0^\\circ", "0^\\circ1^\\circ")
 @settings(max_examples=500, deadline=None)
 def test_any_two_texts_can_be_compared(answer, target):
     found = find_maths_answer(answer)

@@ -115,7 +115,10 @@ def _dimensionless_kind(unit: Any) -> str:
     """Return what a dimensionless unit counts, as pint would convert bits into degrees."""
     if not unit.dimensionless:
         return ""
-    name = str(unit)
+    try:
+        name = str(unit)
+    except TypeError:  # pint 0.25 cannot write powers that are fractions, such as degrees squared
+        return "product"
     if name.endswith(("bit", "byte")):
         return "information"
     return "angle" if name.endswith(_ANGLES) else name
