@@ -134,6 +134,8 @@ SHOWING = {
     "runs show what is not": lambda _: ["runs", "show", HOSTILE],
     "keys list": lambda _: ["keys", "list"],
     "keys spend": lambda _: ["keys", "spend"],
+    "keys activity": lambda _: ["keys", "activity", "--by", "model,error"],
+    "keys refusals": lambda _: ["keys", "refusals"],
     "pool list": lambda _: ["pool", "list"],
     "pool check": lambda _: ["pool", "check"],
     "tasks show": lambda folder: ["tasks", "show", task_file(folder)],

@@ -24,6 +24,7 @@ from batuta.cli.options import (
     format_example,
     with_option_groups,
 )
+from batuta.cli.usage_reports import add_usage_commands
 from batuta.clients import HttpTransport
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
@@ -325,6 +326,9 @@ def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
                 raise ConfigError(str(error)) from None
 
     return anyio.run(run)
+
+
+add_usage_commands(app, _with_store)
 
 
 def _with_hasher(work: Callable[[Store, KeyHasher], Awaitable[_T]]) -> _T:

@@ -15,7 +15,17 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, select, t
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.deleted import TENANT, in_pages, remember_deleted
-from batuta.store.models import ANSWERS, APPROVALS, CONTENTS, FILES, IDEMPOTENT, KEYS, RUNS, TENANTS
+from batuta.store.models import (
+    ANSWERS,
+    APPROVALS,
+    CONTENTS,
+    FILES,
+    IDEMPOTENT,
+    KEYS,
+    REFUSALS,
+    RUNS,
+    TENANTS,
+)
 from batuta.store.responses import RESPONSES
 
 
@@ -93,7 +103,7 @@ class Forgetting:
 
         def erase(connection: Connection) -> int:
             remember_deleted(connection, [TENANT + name])
-            owned = (RESPONSES, IDEMPOTENT, ANSWERS, APPROVALS, FILES, KEYS)
+            owned = (RESPONSES, IDEMPOTENT, ANSWERS, APPROVALS, FILES, REFUSALS, KEYS)
             statements = [delete(table).where(table.c.tenant == name) for table in owned]
             statements.append(delete(TENANTS).where(TENANTS.c.name == name))
             runs = delete_runs(connection, RUNS.c.tenant == name)

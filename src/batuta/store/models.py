@@ -289,6 +289,17 @@ APPROVALS = Table(
     Column("edited_by", Text, nullable=False, server_default=text("''")),
 )
 
+REFUSALS = Table(
+    "refusals",
+    METADATA,
+    # Requests that were refused for a key's rates or budgets; see refusals.py.
+    Column("hour", Text, primary_key=True),
+    Column("tenant", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("code", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+)
+
 WAITING_RUNS = Table(
     "waiting_runs",
     METADATA,

@@ -419,7 +419,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     chosen = and_(true(), *build_conditions(candidates.rows.c, wanted, dialect))
     sums = select(*_sum_columns(candidates.rows.c, dialect)).where(chosen)
     found = connection.execute(sums).one()
-    slow = _read_percentiles(found.slow, dialect)
+    slow = read_percentiles(found.slow, dialect)
     return RunTotals(
         runs=found.runs,
         unanswered=int(found.unanswered or 0),
@@ -434,7 +434,7 @@ def _sum_runs(connection: Connection, wanted: RunFilter, bounds: SearchBounds) -
     )
 
 
-def _read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
+def read_percentiles(found: Any, dialect: str) -> list[float] | list[None]:
     """Return the median and the 95th percentile, each the time of a run.
 
     Args:
@@ -462,11 +462,12 @@ def _sum_columns(rows: Any, dialect: str) -> list[ColumnElement[Any]]:
         func.sum(cast(rows.output_tokens, Float)).label("output"),
         func.count(rows.score).label("judged"),
         func.avg(rows.score).label("score"),
-        _slow_column(rows, dialect).label("slow"),
+        slow_column(rows, dialect).label("slow"),
     ]
 
 
-def _slow_column(rows: Any, dialect: str) -> ColumnElement[Any]:
+def slow_column(rows: Any, dialect: str) -> ColumnElement[Any]:
+    """Return the column of what `read_percentiles` reads."""
     if dialect == "sqlite":  # it knows no percentiles
         return func.json_group_array(rows.seconds)
     parts = literal(list(PERCENTILES), ARRAY(Float))

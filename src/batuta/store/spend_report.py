@@ -12,18 +12,23 @@ from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 from batuta.core import Cost
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
-from batuta.store.models import LEDGER
+from batuta.store.hours import hour_of
+from batuta.store.models import LEDGER, RUNS
 
 SPEND_GROUPS = {
     "day": LEDGER.c.day,
+    "hour": hour_of(LEDGER.c.at).label("hour"),
     "month": func.substr(LEDGER.c.day, 1, 7).label("month"),
     "tenant": LEDGER.c.tenant,
     "key": LEDGER.c.key,
     "model": LEDGER.c.model,
     "kind": LEDGER.c.kind,
     "worker": LEDGER.c.name.label("worker"),
+    "session": RUNS.c.session,
 }
 """Columns by which spending can be grouped; `worker` is the conductor's name where `kind` says so.
+
+Of a run that was deleted the session is not known any more.
 """
 
 
@@ -88,6 +93,9 @@ async def report_spending(
     def report(connection: Connection) -> list[SpendGroup]:
         columns = [SPEND_GROUPS[name] for name in by]
         sums, runs = _sum_query(columns, connection.dialect.name), _run_count_query(columns)
+        if "session" in {*by, *chosen}:
+            lines = LEDGER.outerjoin(RUNS, RUNS.c.id == LEDGER.c.run_id)
+            sums, runs = sums.select_from(lines), runs.select_from(lines)
         return _sum_groups(
             connection.execute(sums.where(*within)).mappings(),
             connection.execute(runs.where(*within)).mappings(),

@@ -40,6 +40,7 @@ from batuta.store.keys import ApiKeyStore
 from batuta.store.leases import Leases
 from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
+from batuta.store.refusals import RefusalLog
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import NO_LABELS, RequestLabels, RunEntry, RunSummary, summary_from_row
 from batuta.store.run_filter import RunFilter
@@ -119,6 +120,7 @@ class Store:
         self._writer: RunWriter | None = None
         self._budgets: Budgets | None = None
         self._responses: ResponseTable | None = None
+        self._refusals: RefusalLog | None = None
         self._tasks: TaskGroup | None = None
         self._was_ready = True
 
@@ -149,9 +151,11 @@ class Store:
         leases = Leases(database, seconds=LEASE_SECONDS)
         self._writer = RunWriter(database, leases, self._capacity)
         self._budgets = Budgets(database, self._writer, leases)
+        self._refusals = RefusalLog(database)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
+        self._tasks.start_soon(self._refusals.work, name="batuta store refusals")
         return self
 
     async def __aexit__(
@@ -423,6 +427,11 @@ class Store:
         return self._require_open(self._budgets)
 
     @property
+    def refusals(self) -> RefusalLog:
+        """Requests that were refused for rates or budgets."""
+        return self._require_open(self._refusals)
+
+    @property
     def responses(self) -> ResponseTable:
         """Responses of the API's dialect of that name."""
         database = self.database
@@ -445,6 +454,7 @@ class Store:
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
             await self.budgets.close()
+            await self.refusals.close()
             try:
                 await self._writer.close()
             except StoreError as error:

@@ -7,6 +7,7 @@ from math import isfinite
 from time import time
 from typing import Any, NoReturn, final
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,7 +19,9 @@ from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.models import Catalogue
 from batuta.store import Store
+from batuta.store.activity import activity_json, report_activity
 from batuta.store.audit import AuditRecord
+from batuta.store.hours import DAY_SECONDS, day_start
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.keys import ApiKey, Tenant, key_json, tenant_json
@@ -62,6 +65,8 @@ class AdminRoutes:
             Route("/v1/admin/tenants/{name}", self.budget, methods=["PUT"]),
             Route("/v1/admin/tenants/{name}", self.delete_tenant, methods=["DELETE"]),
             Route("/v1/admin/spend", self.spend, methods=["GET"]),
+            Route("/v1/admin/activity", self.activity, methods=["GET"]),
+            Route("/v1/admin/refusals", self.refusals, methods=["GET"]),
             Route("/v1/admin/audit", self.audit, methods=["GET"]),
         ]
 
@@ -176,8 +181,7 @@ class AdminRoutes:
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day,tenant").split(",") if name]
         for name in ("since", "until"):
-            if name in query and not _DAY_PATTERN.fullmatch(query[name]):
-                raise invalid_value(name, "it must be a day like 2026-11-21.")
+            _read_day(query, name)
         try:
             found = await report_spending(
                 self._store.database,
@@ -191,6 +195,39 @@ class AdminRoutes:
         return json_response(
             {"object": "list", "data": [spend_group_json(by, one) for one in found]}
         )
+
+    async def activity(self, request: Request) -> Response:
+        """Runs, times, failures and cached tokens; `by`, `tenant`, `since`, `until`."""
+        query = request.query_params
+        check_query(query, "by", "tenant", "since", "until")
+        by = [name for name in query.get("by", "day").split(",") if name]
+        until = _read_day(query, "until")
+        try:
+            found = await report_activity(
+                self._store.database,
+                by,
+                tenant=query.get("tenant"),
+                since=_read_day(query, "since") or 0.0,
+                until=None if until is None else until + DAY_SECONDS,
+            )
+        except ValueError as error:
+            _raise_invalid("by", error)
+        return json_response({"object": "list", "data": [activity_json(by, one) for one in found]})
+
+    async def refusals(self, request: Request) -> Response:
+        """Requests that were refused for rates or budgets; `by`, `tenant` and `since`."""
+        query = request.query_params
+        check_query(query, "by", "tenant", "since")
+        by = [name for name in query.get("by", "day,tenant,code").split(",") if name]
+        since = _read_day(query, "since") or 0.0
+        try:
+            found = await self._store.refusals.report(by, tenant=query.get("tenant"), since=since)
+        except ValueError as error:
+            _raise_invalid("by", error)
+        rows = [
+            {**dict(zip(by, one.group, strict=True)), "requests": one.requests} for one in found
+        ]
+        return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
         """The audit trail, newest first; of one `action`, a page of records before `after`."""
@@ -269,6 +306,22 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
 def _parse_expiry(body: Fields) -> float | None:
     seconds = body.number("expires_in", 0, _MAX_SECONDS)
     return None if seconds is None or not isfinite(seconds) else time() + seconds
+
+
+def _read_day(query: QueryParams, name: str) -> float | None:
+    """Return when the day began that the parameter names; None: it is not given.
+
+    Raises:
+        APIError: it is no day.
+    """
+    if name not in query:
+        return None
+    try:
+        if _DAY_PATTERN.fullmatch(query[name]):
+            return day_start(query[name])
+    except ValueError:
+        pass
+    raise invalid_value(name, "it must be a day like 2026-11-21.")
 
 
 def _raise_invalid(param: str, error: ValueError) -> NoReturn:

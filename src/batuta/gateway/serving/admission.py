@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from time import time
@@ -204,7 +205,40 @@ class AdmissionController:
         admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
             return
-        key = caller.key
+        with self._noting_refusals(caller.tenant, caller.key):
+            await self._take_all(
+                caller,
+                call,
+                admission,
+                bound_cost,
+                in_background=in_background,
+                already_counted=already_counted,
+                durable=durable,
+            )
+
+    @contextmanager
+    def _noting_refusals(self, tenant: str, key: str) -> Generator[None]:
+        """Count a refusal of the block, to be found by whoever asks why requests fail."""
+        try:
+            yield
+        except APIError as refusal:
+            if refusal.status == TOO_MANY_REQUESTS and self._store is not None:
+                self._store.refusals.note(tenant, key, refusal.code)
+            raise
+
+    async def _take_all(
+        self,
+        caller: Caller,
+        call: ParsedCall,
+        admission: Admission,
+        bound_cost: Callable[[], FirstCallsCost],
+        *,
+        in_background: bool,
+        already_counted: bool,
+        durable: bool,
+    ) -> None:
+        """Takes a place, from the rates and from the budgets; all, or nothing."""
+        key = caller.key or ""
         if not in_background:
             await self._take_place(caller, key, admission)
         try:
@@ -332,6 +366,7 @@ class AdmissionController:
 
 
 _NO_RETRY = {"x-should-retry": "false"}
+TOO_MANY_REQUESTS = 429
 
 
 def _expected_tokens(call: ParsedCall) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from batuta.gateway.serving.reserved_budget import describe_held
 from batuta.store import Store
 from batuta.store.keys import ApiKey, Tenant
-from batuta.store.ledger import utc_day
+from batuta.store.ledger import Bucket, usd_to_nano, utc_day
 from batuta.store.spend_report import report_spending
 
 NEARLY = 80
@@ -29,6 +30,10 @@ class BudgetBar:
     spent: Decimal
     """Dollars as budgets count them: calls without a price at the assumed one."""
     cap: Decimal
+    account: str = ""
+    """`key:ID` or `tenant:NAME`."""
+    held: str = ""
+    """What running requests hold of it, in words; empty: nothing, or not asked."""
 
     @property
     def share(self) -> float:
@@ -53,6 +58,19 @@ async def sum_accounts(store: Store, now: float, tenant: str | None) -> Spent:
     return spent
 
 
+async def add_held(store: Store, bars: Sequence[BudgetBar], now: float) -> list[BudgetBar]:
+    """Return the bars with what requests that are running now hold of them."""
+    day = utc_day(now)
+    buckets = [
+        Bucket(bar.account, day if bar.period == "day" else day[:7], usd_to_nano(bar.cap))
+        for bar in bars
+    ]
+    found = await store.budgets.budget_status(buckets)
+    return [
+        replace(bar, held=describe_held(status)) for bar, status in zip(bars, found, strict=True)
+    ]
+
+
 def key_bars(key: ApiKey, spent: Spent) -> list[BudgetBar]:
     """Return a bar for each budget of the key."""
     policy = key.policy
@@ -71,4 +89,4 @@ def _make_bars(
     for period, cap in zip(("day", "month"), caps, strict=True):
         if cap is not None:
             used = spent.get((account, period), Decimal(0))
-            yield BudgetBar(name=name, period=period, spent=used, cap=cap)
+            yield BudgetBar(name=name, period=period, spent=used, cap=cap, account=account)

@@ -19,7 +19,8 @@ from batuta.gateway.ui.budget_bars import key_bars, sum_accounts, tenant_bars
 from batuta.gateway.ui.own_keys import find_issued_key, forget_issued_key, redirect_with_key
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
-from batuta.gateway.ui.usage import DailyCost, daily_costs, latest_days
+from batuta.gateway.ui.usage import DailyCost, daily_costs
+from batuta.gateway.ui.usage_activity import latest_days
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import final
 
@@ -14,26 +13,39 @@ from starlette.responses import Response
 
 from batuta.core import Cost
 from batuta.gateway.errors import invalid_value, require_part
-from batuta.gateway.ui.budget_bars import BudgetBar, key_bars, sum_accounts, tenant_bars
+from batuta.gateway.ui.budget_bars import (
+    BudgetBar,
+    add_held,
+    key_bars,
+    sum_accounts,
+    tenant_bars,
+)
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_view import COLOURS
 from batuta.gateway.ui.session import WebSession
+from batuta.gateway.ui.usage_activity import UsageSpan, read_activity
 from batuta.store import Store
-from batuta.store.ledger import utc_day
 from batuta.store.savings import list_savings, sum_savings
 from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.usage import ZERO_COST
 
-SPANS = (7, 14, 30)
-"""Days that may be looked at."""
+SPANS = (1, 7, 14, 30)
+"""Days that may be looked at; one is told by the hour."""
+DAY_HOURS = 24
 LONGEST_TABLE = 20
 """Rows of a table; what is further down is said in one."""
 MOST_CHOSEN = 50
 """Values of one column that can be chosen."""
 MOST_BARS = 200
 """The number of keys whose budgets are shown."""
-_DAY = 86_400.0
-_TABLES = (("model", "System"), ("worker", "Worker or conductor"), ("key", "Key"))
+MOST_HELD = 40
+"""The number of budgets of which is said what running requests hold."""
+_TABLES = (
+    ("model", "System"),
+    ("worker", "Worker or conductor"),
+    ("key", "Key"),
+    ("session", "Session"),
+)
 _ADMIN_TABLES = (("tenant", "Tenant"), *_TABLES)
 
 
@@ -78,33 +90,37 @@ class UsagePage:
             APIError: the address asks for what there is not.
         """
         store = require_part(self._kept, "This server keeps no runs.")
-        said = request.query_params.get("days") or str(SPANS[1])
+        said = request.query_params.get("days") or str(SPANS[2])
         if said not in {str(days) for days in SPANS}:
             raise invalid_value("days", f"it is one of {', '.join(map(str, SPANS))}.")
         tenant, now = session.tenant, time.time()
-        days = latest_days(now, int(said))
-        since = day_start(days[0])
         tables = _ADMIN_TABLES if tenant is None else _TABLES
         only = _read_choice(request, [column for column, _ in tables])
-        by_day = await report_spending(
-            store.database, ("day", "model"), tenant=tenant, since=days[0], only=only
+        span = UsageSpan.of(int(said), now)
+        by_time = await report_spending(
+            store.database, (span.unit, "model"), tenant=tenant, since=span.first_day, only=only
         )
+        spent = [each for each in by_time if (each.group[0] or "") >= span.marks[0]]
         shown = [
-            await self._table(store, each, tenant, since=days[0], only=only) for each in tables
+            await self._table(store, each, tenant, since=span.first_day, only=only)
+            for each in tables
         ]
         return render_page(
             request,
             "usage.html.jinja",
             session=session,
-            days=daily_costs(days, by_day),
-            systems=_dearest_systems(by_day),
-            saving=await sum_savings(store.database, tenant=tenant, since=since),
-            sessions=await list_savings(store.database, LONGEST_TABLE, tenant=tenant, since=since),
-            span=int(said),
+            days=daily_costs(span.marks, spent),
+            systems=_dearest_systems(spent),
+            saving=await sum_savings(store.database, tenant=tenant, since=span.since),
+            sessions=await list_savings(
+                store.database, LONGEST_TABLE, tenant=tenant, since=span.since
+            ),
+            span=span,
             spans=SPANS,
             tables=shown,
             only=only,
             bars=await _list_bars(store, now, tenant),
+            activity=await read_activity(store, span, tenant, models=only["model"]),
         )
 
     async def _table(
@@ -165,17 +181,8 @@ async def _list_bars(store: Store, now: float, tenant: str | None) -> list[Budge
     tenants = {key.tenant.name: key.tenant for key in keys}
     bars = [bar for each in tenants.values() for bar in tenant_bars(each, spent)]
     bars += [bar for key in keys if key.state(now) == "active" for bar in key_bars(key, spent)]
-    return sorted(bars, key=lambda bar: -bar.share)
-
-
-def day_start(day: str) -> float:
-    """Return when the day began, in seconds since the epoch."""
-    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-
-
-def latest_days(now: float, count: int) -> list[str]:
-    """Return the latest days, the oldest first."""
-    return [utc_day(now - _DAY * back) for back in reversed(range(count))]
+    ordered = sorted(bars, key=lambda bar: -bar.share)
+    return [*await add_held(store, ordered[:MOST_HELD], now), *ordered[MOST_HELD:]]
 
 
 def daily_costs(days: Sequence[str], spent: Sequence[SpendGroup]) -> list[DailyCost]:

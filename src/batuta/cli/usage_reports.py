@@ -1,0 +1,122 @@
+"""`batuta keys activity` and `refusals`: what the usage screen shows, from the same queries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from batuta.cli import json_output
+from batuta.cli.options import Json, format_example
+from batuta.core.formatting import format_count, format_percent, format_seconds
+from batuta.errors import ConfigError
+from batuta.rendering.console import open_console
+from batuta.store import Store
+from batuta.store.activity import ACTIVITY_GROUPS, Activity, activity_json, report_activity
+from batuta.store.hours import day_start
+from batuta.store.refusals import REFUSAL_GROUPS, RefusalGroup
+
+WithStore = Callable[[Callable[[Store], Awaitable[Any]]], Any]
+_Tenant = Annotated[str | None, typer.Option(help="Only that tenant's.")]
+_Since = Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")]
+
+
+def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
+    """Adds the commands to the group; `with_store` does something with the open store."""
+
+    @app.command("activity", epilog=format_example("batuta keys activity --by hour"))
+    def show_activity(  # pyright: ignore[reportUnusedFunction] - registered
+        by: Annotated[
+            str, typer.Option(help=f"Comma-separated groups: {', '.join(ACTIVITY_GROUPS)}.")
+        ] = "day",
+        tenant: _Tenant = None,
+        since: _Since = None,
+        *,
+        json: Json = False,
+    ) -> None:
+        """Show runs, those without an answer, their times and their cached input."""
+        groups = _split_groups(by)
+        first = _parse_day(since)
+
+        async def work(store: Store) -> list[Activity]:
+            return await report_activity(store.database, groups, tenant=tenant, since=first)
+
+        found: list[Activity] = with_store(work)
+        if json:
+            json_output.print_json([activity_json(groups, one) for one in found])
+            return
+        _print_activity(groups, found)
+
+    @app.command("refusals", epilog=format_example("batuta keys refusals --by day,key,code"))
+    def show_refusals(  # pyright: ignore[reportUnusedFunction] - registered
+        by: Annotated[
+            str, typer.Option(help=f"Comma-separated groups: {', '.join(REFUSAL_GROUPS)}.")
+        ] = "day,tenant,code",
+        tenant: _Tenant = None,
+        since: _Since = None,
+        *,
+        json: Json = False,
+    ) -> None:
+        """Show the requests that were refused for a key's rates or budgets."""
+        groups = _split_groups(by)
+        first = _parse_day(since)
+
+        async def work(store: Store) -> list[RefusalGroup]:
+            return await store.refusals.report(groups, tenant=tenant, since=first)
+
+        found: list[RefusalGroup] = with_store(work)
+        if json:
+            rows = [dict(zip(groups, one.group, strict=True)) for one in found]
+            counted = zip(rows, found, strict=True)
+            json_output.print_json([{**row, "requests": one.requests} for row, one in counted])
+            return
+        table = _new_table((*groups, "requests"), left=groups)
+        for one in found:
+            table.add_row(*map(_format_name, one.group), format_count(one.requests))
+        open_console().print(table)
+
+
+def _print_activity(groups: Sequence[str], found: Sequence[Activity]) -> None:
+    columns = ("runs", "without an answer", "median", "p95", "input", "cached", "output")
+    table = _new_table((*groups, *columns), left=groups)
+    for one in found:
+        times = [
+            "–" if value is None else format_seconds(value)
+            for value in (one.median_seconds, one.p95_seconds)
+        ]
+        share = "–" if one.cached_share is None else format_percent(one.cached_share)
+        table.add_row(
+            *map(_format_name, one.group),
+            format_count(one.runs),
+            format_count(one.unanswered),
+            *times,
+            format_count(one.input_tokens),
+            share,
+            format_count(one.output_tokens),
+        )
+    open_console().print(table)
+
+
+def _new_table(titles: Sequence[str], *, left: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in titles:
+        table.add_column(title, justify="left" if title in left else "right")
+    return table
+
+
+def _split_groups(by: str) -> list[str]:
+    return [name.strip() for name in by.split(",") if name.strip()]
+
+
+def _parse_day(day: str | None) -> float:
+    try:
+        return 0.0 if day is None else day_start(day)
+    except ValueError:
+        raise ConfigError(f"--since is a day like 2026-11-21, not {day!r:.40}") from None
+
+
+def _format_name(name: str | None) -> str:
+    return escape(name or "–")

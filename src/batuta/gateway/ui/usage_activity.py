@@ -1,0 +1,157 @@
+"""What the usage screen says beside spending: runs, times, failures, cached input, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batuta.store import Store
+from batuta.store.activity import Activity, report_activity
+from batuta.store.hours import DAY_SECONDS, HOUR_SECONDS, day_start, utc_hour
+from batuta.store.ledger import utc_day
+
+DAY_HOURS = 24
+LONGEST_LIST = 20
+"""Rows of a table at most."""
+REFUSAL_WORDS = {
+    "budget_exceeded": "The budget was spent, or what was left of it was held by running requests",
+    "rate_limit_exceeded": "More requests, tokens or requests at once than the key may send",
+}
+"""What the codes of refusals mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSpan:
+    """The time that is looked at."""
+
+    days: int
+    marks: Sequence[str]
+    """The names of its hours or days, oldest first."""
+    since: float
+    """When it begins, in seconds since the epoch."""
+
+    @staticmethod
+    def of(days: int, now: float) -> UsageSpan:
+        """Return the latest days; of one day the latest hours."""
+        if days == 1:
+            begun = now - now % HOUR_SECONDS - (DAY_HOURS - 1) * HOUR_SECONDS
+            marks = [utc_hour(begun + at * HOUR_SECONDS) for at in range(DAY_HOURS)]
+            return UsageSpan(days=days, marks=marks, since=begun)
+        marks = latest_days(now, days)
+        return UsageSpan(days=days, marks=marks, since=day_start(marks[0]))
+
+    @property
+    def unit(self) -> str:
+        """`hour` or `day`."""
+        return "hour" if self.days == 1 else "day"
+
+    @property
+    def first_day(self) -> str:
+        """The day on which it begins."""
+        return self.marks[0][:10]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBar:
+    """The runs of an hour or a day, as parts of those of the busiest one in per cent."""
+
+    mark: str
+    runs: int
+    unanswered: int
+    height: float
+    failed_height: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Refused requests of one key."""
+
+    key: str
+    code: str
+    meaning: str
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageActivity:
+    """What the runs of a span were like, and what was refused."""
+
+    bars: Sequence[RunBar]
+    total: Activity | None
+    """None: there was no run."""
+    by_time: Sequence[Activity]
+    """Newest first; hours and days without a run are left out."""
+    by_system: Sequence[Activity]
+    errors: Sequence[Activity]
+    """Runs without an answer by the error's code, the most frequent first."""
+    refused: Sequence[Refused]
+
+
+def latest_days(now: float, count: int) -> list[str]:
+    """Return the latest days, the oldest first."""
+    return [utc_day(now - DAY_SECONDS * back) for back in reversed(range(count))]
+
+
+async def read_activity(
+    store: Store, span: UsageSpan, tenant: str | None, *, models: Sequence[str] = ()
+) -> UsageActivity:
+    """Return the activity of a tenant, or of all; refusals are those of every system."""
+
+    async def report(*by: str) -> list[Activity]:
+        return await report_activity(
+            store.database, by, tenant=tenant, since=span.since, models=models
+        )
+
+    by_time, by_system, errors = (
+        await report(span.unit),
+        await report("model"),
+        await report("error"),
+    )
+    total = await report()
+    return UsageActivity(
+        bars=_draw_bars(span.marks, by_time),
+        total=total[0] if total and total[0].runs else None,
+        by_time=by_time[::-1],
+        by_system=sorted(by_system, key=lambda each: -each.runs)[:LONGEST_LIST],
+        errors=sorted((each for each in errors if each.group[0]), key=lambda each: -each.runs)[
+            :LONGEST_LIST
+        ],
+        refused=await _list_refused(store, span, tenant),
+    )
+
+
+def _draw_bars(marks: Sequence[str], found: Sequence[Activity]) -> list[RunBar]:
+    known = {each.group[0]: each for each in found}
+    most = max((each.runs for each in found), default=0) or 1
+    bars: list[RunBar] = []
+    for mark in marks:
+        each = known.get(mark)
+        runs, unanswered = (each.runs, each.unanswered) if each else (0, 0)
+        bars.append(
+            RunBar(
+                mark=mark,
+                runs=runs,
+                unanswered=unanswered,
+                height=100 * runs / most,
+                failed_height=100 * unanswered / most,
+            )
+        )
+    return bars
+
+
+async def _list_refused(store: Store, span: UsageSpan, tenant: str | None) -> list[Refused]:
+    found = await store.refusals.report(("key", "code"), tenant=tenant, since=span.since)
+    ordered = sorted(found, key=lambda each: -each.requests)[:LONGEST_LIST]
+    rows: list[Refused] = []
+    for each in ordered:
+        name, code = each.group
+        key = await store.keys.find(name)
+        rows.append(
+            Refused(
+                key=key.name if key else name,
+                code=code,
+                meaning=REFUSAL_WORDS.get(code, ""),
+                requests=each.requests,
+            )
+        )
+    return rows

@@ -1,0 +1,145 @@
+"""Runs, failures, times and cached tokens: by hour, day, system, session and more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
+
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.hours import day_of, hour_of
+from batuta.store.models import RUNS
+from batuta.store.run_list import UNANSWERED, read_percentiles, slow_column
+
+ACTIVITY_WINDOW = 200_000
+"""Runs that are looked at, the newest."""
+ACTIVITY_GROUPS = ("hour", "day", "tenant", "model", "session", "outcome", "error")
+"""What runs can be told apart by; `error` is the error's code."""
+MOST_GROUPS = 5_000
+"""Groups that are returned, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The runs of one group."""
+
+    group: tuple[str | None, ...]
+    """The group's values, in the order in which the columns were asked for."""
+    runs: int
+    unanswered: int
+    """Runs that failed, were refused or stopped."""
+    input_tokens: int
+    cached_tokens: int
+    """Tokens of `input_tokens` that came from a provider's cache."""
+    output_tokens: int
+    median_seconds: float | None
+    p95_seconds: float | None
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the input that came from a cache; None: there was no input."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+
+
+async def report_activity(
+    database: Database,
+    by: Sequence[str] = ("day",),
+    *,
+    tenant: str | None = None,
+    since: float = 0.0,
+    until: float | None = None,
+    models: Collection[str] = (),
+) -> list[Activity]:
+    """Return the groups, ordered by their names.
+
+    Args:
+        database: the store's.
+        by: what to tell apart; see `ACTIVITY_GROUPS`.
+        tenant: only that tenant's runs.
+        since: seconds since the epoch from which they began.
+        until: seconds since the epoch before which they began.
+        models: only the runs of these systems; none leaves it open.
+
+    Raises:
+        ValueError: runs cannot be told apart by that.
+    """
+    for name in by:
+        if name not in ACTIVITY_GROUPS:
+            raise ValueError(f"runs are grouped by {', '.join(ACTIVITY_GROUPS)}; not by {name}")
+    within = [RUNS.c.created >= since]
+    within += [] if until is None else [RUNS.c.created < until]
+    within += [] if tenant is None else [RUNS.c.tenant == sql_text(tenant)]
+    within += [RUNS.c.model.in_([sql_text(name) for name in models])] if models else []
+
+    def report(connection: Connection) -> list[Activity]:
+        dialect = connection.dialect.name
+        found = connection.execute(_group_query(by, within, dialect)).mappings()
+        return _read_groups(found, by, dialect)
+
+    return await database.run_read(report)
+
+
+def _group_query(
+    by: Sequence[str], within: Sequence[ColumnElement[bool]], dialect: str
+) -> Select[Any]:
+    runs = select(RUNS).where(*within).order_by(RUNS.c.created.desc()).limit(ACTIVITY_WINDOW)
+    rows = runs.subquery().c
+    named: dict[str, ColumnElement[Any]] = {
+        "hour": hour_of(rows.created),
+        "day": day_of(rows.created),
+        "error": rows.error_code,
+    }
+    columns = [(named[name] if name in named else rows[name]).label(name) for name in by]
+    failed = or_(*(rows.outcome == outcome.value for outcome in UNANSWERED))
+    return (
+        select(
+            *columns,
+            func.count().label("runs"),
+            func.count().filter(failed).label("unanswered"),
+            func.sum(rows.input_tokens).label("input_tokens"),
+            func.sum(rows.cached_tokens).label("cached_tokens"),
+            func.sum(rows.output_tokens).label("output_tokens"),
+            slow_column(rows, dialect).label("slow"),
+        )
+        .group_by(*columns)
+        .order_by(*columns)
+        .limit(MOST_GROUPS)
+    )
+
+
+def _read_groups(
+    rows: Iterable[Mapping[Any, Any]], by: Sequence[str], dialect: str
+) -> list[Activity]:
+    found: list[Activity] = []
+    for row in rows:
+        median, p95 = read_percentiles(row["slow"], dialect)
+        found.append(
+            Activity(
+                group=tuple(row[name] for name in by),
+                runs=row["runs"],
+                unanswered=row["unanswered"],
+                input_tokens=int(row["input_tokens"] or 0),
+                cached_tokens=int(row["cached_tokens"] or 0),
+                output_tokens=int(row["output_tokens"] or 0),
+                median_seconds=median,
+                p95_seconds=p95,
+            )
+        )
+    return found
+
+
+def activity_json(by: Sequence[str], one: Activity) -> dict[str, Any]:
+    """Return a group's runs for programs."""
+    return {
+        **dict(zip(by, one.group, strict=True)),
+        "runs": one.runs,
+        "unanswered": one.unanswered,
+        "input_tokens": one.input_tokens,
+        "cached_tokens": one.cached_tokens,
+        "output_tokens": one.output_tokens,
+        "median_seconds": one.median_seconds,
+        "p95_seconds": one.p95_seconds,
+    }

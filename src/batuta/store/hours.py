@@ -1,0 +1,69 @@
+"""Hours and days in UTC, as queries group by them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 86_400.0
+
+
+def utc_hour(moment: float) -> str:
+    """Return the hour of a moment in UTC, as `2026-11-21T14`."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H")
+
+
+def day_start(day: str) -> float:
+    """Return when the day, as `2026-11-21`, began in UTC, in seconds since the epoch.
+
+    Raises:
+        ValueError: it is no day.
+    """
+    return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+
+
+class hour_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL function
+    """The hour, as `utc_hour` has it, of a column of seconds since the epoch."""
+
+    type = Text()
+    inherit_cache = True
+
+
+class day_of(FunctionElement[str]):  # noqa: N801 - it is written as an SQL function
+    """The day in UTC, as `2026-11-21`, of a column of seconds since the epoch."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(hour_of)
+def compile_hour(element: Any, compiler: Any, **options: Any) -> str:
+    """Return the hour in PostgreSQL's SQL."""
+    column = compiler.process(element.clauses, **options)
+    return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')"
+
+
+@compiles(hour_of, "sqlite")
+def compile_hour_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    """Return the hour in SQLite's SQL."""
+    column = compiler.process(element.clauses, **options)
+    return f"strftime('%Y-%m-%dT%H', {column}, 'unixepoch')"
+
+
+@compiles(day_of)
+def compile_day(element: Any, compiler: Any, **options: Any) -> str:
+    """Return the day in PostgreSQL's SQL."""
+    column = compiler.process(element.clauses, **options)
+    return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
+
+
+@compiles(day_of, "sqlite")
+def compile_day_for_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    """Return the day in SQLite's SQL."""
+    column = compiler.process(element.clauses, **options)
+    return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"

@@ -1,0 +1,25 @@
+"""Requests that were refused for a key's rates or budgets, counted by hour."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0020"
+down_revision = "0019"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "refusals",
+        sa.Column("hour", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("code", sa.Text(), nullable=False),
+        sa.Column("requests", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("hour", "tenant", "key", "code", name=op.f("pk_refusals")),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("refusals")
