@@ -237,3 +237,64 @@ async def test_who_wants_a_socket_is_told_to_go_on_without():
             assert "POST /v1/responses" in (await response.json())["error"]["message"]
         async with server.http.get("/v1/responses") as response:
             assert response.status == 405
+
+
+SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object"}}  # fmt: skip
+FOUND = {"type": "tool_search_output", "call_id": "c1", "execution": "client", "tools": [INNER, READ]}  # fmt: skip
+
+
+def searched(**fields):
+    """A conversation in which the client has looked for tools."""
+    call = {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "patch"}}  # fmt: skip
+    return asking(input=[{"role": "user", "content": "Mend it"}, call, {**FOUND, **fields}], tools=[SEARCH, READ])  # fmt: skip
+
+
+async def test_a_search_for_tools_is_told_when_it_is_whole_and_again_later(store: Store):
+    ada = patching("tool_search", '{"query": "patch"}')
+    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+        events = await stream(server, asking(tools=[SEARCH]))
+        kinds = [event["type"].removeprefix("response.") for event in events]
+        assert kinds[-3:] == ["output_item.added", "output_item.done", "completed"]
+        item, response = events[-2]["item"], events[-1]["response"]
+        told = {"type": "tool_search_call", "execution": "client", "arguments": {"query": "patch"}}
+        assert item | told == item and item["status"] == "completed"
+        where = f"/v1/responses/{response['id']}"
+        async with server.http.get(where, params={"stream": "true"}) as again:
+            frames = (await again.read()).decode().strip().split("\n\n")
+        assert [orjson.loads(f.split("data: ")[1])["type"] for f in frames] == [e["type"] for e in events]  # fmt: skip
+
+
+async def test_what_a_search_has_found_is_offered_once_and_called_by_its_own_name():
+    ada = patching("files__patch")
+    async with Serving(ada=ada) as server:
+        status, headers, answer = await server.post("/v1/responses", json=searched())
+    assert status == 200 and "x-batuta-ignored" not in headers
+    assert {tool.name for tool in ada.requests[0].tools} == {"tool_search", "read", "files__patch"}
+    (item,) = answer["output"]
+    assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "files", "patch")
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"tools": [{"type": "namespace", "tools": []}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": "all"}, "tools"),
+        ({"tools": [{"name": "x"}]}, "tools"),
+        ({"call_id": "c7"}, "call_id"),
+    ],
+)
+async def test_a_malformed_result_of_a_search_is_named(fields, where):
+    async with Serving(ada=patching()) as server:
+        status, _, answer = await server.post("/v1/responses", json=searched(**fields))
+    assert status == 400 and where in answer["error"]["param"]
+
+
+async def test_a_provider_s_own_search_is_left_out_and_told():
+    ada = patching()
+    hosted = [{"type": "tool_search_call", "call_id": None, "arguments": {}}, {**FOUND, "call_id": None, "tools": []}]  # fmt: skip
+    body = asking(input=[{"role": "user", "content": "Mend it"}, *hosted], tools=[APPLY, {"type": "tool_search"}])  # fmt: skip
+    async with Serving(ada=ada) as server:
+        status, headers, _ = await server.post("/v1/responses", json=body)
+    assert status == 200
+    assert headers["x-batuta-ignored"] == "tools.tool_search, input.tool_search_call, input.tool_search_output"  # fmt: skip

@@ -83,7 +83,18 @@ def next_body(way: Way, body: Json, seen: Seen, results: list[tuple[str, str]]) 
         told = [{"role": "tool", "tool_call_id": i, "content": text} for i, text in results]
         return {**body, "messages": [*body["messages"], message, *told]}
     if way.dialect == "responses":
-        told = [{"type": "function_call_output", "call_id": i, "output": t} for i, t in results]
+        searches = {c["call_id"] for c in seen.whole["output"] if c["type"] == "tool_search_call"}
+        told = [
+            {
+                "type": "tool_search_output",
+                "call_id": i,
+                "execution": "client",
+                "tools": json.loads(t),
+            }
+            if i in searches
+            else {"type": "function_call_output", "call_id": i, "output": t}
+            for i, t in results
+        ]
         if "previous" in way.name:
             return {**body, "input": told, "previous_response_id": seen.whole["id"]}
         return {**body, "input": [*body["input"], *seen.whole["output"], *told]}
@@ -233,7 +244,11 @@ def read_response(whole: Json) -> Seen:
         if item["type"] == "message":
             seen.text += "".join(part["text"] for part in item["content"])
         elif item["type"] == "function_call":
-            seen.calls.append((item["call_id"], item["name"], item["arguments"]))
+            name = "/".join(filter(None, [item.get("namespace"), item["name"]]))
+            seen.calls.append((item["call_id"], name, item["arguments"]))
+        elif item["type"] == "tool_search_call":
+            arguments = json.dumps(item["arguments"])
+            seen.calls.append((item["call_id"], "tool_search", arguments))
         elif item["type"] == "reasoning":
             seen.reasoning += "".join(part["text"] for part in item["summary"])
     usage = whole.get("usage") or {}

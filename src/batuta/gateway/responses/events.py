@@ -27,10 +27,13 @@ from batuta.gateway.responses.server_calls import (
 from batuta.gateway.responses.tools import (
     CUSTOM_INPUT,
     NAMESPACE,
+    TOOL_SEARCH,
     custom_input,
     custom_names,
     flat_name,
     own_names,
+    search_arguments,
+    searches_tools,
 )
 from batuta.gateway.serving.progress import ProgressPiece
 from batuta.gateway.serving.server_tools import CitedPlace, find_citations
@@ -38,6 +41,7 @@ from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_si
 
 Json = dict[str, Any]
 Events = list[Json]
+_FUNCTION, _CUSTOM, _SEARCH = "function_call", "custom_tool_call", "tool_search_call"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +51,11 @@ class _OpenToolCall:
     index: int
     item: Json
     parts: list[str] = field(default_factory=list[str])
-    is_custom: bool = False
-    """Whether its input is a text of any form, which is told when it is whole."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Return True if its arguments are told as they come, and not when they are whole."""
+        return self.item["type"] == _FUNCTION
 
 
 @final
@@ -75,6 +82,7 @@ class ResponseEventWriter:
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
         self._custom_names = custom_names(base.get("tools") or ())
+        self._searches = searches_tools(base.get("tools") or ())
         self._thoughts: list[Thought] = []
         self._pages: list[Citation] = []
         """What searches have found, in the order of its numbers."""
@@ -202,21 +210,30 @@ class ResponseEventWriter:
         tool = self._tools.get(index)
         if tool is None:
             events += self._close_item()
-            named = self._own_names.get(call.name) or {"name": call.name}
-            custom = call.name in self._custom_names
-            kind, told = (
-                ("custom_tool_call", CUSTOM_INPUT) if custom else ("function_call", "arguments")
-            )
-            fields = {"type": kind, "call_id": call.id, **named, told: ""}
-            events.append(self._add_item("ctc" if custom else "fc", fields))
-            tool = _OpenToolCall(index=len(self.output) - 1, item=self._open_item, is_custom=custom)
+            prefix, fields = self._begun_call(call)
+            events.append(self._add_item(prefix, fields))
+            tool = _OpenToolCall(index=len(self.output) - 1, item=self._open_item)
             self._tools[index], self._open = tool, None
         if call.arguments:
             tool.parts.append(call.arguments)
-        if call.arguments and not tool.is_custom:
+        if call.arguments and tool.is_streamed:
             kind = "response.function_call_arguments.delta"
             events.append(self._tool_event(tool, kind, delta=call.arguments))
         return events
+
+    def _begun_call(self, call: ToolCall) -> tuple[str, Json]:
+        """Return the prefix of the item's id, and the item of a call that has just begun."""
+        if self._searches and call.name == TOOL_SEARCH:
+            return "tsc", {
+                "type": _SEARCH,
+                "call_id": call.id,
+                "execution": "client",
+                "arguments": {},
+            }
+        named = self._own_names.get(call.name) or {"name": call.name}
+        if call.name in self._custom_names:
+            return "ctc", {"type": _CUSTOM, "call_id": call.id, **named, CUSTOM_INPUT: ""}
+        return "fc", {"type": _FUNCTION, "call_id": call.id, **named, "arguments": ""}
 
     def remaining(self, reply: Reply, *, reasoning: bool, thoughts: bool = False) -> Events:
         """Tell what of the reply was not told as it came, and close every item.
@@ -289,7 +306,7 @@ class ResponseEventWriter:
     def unfinished_items(self) -> list[Json]:
         """The items as they are when nothing more will come."""
         for tool in self._tools.values():
-            if not tool.is_custom:
+            if tool.is_streamed:
                 tool.item["arguments"] = "".join(tool.parts)
         if self._open is not None and self._open["type"] == "message":
             self._open["content"][0]["text"] = "".join(self._message_texts)
@@ -359,8 +376,12 @@ class ResponseEventWriter:
         for tool in self._tools.values():
             arguments = "".join(tool.parts)
             tool.item["status"] = "completed"
-            if tool.is_custom:
+            if tool.item["type"] == _CUSTOM:
                 events += self._whole_input(tool, custom_input(arguments))
+                continue
+            if tool.item["type"] == _SEARCH:
+                tool.item["arguments"] = search_arguments(arguments)
+                events.append(self._item_done(tool.index, tool.item))
                 continue
             tool.item["arguments"] = arguments
             name = tool.item["name"]
@@ -438,10 +459,17 @@ def replay_events(response: Json) -> Events:
         elif item["type"] == COMPACTION_ITEM:
             events += script.compaction(item["encrypted_content"])
         else:
-            name = flat_name(item.get(NAMESPACE), item["name"])
-            custom = item["type"] == "custom_tool_call"
-            given = encode_json(item[CUSTOM_INPUT]).decode() if custom else item["arguments"]
-            call = ToolCall(id=item["call_id"], name=name, arguments=given)
-            events += script.call(tools, call)
+            events += script.call(tools, _made_call(item))
             tools += 1
     return [*events, *script.close(), script.end(response)]
+
+
+def _made_call(item: Json) -> ToolCall:
+    """Return the call of such an item, as a worker made it."""
+    if item["type"] == _SEARCH:
+        given = encode_json(item["arguments"]).decode()
+        return ToolCall(id=item["call_id"], name=TOOL_SEARCH, arguments=given)
+    name = flat_name(item.get(NAMESPACE), item["name"])
+    custom = item["type"] == _CUSTOM
+    given = encode_json(item[CUSTOM_INPUT]).decode() if custom else item["arguments"]
+    return ToolCall(id=item["call_id"], name=name, arguments=given)

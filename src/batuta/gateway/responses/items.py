@@ -20,6 +20,7 @@ from batuta.core import (
     ToolResult,
 )
 from batuta.gateway.errors import (
+    APIError,
     invalid_type,
     invalid_value,
     missing_parameter,
@@ -27,7 +28,7 @@ from batuta.gateway.errors import (
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, read_summary
-from batuta.gateway.responses.tools import NAMESPACE, flat_name
+from batuta.gateway.responses.tools import NAMESPACE, TOOL_SEARCH, flat_name, named_functions
 from batuta.gateway.serving.attachments import (
     parse_audio,
     parse_file,
@@ -37,6 +38,9 @@ from batuta.gateway.serving.attachments import (
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = tuple(role.value for role in Role if role is not Role.TOOL)
+_CALLS = frozenset({"function_call", "custom_tool_call", "tool_search_call"})
+_RESULTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output"})
+_SEARCHES = frozenset({"tool_search_call", "tool_search_output"})
 _UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
 """Kinds of content that the API knows and no worker here is given."""
 SKIPPED_ITEMS = frozenset(
@@ -66,7 +70,10 @@ SKIPPED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""Items of tools that are not offered here; they are left out of the conversation, and reported."""
+"""Items of tools that are not offered here; they are left out of the conversation, and reported.
+
+Searches for tools are left out only where a provider made them.
+"""
 
 
 def item_type(item: Fields) -> str:
@@ -131,21 +138,28 @@ def _parse_item(item: Fields, calls: set[str]) -> Message | None:
     match kind:
         case "message":
             return _parse_message(item)
-        case "function_call" | "custom_tool_call":
+        case _ if kind in _SEARCHES and not is_client_search(item):
+            return None
+        case _ if kind in _CALLS:
             return Message(role=Role.ASSISTANT, parts=(_parse_call(item, kind),))
-        case "function_call_output" | "custom_tool_call_output":
+        case _ if kind in _RESULTS:
             return Message(role=Role.TOOL, parts=_parse_result(item, calls))
         case "reasoning" | "image_generation_call":
             return _parse_reasoning(item) if kind == "reasoning" else _parse_made_picture(item)
         case _ if kind == COMPACTION_ITEM:
             return read_summary(item)
-        case "item_reference":
-            reason = f"there is no item '{item.need_text('id')}' here; was it stored?"
-            raise invalid_value(item.path("id"), reason)
         case _ if kind in SKIPPED_ITEMS:
             return None
         case _:
-            raise invalid_value(item.path("type"), "this type of item is not supported.")
+            raise _refuse_item(item, kind)
+
+
+def _refuse_item(item: Fields, kind: str) -> APIError:
+    """Return the error of an item that cannot be read."""
+    if kind == "item_reference":
+        reason = f"there is no item '{item.need_text('id')}' here; was it stored?"
+        return invalid_value(item.path("id"), reason)
+    return invalid_value(item.path("type"), "this type of item is not supported.")
 
 
 def _parse_message(item: Fields) -> Message:
@@ -157,6 +171,10 @@ def _parse_message(item: Fields) -> Message:
 
 def _parse_call(item: Fields, kind: str) -> ToolCall:
     """A call of the past; a free-form one carries its input as JSON, as every worker can read."""
+    if kind in _SEARCHES:
+        searched = item.object("arguments")
+        told = orjson.dumps(searched.raw if searched else {}).decode()
+        return ToolCall(id=item.need_text("call_id"), name=TOOL_SEARCH, arguments=told)
     name = "arguments" if kind == "function_call" else "input"
     given = item.text(name)
     if given is None:
@@ -166,13 +184,39 @@ def _parse_call(item: Fields, kind: str) -> ToolCall:
     return ToolCall(id=item.need_text("call_id"), name=called, arguments=arguments)
 
 
-def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
-    """Return a tool's result: its text, then its pictures."""
+def is_client_search(item: Fields) -> bool:
+    """Tell whether the client itself looks for tools there: a provider's search has no call id."""
+    return bool(item.text("call_id"))
+
+
+def _found_parts(item: Fields) -> tuple[Part, ...]:
+    """Return the names of the tools that were found: they are offered from then on."""
+    found = named_functions(item.objects("tools", MAX_ENTRIES) or ())
+    told = "".join(_found_line(namespace, tool) for namespace, tool in found)
+    return (Text(f"Found, and offered now:\n{told}" if told else "Nothing was found."),)
+
+
+def _found_line(namespace: str | None, tool: Fields) -> str:
+    name = flat_name(namespace, tool.need_text("name"))
+    return f"- {name}: {tool.text('description') or ''}\n"
+
+
+def _known_call(item: Fields, calls: set[str]) -> str:
+    """Return the id of the call that the item answers."""
     call_id = item.need_text("call_id")
     if call_id not in calls:
         raise invalid_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
-    item.need("output")
-    parts = _parse_parts(item, "output", images=True)
+    return call_id
+
+
+def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
+    """Return a tool's result: its text, then its pictures."""
+    call_id = _known_call(item, calls)
+    if item_type(item) in _SEARCHES:
+        parts = _found_parts(item)
+    else:
+        item.need("output")
+        parts = _parse_parts(item, "output", images=True)
     text = "".join(part.text for part in parts if isinstance(part, Text))
     return ToolResult(call_id=call_id, content=text), *(
         part for part in parts if isinstance(part, Image | File | Audio)

@@ -19,15 +19,18 @@ from batuta.gateway.responses.compaction import (
     compaction_wish,
     read_summary,
 )
-from batuta.gateway.responses.items import SKIPPED_ITEMS, item_type, parse_items
+from batuta.gateway.responses.items import SKIPPED_ITEMS, is_client_search, item_type, parse_items
 from batuta.gateway.responses.tools import (
     CUSTOM,
     NAMESPACE,
+    TOOL_SEARCH,
     dropped_tool_types,
+    found_tools,
     parse_functions,
     parse_text_format,
     parse_tool_choice,
     parse_wishes,
+    searches_tools,
 )
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
@@ -161,10 +164,12 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     """
     model = body.need_text("model")
     items = _resolve_items(body, history)
-    messages = _parse_conversation(body, items, history)
+    before = [Fields(item, "previous_response_id") for item in history.items]
+    messages = _parse_conversation(body, [*before, *items])
+    found = found_tools([*before, *items])
     _check_unsupported(body)
     _check_accepted(body)
-    tools, choice = parse_tool_choice(body, parse_functions(body))
+    tools, choice = parse_tool_choice(body, parse_functions(body, found))
     form, wishes, compacts = parse_text_format(body), parse_wishes(body), asks_compaction(items)
     if compacts:
         messages, tools, choice = (*messages, compaction_wish()), (), None
@@ -199,7 +204,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     given = tuple(dict(item.raw) for item in items)
     return ResponseCall(
         call=call,
-        echo=_request_echo(body),
+        echo=_request_echo(body, found),
         items=given,
         previous_id=previous,
         background=background,
@@ -231,12 +236,9 @@ def _resolve_item(item: Fields, history: ResponseHistory) -> Fields:
     return item if found is None else Fields(found, item.where)
 
 
-def _parse_conversation(
-    body: Fields, items: list[Fields], history: ResponseHistory
-) -> tuple[Message, ...]:
-    """The instructions, what was said before, and what is said now."""
-    before = [Fields(item, "previous_response_id") for item in history.items]
-    spoken = parse_items([*before, *items])
+def _parse_conversation(body: Fields, items: list[Fields]) -> tuple[Message, ...]:
+    """The instructions, and what was said before and now."""
+    spoken = parse_items(items)
     instructions = body.text("instructions")
     if instructions:
         spoken = (Message(role=Role.DEVELOPER, parts=(Text(instructions),)), *spoken)
@@ -300,13 +302,16 @@ def _is_skipped(item: Fields) -> bool:
     kind = item_type(item)
     if kind == COMPACTION_ITEM:
         return read_summary(item) is None
-    return kind in SKIPPED_ITEMS
+    return kind in SKIPPED_ITEMS and not (kind.startswith(TOOL_SEARCH) and is_client_search(item))
 
 
-def _request_echo(body: Fields) -> Json:
-    """The request as the response repeats it: what was honoured, with its defaults."""
+def _request_echo(body: Fields, found: list[Fields]) -> Json:
+    """The request as the response repeats it: what was honoured, with its defaults.
+
+    The tools that searches have found stand among those that were offered.
+    """
     raw = body.raw
-    tools: list[Json] = raw.get("tools") or []
+    tools: list[Json] = [*(raw.get("tools") or ()), *(dict(one.raw) for one in found)]
     text: Json = raw.get("text") or {}
     reasoning: Json = raw.get("reasoning") or {}
     return {
@@ -339,6 +344,7 @@ def _request_echo(body: Fields) -> Json:
 def _is_told(tool: Json) -> bool:
     return (
         tool["type"] in {"function", CUSTOM, NAMESPACE}
+        or searches_tools([tool])
         or server_tool_name(tool["type"]) is not None
     )
 

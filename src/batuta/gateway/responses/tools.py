@@ -31,6 +31,8 @@ CUSTOM = "custom"
 """The type of a tool whose input is a text of any form; workers get it as a function."""
 CUSTOM_INPUT = "input"
 """The only argument of such a function."""
+TOOL_SEARCH = "tool_search"
+"""The type, and the name, of a tool by which a client looks for tools of its own."""
 _CALLED = frozenset({"function", CUSTOM})
 MAX_NAME = 64
 """The longest function name that every provider accepts."""
@@ -104,21 +106,62 @@ def custom_input(arguments: str) -> str:
     return found if isinstance(found, str) else arguments
 
 
-def parse_functions(body: Fields) -> tuple[Tool, ...]:
+def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, ...]:
     """The functions that the client offers; tools of other types are left out.
+
+    Args:
+        body: the request.
+        found: tools that its searches have found; one that is offered too counts once.
 
     Raises:
         APIError: they are malformed, or two have one name.
     """
-    tools: list[Tool] = []
-    for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ()):
+    tools = list(_parse_called(body.objects("tools", MAX_ENTRIES) or ()))
+    if len({tool.name for tool in tools}) != len(tools):
+        raise invalid_value("tools", "two tools have the same name.")
+    return tuple(
+        ({tool.name: tool for tool in _parse_called(found)} | {t.name: t for t in tools}).values()
+    )
+
+
+def _parse_called(tools: Iterable[Fields]) -> Iterator[Tool]:
+    """Yield those that workers can call."""
+    for namespace, entry in named_functions(tools):
         kind = entry.text("type")
         if kind in _CALLED:
             parse = _parse_function if kind == "function" else _parse_custom
-            tools.append(parse(entry, namespace))
-    if len({tool.name for tool in tools}) != len(tools):
-        raise invalid_value("tools", "two tools have the same name.")
-    return tuple(tools)
+            yield parse(entry, namespace)
+        elif _is_own_search(entry):
+            yield _parse_search(entry)
+
+
+def _is_own_search(entry: Fields) -> bool:
+    """Tell whether the client itself looks for tools; the provider's search has nothing to find."""
+    return entry.text("type") == TOOL_SEARCH and entry.text("execution") == "client"
+
+
+def found_tools(items: Iterable[Fields]) -> list[Fields]:
+    """Return the tools that the client's searches have found.
+
+    Raises:
+        APIError: a result is malformed.
+    """
+    searches = (one for one in items if one.text("type") == f"{TOOL_SEARCH}_output")
+    return [tool for search in searches for tool in search.objects("tools", MAX_ENTRIES) or ()]
+
+
+def searches_tools(tools: Iterable[Json]) -> bool:
+    """Tell whether the client looks for tools of its own."""
+    return any(t["type"] == TOOL_SEARCH and t.get("execution") == "client" for t in tools)
+
+
+def search_arguments(arguments: str) -> Json:
+    """Return the object that the client is given of a search's arguments."""
+    try:
+        given: Any = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        given = arguments
+    return cast("Json", given) if isinstance(given, dict) else {"query": str(given)}
 
 
 def dropped_tool_types(body: Fields) -> tuple[str, ...]:
@@ -126,7 +169,7 @@ def dropped_tool_types(body: Fields) -> tuple[str, ...]:
     kinds = (
         f"{NAMESPACE}.{entry.text('type')}" if namespace else entry.text("type") or ""
         for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ())
-        if entry.text("type") not in _CALLED
+        if entry.text("type") not in _CALLED and not _is_own_search(entry)
     )
     return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds))
 
@@ -138,6 +181,15 @@ def _parse_function(entry: Fields, namespace: str | None) -> Tool:
         description=entry.text("description") or "",
         parameters=forwarded_schema(parameters) if parameters else {},
         strict=entry.flag("strict"),
+    )
+
+
+def _parse_search(entry: Fields) -> Tool:
+    parameters = entry.object("parameters")
+    return Tool(
+        name=TOOL_SEARCH,
+        description=entry.text("description") or "",
+        parameters=forwarded_schema(parameters) if parameters else {},
     )
 
 
