@@ -6,7 +6,7 @@ from batuta.clients import ScriptedClient
 from gateway.live_server import Serving, orchestra
 
 pytestmark = pytest.mark.anyio
-TURNS = 2200
+TURNS = 5000
 SCHEMA = {"type": "object"}
 NAMES = [f"tool_{number}" for number in range(600)]
 CHAT = [

@@ -7,6 +7,8 @@ text ends where its closing tag stands, whatever it says, and a heading in it is
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 
 from batuta.core.formatting import INVISIBLE
 
@@ -37,10 +39,16 @@ _HEADING_NAMES = "|".join(
     heading.replace(" ", r"[^\S\n]++")
     for heading in (QUESTION_HEADING, WORKERS_HEADING, TOOLS_HEADING, PREVIOUS_HEADING)
 )
-_SEEN_TAG_NAMES = re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", _TAG_NAMES)
-"""The names as a reader sees them: with anything invisible between their letters."""
+
+
+def _see_through(names: str) -> str:
+    """Return the names as a reader sees them: with anything invisible between their letters."""
+    return re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", names)
+
+
+_SEEN_TAG_NAMES = _see_through(_TAG_NAMES)
 _TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{_SEEN_TAG_NAMES}))", re.IGNORECASE)
-_SEEN_FETCHED = re.sub(r"(?<=\w)(?=\w)", rf"[{INVISIBLE}]*+", FETCHED)
+_SEEN_FETCHED = _see_through(FETCHED)
 _FETCHED_TAGS = re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+{_SEEN_FETCHED})", re.IGNORECASE)
 _FETCHED_BLOCK = re.compile(rf"<{FETCHED}>\n.*?\n</{FETCHED}>", re.DOTALL)
 _HEADINGS = re.compile(
@@ -77,6 +85,23 @@ def wrap_in_tag(tag: str, text: str, step: int | None = None) -> str:
     """
     attribute = "" if step is None else f' step="{step}"'
     return f"<{tag}{attribute}>\n{escape_tags(text)}\n</{tag}>"
+
+
+def wrap_together(texts: Mapping[str, str]) -> str:
+    """Return texts by their tags, each between its own; none can close or open a tag of the others.
+
+    Args:
+        texts: anything, by tags that stand in no other prompt.
+    """
+    names = _match_tags(tuple(texts))
+    return "\n\n".join(wrap_in_tag(tag, names.sub("&lt;", text)) for tag, text in texts.items())
+
+
+@cache
+def _match_tags(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile what matches the sign before each of the tags, as a reader sees them."""
+    names = _see_through("|".join(map(re.escape, tags)))
+    return re.compile(rf"<(?=(?:[^\w<]|[{INVISIBLE}])*+(?:{names})\b)", re.IGNORECASE)
 
 
 def wrap_fetched(text: str, most: int | None = None) -> str:

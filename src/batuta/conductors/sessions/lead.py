@@ -42,7 +42,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.language.conversation import clip_text
-from batuta.language.material import wrap_in_tag
+from batuta.language.material import wrap_together
 
 LEAD = (
     "You lead the work of another model, which alone has the tools and reads the whole "
@@ -79,12 +79,12 @@ def brief_question(question: Question) -> str:
     turn = read_turn(question)
     said = [words for message in question.messages if (words := user_words(message))]
     earlier = [clip_text(words, _LONGEST_EARLIER) for words in said[:-1][-_EARLIER:]]
-    parts = [wrap_in_tag("earlier", "\n\n".join(earlier))] if earlier else []
-    parts.append(wrap_in_tag("task", clip_text(turn.words, _LONGEST_WORDS)))
+    parts = {"earlier": "\n\n".join(earlier)} if earlier else {}
+    parts["task"] = clip_text(turn.words, _LONGEST_WORDS)
     lines = [line for action in turn.actions[-_ACTIONS:] for line in _tell_action(action)]
     if lines and not turn.is_fresh:
-        parts.append(wrap_in_tag("done", "\n".join(lines)))
-    return "\n\n".join(parts)
+        parts["done"] = "\n".join(lines)
+    return wrap_together(parts)
 
 
 def _tell_action(action: Action) -> Iterator[str]:

@@ -30,7 +30,7 @@ from batuta.core.worker import PROGRAM
 from batuta.core.workflow import Draft
 from batuta.errors import ClientError, LimitReachedError
 from batuta.language.conversation import clip_text, question_text
-from batuta.language.material import wrap_in_tag
+from batuta.language.material import wrap_together
 from batuta.usage import ZERO_COST, ZERO_USAGE, Usage, usage_cost
 
 JUDGE = """\
@@ -182,12 +182,8 @@ def read_verdict(reviewer: WorkerId, text: str) -> Review:
 
 
 def _review_request(conversation: str, answer: Reply) -> Request:
-    parts = (
-        JUDGE,
-        wrap_in_tag("conversation", conversation),
-        wrap_in_tag("answer", answer.text),
-    )
-    return Request(messages=(user_message("\n\n".join(parts)),))
+    material = wrap_together({"conversation": conversation, "answer": answer.text})
+    return Request(messages=(user_message(f"{JUDGE}\n\n{material}"),))
 
 
 async def _report_cancelled(request: Request, worker: Worker, listener: CallListener) -> None:

@@ -10,7 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker, Workflow
+from batuta.core import (
+    Limits,
+    Pool,
+    Price,
+    Question,
+    Request,
+    Sampling,
+    Usage,
+    Worker,
+    Workflow,
+)
 from batuta.core.cost_bound import (
     CallCostBound,
     PromptSize,
@@ -74,6 +84,22 @@ def bound_first_calls(
         return FirstCallsCost(most, least)
     own = Decimal(str(limits.usd))  # the engine makes no call that costs more
     return FirstCallsCost(min(most, own), min(least, own))
+
+
+def least_call_usd(question: Question, pool: Pool, unknown: Price) -> Decimal:
+    """Return the dollars below which no worker can be asked, even for a short answer.
+
+    Args:
+        question: what is asked.
+        pool: who may answer.
+        unknown: the price of a worker that has none.
+    """
+    requests = [_step_request(question, worker.sampling) for worker in pool.workers]
+    size = measure_prompt(requests[0])
+    return min(
+        bound_call_cost(request, worker, unknown, size=size).min_usd
+        for worker, request in zip(pool.workers, requests, strict=True)
+    )
 
 
 def bound_workflow(

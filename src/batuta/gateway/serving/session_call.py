@@ -55,6 +55,7 @@ from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
+from batuta.gateway.serving.cost_bound import least_call_usd
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
 from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
@@ -186,8 +187,11 @@ class SessionKeeper:
             plan: what would be run without a session.
             call: the request.
             rules: the constants.
+
+        Raises:
+            APIError: what is left of the session's dollars pays for no call.
         """
-        plan = _with_limit(plan)
+        plan = _with_limit(plan, call.question)
         if not _is_conducted(plan.served, call):
             return plan
         conductor = plan.served.conductor
@@ -292,12 +296,18 @@ def _least_limit(one: _N | None, other: _N | None) -> _N | None:
     return min(one, other)
 
 
-def _with_limit(plan: SessionPlan) -> SessionPlan:
-    """The plan with no more dollars for the run than are left of the session's."""
+def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
+    """The plan with no more dollars for the run than are left of the session's.
+
+    Raises:
+        APIError: they pay for no call; said here, it is no error in the middle of a stream.
+    """
     left = plan.call.state.left_usd(plan.call.max_cost_usd)
     usd = plan.limits.usd
     if left is None or (usd is not None and usd <= left):
         return plan
+    if least_call_usd(question, plan.served.pool, plan.limits.unknown) > left:
+        raise plan.call.cost_error()
     plan.call.is_bound = True
     return replace(plan, limits=replace(plan.limits, usd=float(left)))
 

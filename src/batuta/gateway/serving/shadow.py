@@ -29,7 +29,7 @@ from batuta.errors import StoreError
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.cost_bound import bound_first_calls
 from batuta.language.conversation import question_text
-from batuta.language.material import wrap_in_tag
+from batuta.language.material import wrap_together
 from batuta.store import Store
 from batuta.store.exploration import run_nano
 from batuta.store.ledger import (
@@ -201,13 +201,9 @@ def _judge_question(case: _Case, other: Reply, *, is_first: bool) -> Question:
     """Return the judge's question; chance says whose answer is A."""
     ours, theirs = _tell_reply(case.reply), _tell_reply(other)
     first, second = (ours, theirs) if is_first else (theirs, ours)
-    parts = (
-        _JUDGE,
-        wrap_in_tag("conversation", question_text(case.question)),
-        wrap_in_tag("A", first),
-        wrap_in_tag("B", second),
-    )
-    return replace(Question.of("\n\n".join(parts)), tags=case.question.tags)
+    shown = question_text(case.question)
+    material = wrap_together({"conversation": shown, "A": first, "B": second})
+    return replace(Question.of(f"{_JUDGE}\n\n{material}"), tags=case.question.tags)
 
 
 def _tell_reply(reply: Reply) -> str:
