@@ -32,6 +32,7 @@ from batuta.gateway.ui.run_stream import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages
+from batuta.gateway.ui.sources import SourcesPage
 from batuta.gateway.ui.usage import UsagePage
 from batuta.store import Store
 
@@ -53,6 +54,7 @@ def page_routes(
     keys = KeyPages(catalogue, store, authenticator)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
+    sources = SourcesPage(store, page_runs)
     playground = PlaygroundPage(*shown)
     screens = {
         "/ui/": playground.page,
@@ -63,6 +65,8 @@ def page_routes(
         "/ui/runs/{id}/export.json": runs.export,
         "/ui/runs/{id}/pictures/{number:int}": runs.picture,
         "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
+        "/ui/runs/{id}/sources": sources.page,
+        "/ui/runs/{id}/report.{form}": sources.report,
         "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,

@@ -26,6 +26,7 @@ from batuta.core import (
     Usage,
 )
 from batuta.core.message import Audio, File, Image
+from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
 _SCOPE = re.compile(r"[abcd]|t\d{1,3}")
@@ -302,3 +303,14 @@ def answer_pictures(run: Run) -> tuple[str, ...]:
 def _reply_pictures(reply: Reply) -> tuple[str, ...]:
     drawn = (url for call in reply.server_calls for url in call.pictures)
     return (*drawn, *(image.url for image in reply.images))
+
+
+def has_sources(run: Run) -> bool:
+    """Tell whether something was searched or read for an answer that there is."""
+    if not run.answer:
+        return False
+    tools = {SEARCH, READER, MCP, FILE_SEARCH}
+    found = {worker.id for worker in run.header.pool if not tools.isdisjoint(worker.tags)}
+    if any(step.worker in found for step in run.steps):
+        return True
+    return any(call.citations for call in (run.reply.server_calls if run.reply else ()))

@@ -1,0 +1,164 @@
+"""The claims of an answer beside what was fetched for them, compared by words and numbers. Pure.
+
+It asks no model: a claim that a source says in quite other words may be called unheld, and one that
+twists a source's words may be called held. A policy of the kind `grounded` has a model check it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from batuta.language.grounding import Source, split_statements
+from batuta.language.step_reading import find_addresses
+
+MAX_ANSWER = 200_000
+MAX_SOURCE = 50_000
+"""Characters of a source that are looked at."""
+PASSAGE = 320
+"""Characters of a passage."""
+HELD_SHARE = 0.5
+"""The share of a claim's words that a source must have."""
+_LEAST_WORD = 4
+_NUMBER = re.compile(r"\[(\d{1,3})\](?![(:])")
+_WORD = re.compile(r"\w+(?:[.,]\d+)*")
+_ADDRESS = re.compile(r"https?://\S+")
+_MARKS = re.compile(r"[#>*_`|~-]+")
+
+
+class Support(StrEnum):
+    """Whether a source holds a claim."""
+
+    HELD = "held"
+    UNHELD = "unheld"
+    UNREAD = "unread"
+    """It is cited and was not fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CitedSource:
+    """A citation of a claim."""
+
+    label: str
+    """The address, or the number in brackets."""
+    support: Support
+    url: str = ""
+    passage: str = ""
+    """The words of the source that are nearest to the claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A sentence of an answer with its citations."""
+
+    text: str
+    cited: tuple[CitedSource, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """Return True if one of its sources holds it and each was read."""
+        supports = {each.support for each in self.cited}
+        return Support.HELD in supports and Support.UNREAD not in supports
+
+
+def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
+    """Return the sentences of an answer, each with what it cites; headings are left out.
+
+    Args:
+        answer: Markdown.
+        sources: what was given or fetched.
+    """
+    known = _SourceIndex(sources)
+    claims: list[Claim] = []
+    for statement in split_statements(answer[:MAX_ANSWER]):
+        said = statement.strip()
+        bare = _MARKS.sub(" ", _ADDRESS.sub(" ", _NUMBER.sub(" ", said)))
+        if said.startswith("#") or not said:
+            continue
+        if any(sign.isalpha() for sign in bare):
+            claims.append(Claim(text=said, cited=known.cite(said, bare)))
+        elif claims and not said.startswith(("-", "*", "|")):  # marks after the sentence's end
+            more = known.cite(said, claims[-1].text)
+            claims[-1] = replace(claims[-1], cited=(*claims[-1].cited, *more))
+    return claims
+
+
+class _SourceIndex:
+    """Sources by address and by number, with the places of their words."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._by_url = defaultdict[str, list[str]](list)
+        self._by_number = defaultdict[int, list[Source]](list)
+        self._places: dict[str, dict[str, list[int]]] = {}
+        for source in sources:
+            if source.url:
+                self._by_url[source.url].append(source.text[:MAX_SOURCE])
+            if source.number is not None:
+                self._by_number[source.number].append(source)
+
+    def cite(self, said: str, claim: str) -> tuple[CitedSource, ...]:
+        """Return what a sentence cites, each once."""
+        found = [self._by_address(url, claim) for url in find_addresses(said)]
+        found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(said)]
+        return tuple(dict.fromkeys(found))
+
+    def _by_address(self, url: str, claim: str) -> CitedSource:
+        texts = self._by_url.get(url)
+        if not texts:
+            return CitedSource(label=url, url=url, support=Support.UNREAD)
+        return self._compare(url, url, texts, claim)
+
+    def _by_mark(self, number: int, claim: str) -> CitedSource:
+        label = f"[{number}]"
+        found = self._by_number.get(number)
+        if not found:
+            return CitedSource(label=label, support=Support.UNREAD)
+        texts = [source.text[:MAX_SOURCE] for source in found]
+        return self._compare(label, found[-1].url, texts, claim)
+
+    def _compare(self, label: str, url: str, texts: Sequence[str], claim: str) -> CitedSource:
+        words = _told_words(claim)
+        share, text = max(((self._share(text, words), text) for text in texts), key=lambda t: t[0])
+        support = Support.HELD if share >= HELD_SHARE else Support.UNHELD
+        passage = self._passage(text, words)
+        return CitedSource(label=label, url=url, support=support, passage=passage)
+
+    def _share(self, text: str, words: set[str]) -> float:
+        """Return the share of the words that the text has; 0 if one of the numbers is missing."""
+        places = self._places_of(text)
+        if any(word[0].isdigit() and word not in places for word in words):
+            return 0.0
+        return sum(word in places for word in words) / len(words) if words else 0.0
+
+    def _passage(self, text: str, words: set[str]) -> str:
+        """Return the piece of the text in which most of the words stand."""
+        places = self._places_of(text)
+        at = sorted(place for word in words for place in places.get(word, ()))
+        best, count, first = 0, 0, 0
+        for last, place in enumerate(at):
+            while place - at[first] > PASSAGE // 2:
+                first += 1
+            if last - first + 1 > count:
+                best, count = at[first], last - first + 1
+        start = max(text.rfind(" ", 0, max(best - PASSAGE // 4, 0)) + 1, 0)
+        piece = text[start : start + PASSAGE].strip()
+        return f"{'…' if start else ''}{piece}{'…' if start + PASSAGE < len(text) else ''}"
+
+    def _places_of(self, text: str) -> dict[str, list[int]]:
+        found = self._places.get(text)
+        if found is None:
+            found = defaultdict[str, list[int]](list)
+            for word in _WORD.finditer(text):
+                found[word[0].casefold()].append(word.start())
+            self._places[text] = found
+        return found
+
+
+def _told_words(claim: str) -> set[str]:
+    """Return the words by which a claim is known: numbers, and words of some length."""
+    bare = _ADDRESS.sub(" ", _NUMBER.sub(" ", claim))
+    words = (word[0].casefold() for word in _WORD.finditer(bare))
+    return {word for word in words if word[0].isdigit() or len(word) >= _LEAST_WORD}

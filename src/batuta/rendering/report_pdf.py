@@ -1,0 +1,89 @@
+"""A report as a PDF: the HTML that `render_report` shows, set by fpdf2 (extra `pdf`).
+
+Nothing is fetched for it: the HTML has no pictures. A font with the letters of many scripts is
+looked for on this machine; without one, letters beyond Latin-1 are told as question marks.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from batuta.rendering.documents import render_report
+from batuta.rendering.markdown import MAX_CHARACTERS
+
+_FONT_FOLDERS = (
+    "/usr/share/fonts/truetype/dejavu",
+    "/usr/share/fonts/dejavu-sans-fonts",
+    "/usr/share/fonts/TTF",
+    "/Library/Fonts",
+    "C:/Windows/Fonts",
+)
+_FACES = {"": "DejaVuSans", "B": "DejaVuSans-Bold", "I": "DejaVuSans-Oblique"}
+_BODY = re.compile(r"<body>(.*)</body>", re.DOTALL)
+_UNKNOWN_TAGS = re.compile(r"</?(?:div|span|math|annotation)\b[^>]*>|<annotation\b.*?</annotation>")
+_CODE_TAGS = re.compile(r"</?(?:pre|code)\b[^>]*>")
+_LATIN_END = 256
+_MATH_TAGS = re.compile(r"</?m[a-z]+\b[^>]*>")
+LOST = "Some letters cannot be shown here and stand as question marks."
+
+
+def has_pdf() -> bool:
+    """Return True if the library is installed."""
+    return find_spec("fpdf") is not None
+
+
+def find_font_folder() -> Path | None:
+    """Return a folder that has the font; None: this machine has none."""
+    folders = [Path(folder) for folder in _FONT_FOLDERS]
+    if (plots := find_spec("matplotlib")) is not None and plots.origin:
+        folders.append(Path(plots.origin).parent / "mpl-data" / "fonts" / "ttf")
+    return next((each for each in folders if (each / "DejaVuSans.ttf").is_file()), None)
+
+
+def render_report_pdf(title: str, text: str, read: Collection[str]) -> bytes:
+    """Return a report as a PDF; what it cites and nobody has read is named at its end.
+
+    Args:
+        title: the document's title.
+        text: the report in Markdown.
+        read: the addresses of the pages that were found or read for it.
+    """
+    from fpdf import FPDF  # noqa: PLC0415 - of an extra
+
+    pdf = FPDF(format="A4")
+    pdf.set_title(title)
+    pdf.set_margin(20)
+    pdf.set_auto_page_break(auto=True, margin=20)
+    pdf.add_page()
+    folder = find_font_folder()
+    if folder is None:
+        pdf.set_font("Helvetica", size=11)
+    else:
+        for style, face in _FACES.items():
+            path = folder / f"{face}.ttf"
+            pdf.add_font("Body", style, path if path.is_file() else folder / "DejaVuSans.ttf")
+        pdf.set_font("Body", size=11)
+    found = _BODY.search(render_report(title, text[:MAX_CHARACTERS], read))
+    html = _MATH_TAGS.sub("", _UNKNOWN_TAGS.sub("", found[1] if found else ""))
+    font: Any = pdf.current_font
+    letters = None if folder is None else font.cmap
+    shown = "".join(sign if _is_shown(letters, sign) else "?" for sign in html)
+    pdf.write_html(_CODE_TAGS.sub("", shown) + (f"<p>{LOST}</p>" if shown != html else ""))
+    return bytes(pdf.output())
+
+
+def _is_shown(letters: Collection[int] | None, sign: str) -> bool:
+    """Return True if the font has the letter; None: it has those of Latin-1."""
+    if letters is None:
+        return ord(sign) < _LATIN_END
+    return ord(sign) in letters or sign.isspace()
+
+
+def render_report_base64(title: str, text: str, read: list[str]) -> str:
+    """Return `render_report_pdf` as Base64, which another process can send."""
+    return base64.b64encode(render_report_pdf(title, text, read)).decode()
