@@ -97,6 +97,11 @@ def format_time(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
+def format_zoned_time(moment: float) -> str:
+    """Return the same with the zone of this machine's clock: `2026-01-31 12:00:00 CET`."""
+    return f"{format_time(moment)} {time.localtime(moment).tm_zone}"
+
+
 def format_age(moment: float, now: float | None = None) -> str:
     """Return how long ago a moment was, as in `3 h ago`; `now` defaults to the present."""
     past = max(0.0, (time.time() if now is None else now) - moment)

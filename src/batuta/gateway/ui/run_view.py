@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from batuta.core import (
     AcceptedAnswer,
     Cost,
     Cropping,
+    Draft,
     Failure,
+    Limits,
     MalformedPlan,
     Message,
     Outcome,
     Plan,
     Pool,
+    Question,
     Reply,
     Round,
     Run,
@@ -25,10 +29,12 @@ from batuta.core import (
     ToolResult,
     Usage,
 )
+from batuta.core.formatting import format_count, format_seconds, format_usd
 from batuta.core.message import Audio, File, Image
 from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
+EXPECTED = "Expected:"
 _SCOPE = re.compile(r"[abcd]|t\d{1,3}")
 _ANSWERED = (
     Outcome.ANSWERED,
@@ -314,3 +320,48 @@ def has_sources(run: Run) -> bool:
     if any(step.worker in found for step in run.steps):
         return True
     return any(call.citations for call in (run.reply.server_calls if run.reply else ()))
+
+
+def list_drafts(round_: Round) -> list[Draft]:
+    """Return the conductor's drafts of a round of which there is anything to show."""
+    drafts = round_.conductor_drafts
+    return [each for each in drafts if each.text or each.usage.total or each.request]
+
+
+def sum_drafts(round_: Round) -> Cost:
+    """Return what the conductor's drafts of a round cost."""
+    return sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
+
+
+def describe_limits(limits: Limits) -> str:
+    """Say the limits of a run in a few words."""
+    said = [f"{limits.steps} step{'' if limits.steps == 1 else 's'}"]
+    if limits.rounds > 1:
+        said.append(f"{limits.rounds} rounds")
+    if limits.usd is not None:
+        said.append(format_usd(Decimal(str(limits.usd))))
+    if limits.tokens is not None:
+        said.append(f"{format_count(limits.tokens)} tok")
+    if limits.seconds is not None:
+        said.append(format_seconds(limits.seconds))
+    return ", ".join(said)
+
+
+def split_comment(comment: str) -> tuple[str, str]:
+    """Return the right answer that the comment of a judgement names, and the rest of it."""
+    lines = comment.split("\n")
+    expected = next((line for line in lines if line.startswith(EXPECTED)), "")
+    rest = [line for line in lines if line != expected] if expected else lines
+    return expected.removeprefix(EXPECTED).strip(), "\n".join(rest).strip()
+
+
+def join_comment(expected: str, rest: str) -> str:
+    """Return the comment of a judgement; the right answer is a line that training learns from."""
+    plain = " ".join(expected.split())
+    return "\n".join(filter(None, (f"{EXPECTED} {plain}" if plain else "", rest.strip())))
+
+
+def pictures_until(question: Question, place: int) -> int:
+    """Return the number of pictures before the message at that place."""
+    before = question.messages[:place]
+    return sum(isinstance(part, Image) for said in before for part in said.parts)

@@ -17,6 +17,7 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui import run_view
 from batuta.gateway.ui.conversation import list_pictures
 from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
@@ -289,13 +290,23 @@ class RunPages:
         """Judges a run; an empty score takes the judgement back."""
         form = await read_form(request, session)
         given = form.get("score", "")
-        if given not in {"", "0", "1"}:
+        summary = await self._summary(request, session)
+        known = "" if summary.score is None else str(summary.score)
+        if given not in {"", "0", "1", known}:
             raise invalid_value("score", "it must be 0 or 1, or empty.")
         score = float(given) if given else None
-        summary = await self._summary(request, session)
-        await self._store.score(summary.id, score, form.get("comment", ""), session.tenant)
+        expected, rest = run_view.split_comment(summary.score_comment or "")
+        comment = run_view.join_comment(
+            form.get("expected", expected)[:500], form.get("comment", rest)[:4000]
+        )
+        await self._store.score(summary.id, score, comment, session.tenant)
         if request.headers.get("x-fragment"):
-            values = {"id": summary.id, "score": score, "token": session.token}
+            values = {
+                "id": summary.id,
+                "score": score,
+                "token": session.token,
+                "comment": comment if "expected" in form else None,
+            }
             return Response(
                 render_fragment("feedback.html.jinja", **values),
                 media_type="text/html",

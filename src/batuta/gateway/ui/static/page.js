@@ -44,6 +44,8 @@ function wire(root) {
     const at = node.dataset.node ?? node.dataset.goto;
     const again = node.matches("[data-node][data-open]");
     open(root, again ? "" : at, { focus: !again });
+    const panel = $(`[data-panel="${at}"]`, root);
+    if (root.matches("[data-address]") && panel) history.replaceState(null, "", again ? location.pathname + location.search : `#${panel.id}`);
   });
   root.addEventListener("keydown", (event) => {
     const node = event.target.closest?.("[data-node]");
@@ -54,6 +56,36 @@ function wire(root) {
     nodes[(nodes.indexOf(node) + step + nodes.length) % nodes.length].focus();
   });
 }
+
+/* Raw or rendered, and copies: of an answer, of a text below its heading, of a piece of code. */
+document.addEventListener("click", ({ target }) => {
+  const card = target.closest(".card, .panel");
+  if (target.closest("[data-copy-below]")) copy(target.closest("h4").nextElementSibling?.textContent ?? "");
+  else if (target.closest("[data-copy-raw]")) copy($("[data-raw-text]", card).textContent);
+  else if (target.closest("[data-copy-code]")) copy($("code", target.closest("pre")).textContent);
+  else if (target.closest("[data-raw]")) {
+    const button = target.closest("[data-raw]");
+    const raw = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", raw);
+    $("[data-raw-text]", card).hidden = !raw;
+    $(".answer", card).hidden = raw;
+  }
+});
+
+/** A button that copies at each piece of code of an answer. */
+function addCopies(root) {
+  for (const code of $$(".answer pre > code", root)) {
+    if ($("[data-copy-code]", code.parentElement)) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "quiet copy";
+    button.dataset.copyCode = "";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", "Copy the code");
+    code.before(button);
+  }
+}
+addCopies(document);
 
 for (const root of $$("[data-run]")) {
   wire(root);
@@ -288,6 +320,7 @@ class Stage {
     this.phase("");
     this.part("hint").hidden = true;
     this.part("answer").innerHTML = html;
+    addCopies(this.part("answer"));
     this.part("time").textContent = time;
     this.totals(totals);
   }

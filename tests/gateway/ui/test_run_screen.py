@@ -1,0 +1,125 @@
+"""The screen of one run: its steps' addresses, copies, the conductor, the conversation, judgements."""
+
+import httpx
+import pytest
+
+from batuta.gateway.ui import run_view
+from gateway.ui.conftest import sound
+from gateway.ui.page_server import HOSTILE, QUESTION
+
+TALK = (
+    {"role": "system", "content": f"Be brief. {HOSTILE[0]}"},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "It is noon."},
+    {"role": "assistant", "content": "It is noon."},
+    {"role": "user", "content": QUESTION},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def told(house):
+    """The address of a run that was asked by the API, behind a conversation."""
+    body = {
+        "model": "batuta-ultra",
+        "messages": TALK,
+        "orchestration": {"max_cost_usd": 0.5},
+        "temperature": 0.5,
+    }
+    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 200
+    return f"/ui/runs/{answer.headers['x-batuta-run-id']}"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (400, "dark")])
+def test_a_click_sets_the_address_of_a_step(visit, house, told, width, scheme):
+    page = visit(house, told, width=width, scheme=scheme)
+    page.locator("[data-node='0.0']").click()
+    assert page.url.endswith("#step-1-1")
+    page.reload()
+    assert page.locator("[data-panel='0.0']").is_visible()
+    page.locator(".node.conductor").focus()
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#plan-1")
+    panel = page.locator("[data-panel='0.plan']")
+    panel.locator("summary").click()
+    text = panel.inner_text()
+    assert "subtasks" in text and "Compute the result" in text
+    sound(page)
+    if width > 1000:
+        page.mouse.wheel(0, 1500)
+        page.wait_for_timeout(300)
+        assert page.locator("[data-node='0.0']").bounding_box()["y"] > 0, "the graph stays in sight"
+
+
+def test_the_whole_conversation_is_shown_and_asked_again(visit, house, told):
+    page = visit(house, told)
+    thread = page.inner_text("[aria-label=Conversation]")
+    for said in ("System prompt", "Be brief.", "Hello", "clock({})", "It is noon.", QUESTION):
+        assert said in thread
+    assert "5 steps" in page.inner_text(".stats") and "$0.50" in page.inner_text(".stats")
+    page.click("text=Ask again")
+    assert page.input_value("[name=temperature]") == "0.5"
+    assert page.input_value("[name=max_cost_usd]") == "0.5"
+    assert page.input_value("[name=system]").startswith("Be brief.")
+    assert "1 earlier turn" in page.inner_text(".composer")
+    page.click("[data-go]")
+    page.wait_for_selector(".turn [data-links] a")
+    run = page.locator(".turn [data-links] a").first.get_attribute("href").rpartition("/")[2]
+    question = house.call(house.store.get, run).header.question
+    assert [m.role.value for m in question.messages] == [each["role"] for each in TALK]
+
+
+def test_answers_and_prompts_are_copied_raw(visit, house, told):
+    page = visit(house, told)
+    page.click("[data-copy-raw]")
+    page.wait_for_selector(".toast:has-text('Copied')")
+    assert "Answer: 4050" in page.evaluate("navigator.clipboard.readText()")
+    page.click("[data-raw]")
+    assert page.locator("[data-raw-text]").is_visible()
+    assert not page.locator(".said .answer").is_visible()
+    page.locator("[data-panel]:visible [data-copy-below]").first.click()
+    assert "4050" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_the_right_answer_is_kept_with_the_judgement(visit, house, told):
+    page = visit(house, told)
+    run = told.rpartition("/")[2]
+    page.click(".judge summary")
+    page.fill("[name=expected]", "4050  ")
+    page.fill("[name=comment]", "It is right.\nReally.")
+    sound(page)
+    page.click(".judge fieldset button")
+    page.wait_for_selector(".judge summary:has-text('4050')")
+    summary = house.call(house.store.summary, run)
+    assert summary.score_comment == "Expected: 4050\nIt is right.\nReally."
+    page.click("text=Right >> nth=0")
+    page.wait_for_selector('[aria-pressed="true"]')
+    page.reload()
+    assert page.input_value("[name=expected]") == "4050"
+    assert house.call(house.store.summary, run).score == 1.0
+
+
+def test_a_judged_run_is_made_a_task_file(visit, house):
+    body = {"model": "batuta-mini", "messages": TALK[-1:]}
+    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    run = answer.headers["x-batuta-run-id"]
+    house.call(house.store.score, run, 0.0, "Expected: 4050")
+    page = visit(house, f"/ui/runs/{run}")
+    with page.expect_download() as download:
+        page.click("text=Task file")
+    assert "4050" in download.value.path().read_text()
+
+
+@pytest.mark.parametrize(
+    ("comment", "parts"),
+    [
+        ("", ("", "")),
+        ("Expected: 4", ("4", "")),
+        ("well\nExpected: 4\ndone", ("4", "well\ndone")),
+        ("It was Expected: 4", ("", "It was Expected: 4")),
+    ],
+)
+def test_a_comment_is_read_as_it_is_written(comment, parts):
+    assert run_view.split_comment(comment) == parts
+    assert run_view.split_comment(run_view.join_comment(*parts)) == parts
