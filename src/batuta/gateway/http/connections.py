@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.gathered_writes import GatheredTransport
 from batuta.gateway.http.server_limits import (
     ConnectionLimits,
     customer_of,
@@ -185,7 +186,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Takes a place, or says that there is none."""
-        super().connection_made(transport)
+        super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
             self.send_refusal(_no_place())
