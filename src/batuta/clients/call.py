@@ -314,26 +314,28 @@ async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
 ) -> ProviderReply:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
-    turn, halves = _Turn(), HalfJoiner()
+    turn, told = _Turn(), _Teller(listener)
     behind: Sequence[SseEvent] = ()
     while not fold.is_closed:
         batch = await _next_batch(fold, events)
         if batch is None:
-            await _read_rest(line, fold, events, listener, halves=halves)
+            await _read_rest(line, fold, events, told)
             break
         for place, (event, data) in enumerate(batch):
             try:
                 deltas = _parse_event(line, fold, event, data)
             except ClientError:
+                await told.tell_held()
                 await _read_behind(line, fold, events, batch[place + 1 :], silence=COUNTS_SECONDS)
                 raise
             for delta in deltas:  # one event may have thousands
-                await listener.on_delta(halves.join(delta))
+                await told.add(delta)
                 await turn.count(1)
             await turn.count(not deltas)
             if fold.is_closed:
                 behind = batch[place + 1 :]
                 break
+        await told.tell_held()
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
     return with_joined_halves(await _check_end(line, fold, events, behind))
 
@@ -411,12 +413,7 @@ async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseE
 
 
 async def _read_rest(
-    line: ProviderEndpoint,
-    fold: StreamAccumulator,
-    events: EventStream,
-    listener: CallListener,
-    *,
-    halves: HalfJoiner,
+    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, told: _Teller
 ) -> None:
     """Take in the event that the end of the connection left.
 
@@ -430,10 +427,71 @@ async def _read_rest(
         except InvalidReplyError:
             continue  # cut off
         for delta in deltas:
-            await listener.on_delta(halves.join(delta))
+            await told.add(delta)
+    await told.tell_held()
     if not (fold.is_finished or fold.is_closed):
         broken = StreamInterruptedError("the provider ended its reply in the middle")
         raise with_host(events.target, broken)
+
+
+class _Teller:
+    """Tells a listener the fragments of a stream.
+
+    Words that came from the upstream at once are told as one fragment: each costs the same to pass
+    on, however short it is, and nobody could have read one before the next.
+    """
+
+    __slots__ = ("_halves", "_held", "_listener", "_pieces")
+
+    def __init__(self, listener: CallListener) -> None:
+        self._listener = listener
+        self._halves = HalfJoiner()
+        self._held: Delta | None = None
+        """The first of the fragments that are not told yet."""
+        self._pieces: list[str] = []
+        """The words of those after it."""
+
+    async def add(self, delta: Delta) -> None:
+        """Tell the fragment, or keep it until `tell_held` if it is nothing but words."""
+        held, is_words = self._held, _is_words(delta)
+        if held is not None:
+            if is_words and _is_same_kind(held, delta):
+                self._pieces.append(delta.text or delta.reasoning)
+                return
+            await self.tell_held()
+        if is_words:
+            self._held = delta
+        else:
+            await self._listener.on_delta(self._halves.join(delta))
+
+    async def tell_held(self) -> None:
+        """Tell what was kept."""
+        held, pieces = self._held, self._pieces
+        if held is None:
+            return
+        self._held = None
+        if pieces:
+            self._pieces = []
+            rest = "".join(pieces)
+            told = {"text": held.text + rest} if held.text else {"reasoning": held.reasoning + rest}
+            held = replace(held, **told)
+        await self._listener.on_delta(self._halves.join(held))
+
+
+def _is_words(delta: Delta) -> bool:
+    """Tell whether the fragment is a piece of the text, or one of the reasoning, and no more."""
+    if bool(delta.text) is bool(delta.reasoning) or delta.tool_index is not None or delta.logprobs:
+        return False
+    return delta.thought is None and delta.server_call is None
+
+
+def _is_same_kind(one: Delta, other: Delta) -> bool:
+    """Tell whether both are pieces of the same text."""
+    return (
+        bool(one.text) is bool(other.text)
+        and one.choice == other.choice
+        and one.is_refusal is other.is_refusal
+    )
 
 
 class _Turn:

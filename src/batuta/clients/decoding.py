@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar, final
@@ -258,6 +258,33 @@ def raise_counts(known: dict[str, Any], told: Any) -> None:
             old.update((n, _higher_count(old.get(n), v)) for n, v in value.items())  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - of JSON
         else:
             known[name] = _higher_count(old, value)
+
+
+_INPUTS = ("prompt_tokens", "input_tokens", "promptTokenCount")
+_OUTPUTS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
+_CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+def foreign_counts(told: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
+    """Return the tokens that an event of another dialect states, so that they are paid for.
+
+    Args:
+        told: the event.
+        own: the names that the counts of input and output have in the dialect that was expected.
+    """
+    places = (told, as_object(told.get("response")), as_object(told.get("message")))
+    counts: dict[str, int] = {}
+    for place in places:
+        for usage in (as_object(place.get("usage")), as_object(place.get("usageMetadata"))):
+            plain = max(as_count(usage.get(name)) for name in _INPUTS)
+            found = (
+                plain + sum(as_count(usage.get(name)) for name in _CACHE_INPUTS),
+                max(as_count(usage.get(name)) for name in _OUTPUTS),
+            )
+            for name, count in zip(own, found, strict=True):
+                if count > counts.get(name, 0):
+                    counts[name] = count
+    return counts
 
 
 def _higher_count(old: Any, new: Any) -> Any:

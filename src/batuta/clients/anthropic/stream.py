@@ -14,6 +14,7 @@ from batuta.clients.decoding import (
     as_object,
     as_string,
     dump_json,
+    foreign_counts,
     is_wrong_count,
     load_json,
     need_string,
@@ -31,6 +32,7 @@ _FINISH = {
 }
 
 
+_COUNTS = ("input_tokens", "output_tokens")
 _EVENTS = frozenset(
     {
         "content_block_delta", "content_block_start", "content_block_stop", "error",
@@ -112,6 +114,8 @@ class AnthropicStreamAccumulator:
             raise ErrorReply(stated)
         else:
             raise_counts(self._usage, as_object(told.get("message")).get("usage"))
+            if kind not in _EVENTS:
+                raise_counts(self._usage, foreign_counts(told, _COUNTS))
         return ()
 
     def result(self) -> ProviderReply:
@@ -250,7 +254,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call, whose input includes what a cache gave and was given."""
     told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in ("input_tokens", "output_tokens")):
+    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
         return None
     plain, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
     cached = as_count(told.get("cache_read_input_tokens"))

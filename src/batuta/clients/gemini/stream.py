@@ -16,6 +16,7 @@ from batuta.clients.decoding import (
     as_string,
     check_choices,
     dump_json,
+    foreign_counts,
     is_wrong_count,
     load_json,
     raise_counts,
@@ -140,6 +141,8 @@ class GeminiStreamAccumulator:
         deltas: list[Delta] = []
         if not self._usage and not self._is_blocked and (stated := find_stated_error(chunk)):
             raise ErrorReply(stated)
+        if not chunk.get("candidates"):
+            raise_counts(self._usage, foreign_counts(chunk, _COUNTS))
         for candidate in chunk.get("candidates") or ():
             number = as_count(candidate.get("index"))
             if number not in self._candidates:

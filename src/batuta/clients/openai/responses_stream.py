@@ -17,6 +17,7 @@ from batuta.clients.decoding import (
     as_string,
     bound_usage,
     dump_json,
+    foreign_counts,
     is_wrong_count,
     join_halves,
     load_json,
@@ -30,6 +31,7 @@ from batuta.core import Delta, Finish, Reply, Thought, ToolCall, Usage
 _FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
 
 
+_COUNTS = ("input_tokens", "output_tokens")
 _FINAL_EVENTS = {"response.completed", "response.incomplete", "response.done"}
 _MAX_ITEMS = 2 * MAX_TOOL_CALLS
 """The most items that one response may have."""
@@ -105,6 +107,8 @@ class ResponsesStreamAccumulator:
             raise_counts(self._usage, told["usage"])
         if kind in _FINAL_EVENTS:
             return self.end_response(told["response"])
+        if not kind.startswith("response."):
+            raise_counts(self._usage, foreign_counts(told, _COUNTS))
         if "response" in told:
             self._read_head(as_object(told["response"]))
             return ()
@@ -346,7 +350,7 @@ def _part_text(part: dict[str, Any]) -> str:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
     told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in ("input_tokens", "output_tokens")):
+    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
         return None
     prompt, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
     if not prompt and not output:

@@ -26,6 +26,7 @@ from batuta.clients.decoding import (
     bound_usage,
     check_choices,
     dump_json,
+    foreign_counts,
     is_wrong_count,
     load_json,
     need_string,
@@ -248,6 +249,7 @@ _FINISH = {
 }
 
 
+_COUNTS = ("prompt_tokens", "completion_tokens")
 _MOST_USD = 10_000
 """Dollars of one call at most; more is not believed."""
 _USD_PLACES = 15
@@ -368,12 +370,12 @@ class OpenAIStreamAccumulator:
         if chunk.get("error") or event == "error":
             raise ErrorReply(chunk if chunk.get("error") else {"error": chunk})
         raise_counts(self._usage, _usage_of(chunk))
-        if not self._model:
-            self._model = as_string(chunk.get("model"))
+        self._model = self._model or as_string(chunk.get("model"))
         choices = [as_object(choice) for choice in as_array(chunk.get("choices"))]
         if not choices:
             if not self._usage and (stated := find_stated_error(chunk)):
                 raise ErrorReply(stated)
+            raise_counts(self._usage, foreign_counts(chunk, _COUNTS))
             return ()
         if self._note_field and (name := reasoning_field_of(choices[0].get("delta"))):
             self._note_field(name)
@@ -413,9 +415,8 @@ def _usage_of(chunk: dict[str, Any]) -> Any:
 
 def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
     """Return the first of the replies, with the others as its alternatives."""
-    reply = replies[0]
-    if len(replies) > 1:
-        reply = replace(reply, alternatives=tuple(replies[1:]))
+    first, *others = replies
+    reply = replace(first, alternatives=tuple(others)) if others else first
     return ProviderReply(
         reply=reply,
         usage=parse_usage(usage),
@@ -482,7 +483,7 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
     told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in ("prompt_tokens", "completion_tokens")):
+    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
         return None  # one who lies about one of them is believed in neither
     prompt, output = as_count(told.get("prompt_tokens")), as_count(told.get("completion_tokens"))
     if not prompt and not output:

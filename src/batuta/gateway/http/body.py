@@ -158,13 +158,39 @@ def check_keys(body: bytes) -> None:
     Raises:
         APIError: one has.
     """
-    if not _ODD_COLON.search(body):
-        try:
-            # Compact JSON has one of these for each key, and as many more as strings hold.
-            if orjson.dumps(orjson.loads(body)).count(b'":') == body.count(b'":'):
-                return
-        except (orjson.JSONDecodeError, TypeError):
-            pass  # odd, or deep: below
+    if _load_plain(body) is _UNSURE:
+        _check_all_keys(body)
+
+
+def decode_checked(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request's body must be, no part of which has a key twice.
+
+    Raises:
+        APIError: it is none, or one has.
+    """
+    value = _load_plain(body)
+    if value is not _UNSURE:
+        return _need_object(value)
+    _check_all_keys(body)
+    return decode_object(body)
+
+
+_UNSURE = object()
+
+
+def _load_plain(body: bytes) -> Any:
+    """Return the value if a count shows that no key is there twice; else `_UNSURE`."""
+    if _ODD_COLON.search(body):
+        return _UNSURE
+    try:
+        value = orjson.loads(body)
+        # Compact JSON has one of these for each key, and as many more as strings hold.
+        return value if orjson.dumps(value).count(b'":') == body.count(b'":') else _UNSURE
+    except (orjson.JSONDecodeError, TypeError):
+        return _UNSURE  # odd, or deep
+
+
+def _check_all_keys(body: bytes) -> None:
     try:
         json.loads(body, object_pairs_hook=_check_pairs)
     except ValueError:
@@ -193,6 +219,10 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         message = f"The body is not valid JSON: {error.msg} at line {error.lineno}."
         raise APIError(400, "invalid_json", message) from None
+    return _need_object(value)
+
+
+def _need_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid_type("body", "an object", value)
     return value  # pyright: ignore[reportUnknownVariableType] - JSON's keys are strings
@@ -212,6 +242,20 @@ def header_value(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return value
     return None
+
+
+def query_number(given: str, name: str, low: int, high: int) -> int:
+    """The whole number of a query.
+
+    Raises:
+        APIError: it is none, or out of these bounds.
+    """
+    digits = given.lstrip("0") or given[:1]  # what is too long is not read at all
+    if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(high)):
+        number = int(digits)
+        if low <= number <= high:
+            return number
+    raise invalid_value(name, f"it must be a whole number from {low} to {high}.")
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
@@ -291,11 +335,11 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         raise APIError(415, "unsupported_media_type", message)
     body = await read_checked_body(receive)
     if len(body) > _LARGE_BODY:
-        await anyio.to_thread.run_sync(check_keys, body)
+        fields = await anyio.to_thread.run_sync(decode_checked, body)
     else:
-        check_keys(body)
+        fields = decode_checked(body)
     named = session_header(scope["headers"])
-    return Fields(decode_object(body), is_fresh=_wants_fresh(scope), session=named)
+    return Fields(fields, is_fresh=_wants_fresh(scope), session=named)
 
 
 def _wants_fresh(scope: Scope) -> bool:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from time import time
+from types import MappingProxyType
 from typing import final
 
 import anyio
@@ -108,18 +110,29 @@ def caller_limits(caller: Caller, limits: Limits) -> Limits:
     return replace(limits, usd=float(most))
 
 
-def caps_of(caller: Caller) -> dict[str, PeriodCaps]:
+def caps_of(caller: Caller) -> Mapping[str, PeriodCaps]:
     """Return what the caller's accounts may spend in a day and in a month, in billionths."""
     permissions = caller.permissions
-    caps = {
-        "tenant": (caller.per_day, caller.per_month),
-        "key": (permissions.per_day, permissions.per_month),
-    }
+    tenant_caps = (caller.per_day, caller.per_month)
+    return _read_caps(
+        caller.tenant, caller.key, tenant_caps, (permissions.per_day, permissions.per_month)
+    )
+
+
+_UsdCaps = tuple[Decimal | None, Decimal | None]
+_KNOWN_CALLERS = 1024
+
+
+@lru_cache(maxsize=_KNOWN_CALLERS)  # the same for every request of a key
+def _read_caps(
+    tenant: str, key: str | None, tenant_caps: _UsdCaps, key_caps: _UsdCaps
+) -> Mapping[str, PeriodCaps]:
+    caps = {"tenant": tenant_caps, "key": key_caps}
     found: dict[str, PeriodCaps] = {}
-    for account in charged_accounts(caller.tenant, caller.key):
+    for account in charged_accounts(tenant, key):
         day, month = caps[account.partition(":")[0]]
         found[account] = (_cap_to_nano(day), _cap_to_nano(month))
-    return found
+    return MappingProxyType(found)
 
 
 def _cap_to_nano(cap: Decimal | None) -> int | None:
