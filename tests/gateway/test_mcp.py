@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
 
@@ -12,7 +13,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from batuta.clients import ScriptedClient
-from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer
+from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer, lower_cost
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra
@@ -93,6 +94,37 @@ async def test_what_the_api_refuses_is_one_sentence(store):
                 head = {"authorization": f"Bearer {poor}", "content-type": "application/json"}
                 async with keyed.serving.http.post(MCP_PATH, data=body, headers=head) as got:
                     assert 400 <= got.status < 500
+
+
+async def test_no_number_lifts_the_limit_of_a_question(store):
+    """OFFER allows $0.50; what is no number would be sent as none, and be no limit."""
+    async with serving(store) as keyed:
+        mine = await keyed.key("acme")
+        head = {"authorization": f"Bearer {mine}", "content-type": "application/json"}
+        head["accept"] = "application/json, text/event-stream"
+        for number in ("NaN", '"nan"', "Infinity", "-Infinity", '"inf"', "1e999"):
+            body = (
+                '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ask", '
+                f'"arguments": {{"question": "hi", "max_cost_usd": {number}}}}}}}'
+            )
+            async with keyed.serving.http.post(MCP_PATH, data=body, headers=head) as got:
+                said = await got.text()
+                assert got.status >= 400 or '"isError":true' in said, (number, said)
+        await store.flush()
+        assert not await store.list()
+    assert lower_cost(None, 0.5) == lower_cost(0.7, 0.5) == 0.5 and lower_cost(0.1, 0.5) == 0.1
+    assert lower_cost(None, None) is None and lower_cost(0.7, None) == 0.7
+
+
+async def test_a_message_of_too_many_values_is_refused_before_it_is_read(store):
+    message = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+    bodies = (b"[" + b",".join([message] * 50_000) + b"]", b'{"a":[' + b"1," * 900_000 + b"1]}")
+    async with serving(store) as keyed:
+        head = {"authorization": f"Bearer {await keyed.key()}", "content-type": "application/json"}
+        for body in bodies:
+            async with keyed.serving.http.post(MCP_PATH, data=BytesIO(body), headers=head) as got:
+                assert got.status == 413
+                assert (await got.json())["error"]["code"] == "request_too_large"
 
 
 async def test_it_is_served_only_where_it_was_asked_for(store):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from batuta.gateway.errors import APIError, invalid_value
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.body import query_number
 
 MAX_PAGE = 100
 """Rows of the longest page."""
@@ -33,11 +34,7 @@ def parse_limit(query: Mapping[str, str], default: int) -> int:
         APIError: it is no whole number from 1 to `MAX_PAGE`.
     """
     given = query.get("limit")
-    if given is None:
-        return default
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= MAX_PAGE:
-        raise invalid_value("limit", f"it must be a whole number from 1 to {MAX_PAGE}.")
-    return int(given)
+    return default if given is None else query_number(given, "limit", 1, MAX_PAGE)
 
 
 def list_page(

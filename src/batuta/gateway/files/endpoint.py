@@ -21,7 +21,7 @@ from batuta.core.formatting import plain_name
 from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
-from batuta.gateway.http.body import json_response, read_body
+from batuta.gateway.http.body import json_response, query_number, read_body
 from batuta.gateway.serving.uploaded_files import UNKNOWN_TYPE, UploadedFiles, new_file_id
 from batuta.store.files import FileQuotaError, StoredFile
 
@@ -106,16 +106,14 @@ class FileRoutes:
             APIError: the query is malformed.
         """
         query = request.query_params
-        limit = query.get("limit", "100")
-        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= _MAX_PAGE):
-            raise invalid_value("limit", f"it must be a whole number from 1 to {_MAX_PAGE}.")
+        limit = query_number(query.get("limit", "100"), "limit", 1, _MAX_PAGE)
         found = await self._files.require_table().list(
             _owner_of(request),
             purpose=query.get("purpose", ""),
             after=query.get("after") or query.get("after_id") or "",
-            limit=int(limit) + 1,
+            limit=limit + 1,
         )
-        shown = [_file_object(file, request) for file in found[: int(limit)]]
+        shown = [_file_object(file, request) for file in found[:limit]]
         ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
         ends = ends or {"first_id": None, "last_id": None}
         more = len(found) > len(shown)
@@ -214,13 +212,8 @@ def _parse_expiry(form: Mapping[str, Any], now: float, most: float | None) -> fl
     last = None if most is None else now + most
     if given is None:
         return last
-    if not (isinstance(given, str) and given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004
-        raise invalid_value("expires_after[seconds]", "it must be a whole number.")
-    if not _MIN_LIFE <= int(given) <= _MAX_LIFE:
-        raise invalid_value(
-            "expires_after[seconds]", f"it must be from {_MIN_LIFE} to {_MAX_LIFE}."
-        )
-    wanted = now + int(given)
+    text = given if isinstance(given, str) else ""
+    wanted = now + query_number(text, "expires_after[seconds]", _MIN_LIFE, _MAX_LIFE)
     return wanted if last is None else min(wanted, last)
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Any, final
 from urllib.parse import urlencode
 
 import anyio
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.distribution import package_version
-from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.body import encode_json, read_checked_body
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -55,6 +56,35 @@ class _Answer:
 
 
 @final
+class BoundedMessages:
+    """Hands on messages that can be read quickly, as bodies of the API are."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: its message is too large, or has too many values.
+        """
+        if scope["method"] != "POST":
+            await self._inner(scope, receive, send)
+            return
+        body = await read_checked_body(receive)
+        was_read = False
+
+        async def receive_again() -> Message:
+            nonlocal was_read
+            if was_read:
+                return await receive()
+            was_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._inner(scope, receive_again, send)
+
+
+@final
 class McpEndpoint:
     """Serves the protocol; its tools ask the app that it is a part of."""
 
@@ -73,7 +103,7 @@ class McpEndpoint:
 
     def route(self) -> Route:
         """Return its address."""
-        return Route(MCP_PATH, self._inner)
+        return Route(MCP_PATH, BoundedMessages(self._inner))
 
     def attach(self, app: ASGIApp) -> None:
         """Ask that app from now on."""
@@ -94,8 +124,10 @@ class McpEndpoint:
         reads = ToolAnnotations(read_only_hint=True)
 
         async def ask(question: str, ctx: Context, max_cost_usd: float | None = None) -> str:
-            costs = [one for one in (max_cost_usd, self._offer.max_cost) if one is not None]
-            got = await self._complete(ctx, question, {"max_cost_usd": min(costs)} if costs else {})
+            most = lower_cost(max_cost_usd, self._offer.max_cost)
+            got = await self._complete(
+                ctx, question, {} if most is None else {"max_cost_usd": most}
+            )
             return describe_answer(got)
 
         async def plan(question: str, ctx: Context) -> str:
@@ -160,6 +192,20 @@ class McpEndpoint:
         if got.status != _OK:
             raise ToolError(got.body["error"]["message"])
         return got
+
+
+def lower_cost(asked: float | None, most: float | None) -> float | None:
+    """Return the lower of the two limits in dollars; None: there is none.
+
+    Raises:
+        ToolError: what is asked for is no number, and would be no limit.
+    """
+    if asked is not None and not isfinite(asked):
+        from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - of an extra
+
+        raise ToolError("max_cost_usd must be a number of dollars.")
+    costs = [one for one in (asked, most) if one is not None]
+    return min(costs) if costs else None
 
 
 async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:

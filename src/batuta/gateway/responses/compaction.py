@@ -56,7 +56,7 @@ def compaction_body(body: Fields) -> Fields:
     rest = {name: value for name, value in body.raw.items() if name not in _NOT_OF_COMPACTION}
     trigger = {"type": COMPACTION_TRIGGER}
     asked = {**rest, "input": [*items, trigger], "store": False}
-    return Fields(asked, is_fresh=body.is_fresh, session=body.session)
+    return Fields(asked, is_fresh=body.is_fresh, session=body.session, files=body.files)
 
 
 def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def compaction_wish() -> Message:
 
 def pack_summary(text: str) -> str:
     """Return the summary as the client keeps it."""
-    return _MARK + b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return _MARK + b64encode(text.encode("utf-8", "replace")).decode()
 
 
 def read_summary(item: Fields) -> Message | None:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.body import BodyReader, Fields, json_response, send_json
+from batuta.gateway.http.body import BodyReader, Fields, json_response, query_number, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.compaction import compaction_body, kept_messages
 from batuta.gateway.responses.events import ResponseEventWriter, replay_events
@@ -293,11 +293,7 @@ def _parse_starting_after(request: Request) -> int:
 
 
 def _parse_number(given: str | None, name: str, low: int, high: int, *, default: int) -> int:
-    if given is None:
-        return default
-    if not given.isascii() or not given.isdigit() or not low <= int(given[:10]) <= high:
-        raise invalid_value(name, f"it must be a whole number from {low} to {high}.")
-    return int(given)
+    return default if given is None else query_number(given, name, low, high)
 
 
 def _start_index(items: list[Json], after: str | None) -> int:
