@@ -10,7 +10,7 @@ from anyio.from_thread import start_blocking_portal
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor, single_worker
-from batuta.core import Delta, Pool, Step, Worker, WorkerId, Workflow
+from batuta.core import Client, Delta, Pool, Step, Worker, WorkerId, Workflow
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway import (
     LOOP_OPTIONS,
@@ -76,7 +76,13 @@ class PageServer:
     """An orchestra of the rehearsal's workers, a villain and a sloth."""
 
     def __init__(
-        self, folder: Path, *, pace: float = 1.0, keyed: bool = False, running: int | None = None
+        self,
+        folder: Path,
+        *,
+        pace: float = 1.0,
+        keyed: bool = False,
+        running: int | None = None,
+        others: tuple[tuple[Worker, Client], ...] = (),
     ) -> None:
         ensemble = rehearsal_config(None, pace)
         self.sloth = Sloth()
@@ -86,11 +92,12 @@ class PageServer:
             ),
             Worker(id=WorkerId("sloth"), model="sloth", description="Never done."),
         )
-        pool = Pool((*ensemble.pool, *guests))
+        pool = Pool((*ensemble.pool, *guests, *(worker for worker, _ in others)))
         clients = {
             **ensemble.clients,
             "villain": ScriptedClient(lambda _: "\n\n".join(HOSTILE)),
             "sloth": self.sloth,
+            **{worker.id: client for worker, client in others},
         }
         served = (
             *served_models(ensemble.pool, ensemble.conductor),
@@ -106,6 +113,16 @@ class PageServer:
                     direct=name.startswith("worker/"),
                 )
                 for name in ("sloth", "worker/sloth")
+            ),
+            *(
+                ServedModel(
+                    name=f"worker/{worker.id}",
+                    conductor=single_worker(worker.id),
+                    pool=pool.subset((worker.id,)),
+                    fallback=False,
+                    direct=True,
+                )
+                for worker, _ in others
             ),
         )
         self.mint = KeyHasher(b"a secret of the tests, long enough for it")

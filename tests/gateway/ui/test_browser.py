@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from batuta.core import Cost, Outcome
-from gateway.ui.conftest import sound
+from gateway.ui.conftest import let_scripts, sound
 from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION
 
 LIGHTS = """() => {
@@ -487,15 +487,6 @@ def test_two_trainings_are_compared(house, visit, learning, folder):
     page.watch.expected.append("404 (Not Found)")
     page.goto(learning[1] + "?with=nothing")
     assert "The training to compare with" in page.inner_text("main")
-
-
-def let_scripts(route):
-    """The report out of its sandbox, in which no script runs, axe neither."""
-    response = route.fetch()
-    headers = dict(response.headers)
-    policy, sandbox, _ = headers["content-security-policy"].partition("; sandbox")
-    assert sandbox
-    route.fulfill(response=response, headers={**headers, "content-security-policy": policy})
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])

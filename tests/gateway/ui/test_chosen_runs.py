@@ -79,7 +79,8 @@ def test_chosen_runs_are_deleted_once_that_was_confirmed(house, visit):
     page.evaluate("window.confirm = () => true")
     page.locator(".chosen >> text=Delete").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelectorAll('.runs tbody tr').length === 4")
+    page.locator(".runs tbody tr").nth(4).wait_for(state="detached")
+    assert page.locator(".runs tbody tr").count() == 4
     assert page.url.endswith("tenant=other&sort=cost")
     records = house.call(house.store.audit.list, 50)
     assert [one.action for one in records].count("run.deleted") == 2

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from starlette.routing import Route
 from yarl import URL
 
 from batuta.clients import ScriptedClient
-from batuta.core import Delta, File, Image, Message, Question, Reply, Role, Text
+from batuta.core import Delta, File, Image, Message, Outcome, Question, Reply, Role, Text
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.formatting import format_cost
 from batuta.gateway import create_app
@@ -25,6 +26,7 @@ from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.ui.keys import PAGE_SIZE
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.pool import PoolPage
+from batuta.gateway.ui.question_table import TableCell, arrange_cells
 from batuta.gateway.ui.sign_in import _safe_target
 from batuta.store import Store
 from batuta.store.approvals import WAITING, PendingPlan
@@ -995,3 +997,52 @@ async def test_chosen_runs_are_taken_by_those_alone_who_see_them(keyed, browse):
     assert status == 400 and "Expected: ANSWER" in page
     assert (await press(admin, "compare", runs[1]))[0] == 400
     assert len(keyed.call(keyed.store.list, 50, tenant="chosen")) == 2
+
+
+async def test_a_table_of_runs_is_made_of_those_that_the_visitor_sees(keyed, browse):
+    async def fill():
+        for number in (811, 812):
+            run = make_run(number, question="Same?")
+            header = replace(run.header, model=f"system-{number}")
+            await keyed.store.append(replace(run, header=header), tenant="table")
+        await keyed.store.flush()
+        return [row.id for row in await keyed.store.list(50, tenant="table")]
+
+    runs = keyed.call(fill)
+    address = "/ui/compare/table?" + "&".join(f"run={run}" for run in runs)
+    mine, other = browse(keyed), browse(keyed)
+    for http, tenant in ((mine, "table"), (other, "no-table")):
+        _, issued = keyed.call(keyed.store.keys.create, keyed.mint, tenant, "tests")
+        await sign_in(http, issued.text)
+    async with mine.get(address) as response:
+        text = await response.text()
+        assert response.status == 200 and text.count("<tr>") == 3
+        assert "system-811" in text and "system-812" in text and "0 of 0" not in text
+    for http, given, status in (
+        (other, address, 404),
+        (mine, "/ui/compare/table", 400),
+        (mine, "/ui/compare/table?" + "&".join(f"run=run_{n}" for n in range(41)), 400),
+        (mine, "/ui/compare/table?run=%00%3Cscript%3E", 404),
+    ):
+        async with http.get(given) as response:
+            assert response.status == status, given
+            assert "<script>" not in await response.text()
+
+
+def test_the_answers_of_a_question_are_the_same_to_the_letter_or_they_differ():
+    def cell(question, model, answer, outcome: Outcome | None = Outcome.ANSWERED):
+        return TableCell(
+            id=f"{question} {model}", question=question, model=model, outcome=outcome, answer=answer
+        )
+
+    rows, totals = arrange_cells(
+        [
+            cell("a", "one", "4"), cell("a", "two", "4"),
+            cell("b", "one", "4"), cell("b", "two", "5"),
+            cell("c", "one", "4"),
+            cell("d", "one", "4"), cell("d", "two", "", None),
+        ]
+    )  # fmt: skip
+    assert [row.common_answer for row in rows] == ["4", "", "", ""]
+    assert [row.cells[1] is None for row in rows] == [False, False, True, False]
+    assert [(one.answered, one.runs) for one in totals] == [(4, 4), (2, 3)]

@@ -31,7 +31,7 @@ from batuta.gateway.ui.session import WebSession
 from batuta.language import parse_workflow
 
 METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
-REPORT, REPORT_PAGE = "report.json", "report.html"
+REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
 """Folders below one that is searched."""
 _MAX_FOLDERS = 300
@@ -403,14 +403,21 @@ class LearningPages:
             found=found,
             reports=[(each, rank_systems(each)) for each in told],
             whole=(found.path / REPORT_PAGE).is_file(),
+            questions=(found.path / QUESTION_PAGE).is_file(),
         )
 
     async def report_page(self, request: Request, _: WebSession) -> Response:
         """The report's own page, with its figures, as it was written."""
-        found = await self._find_folder(request, find_reports)
-        path = found.path / REPORT_PAGE
+        return await self._send_page(request, REPORT_PAGE, "The report's page")
+
+    async def question_page(self, request: Request, _: WebSession) -> Response:
+        """The page of the report's questions: each system's grade, answer, prompts and replies."""
+        return await self._send_page(request, QUESTION_PAGE, "The page of the report's questions")
+
+    async def _send_page(self, request: Request, name: str, what: str) -> Response:
+        path = (await self._find_folder(request, find_reports)).path / name
         if not await run_sync(path.is_file):
-            raise not_found("The report's page")
+            raise not_found(what)
         headers = {**PAGE_HEADERS, "content-security-policy": REPORT_POLICY}
         return HTMLResponse(await run_sync(path.read_bytes), headers=headers)
 

@@ -28,6 +28,7 @@ from batuta.gateway.ui.pictures import RunPictures
 from batuta.gateway.ui.plan_editor import PlanEditorPage, PlanPreviewEndpoint
 from batuta.gateway.ui.playground import ApiBodyEndpoint, PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
+from batuta.gateway.ui.question_table import QuestionTablePage
 from batuta.gateway.ui.run_stream import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
@@ -70,9 +71,8 @@ def page_routes(
         "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
+        "/ui/compare/table": QuestionTablePage(store, page_runs).page,
         "/ui/pool": PoolPage(catalogue, store, drift).page,
-        "/ui/keys": keys.page,
-        "/ui/own-keys": own_keys.page,
         "/ui/audit": AuditPage(store).page,
         "/ui/approvals": approvals.page,
     }
@@ -81,10 +81,6 @@ def page_routes(
         "/ui/runs/{id}/feedback": runs.feedback,
         "/ui/runs/{id}/stop": runs.stop,
         "/ui/sign-out": signing.sign_out,
-        "/ui/keys": keys.create,
-        "/ui/keys/{id}/{what}": keys.change,
-        "/ui/own-keys": own_keys.create,
-        "/ui/own-keys/{id}/revoke": own_keys.revoke,
         "/ui/budgets": keys.budget,
         "/ui/approvals/{id}": approvals.decide,
     }
@@ -92,10 +88,25 @@ def page_routes(
         *_list_asking_routes(delivery, store, sessions, page_runs),
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
+        *_list_key_routes(sessions, keys, own_keys),
         *_list_learning_routes(sessions, LearningPages(catalogue)),
         *_list_routes(sessions, forms, "POST"),
         *_list_other_routes(sessions),
     ]
+
+
+def _list_key_routes(
+    sessions: SessionManager, keys: KeyPages, own_keys: OwnKeyPages
+) -> list[Route]:
+    """List the routes of everybody's keys and of one's own."""
+    screens = {"/ui/keys": keys.page, "/ui/own-keys": own_keys.page}
+    forms = {
+        "/ui/keys": keys.create,
+        "/ui/keys/{id}/{what}": keys.change,
+        "/ui/own-keys": own_keys.create,
+        "/ui/own-keys/{id}/revoke": own_keys.revoke,
+    }
+    return [*_list_routes(sessions, screens, "GET"), *_list_routes(sessions, forms, "POST")]
 
 
 def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> list[Route]:
@@ -105,6 +116,7 @@ def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> 
         "/ui/learning/training/{mark}": learning.training,
         "/ui/learning/report/{mark}": learning.report,
         "/ui/learning/report/{mark}/whole": learning.report_page,
+        "/ui/learning/report/{mark}/questions": learning.question_page,
     }
     return _list_routes(sessions, shown, "GET")
 

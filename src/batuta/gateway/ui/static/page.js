@@ -894,6 +894,103 @@ if (compare) {
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
+/* ---- ten questions by two systems --------------------------------------------------------- */
+
+/** Asks each question of each system, some at a time, and shows the table of their runs. */
+class QuestionTable {
+  constructor(form) {
+    this.form = form;
+    form.addEventListener("input", () => this.bound());
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (this.bound()) during(form, () => this.ask());
+    });
+    $("[data-stop]", form).addEventListener("click", () => this.stop());
+    this.bound();
+  }
+
+  questions() {
+    return [...new Set(this.form.elements.questions.value.split("\n").map((line) => line.trim()).filter(Boolean))];
+  }
+
+  systems() {
+    return [...new Set(["first", "second"].map((name) => this.form.elements[name].value))];
+  }
+
+  /** Says the most that it can cost; true if it may be asked. */
+  bound() {
+    const [questions, systems, each] = [this.questions().length, this.systems().length, Number(this.form.elements.each.value)];
+    const runs = questions * systems;
+    const fits = questions > 0 && questions <= 10 && systems === 2 && each > 0;
+    const dollars = (runs * each).toLocaleString("en", { maximumFractionDigits: 4 });
+    let text = `${questions} question${questions === 1 ? "" : "s"} × ${systems} systems = ${runs} runs, at most $${dollars} together.`;
+    if (!questions) text = "Each run stops before it would cost more than its limit.";
+    if (questions > 10) text = `${questions} questions are too many: at most ten.`;
+    if (systems < 2) text = "Choose two different systems.";
+    $("[data-bound]", this.form).textContent = text;
+    $('button[type="submit"]', this.form).disabled = this.form.dataset.closed !== undefined || !fits;
+    return fits;
+  }
+
+  async ask() {
+    const each = Number(this.form.elements.each.value);
+    const wanted = this.questions().flatMap((question) => this.systems().map((model) => ({ question, model })));
+    this.halt = false;
+    this.cells = wanted.map((cell) => ({ ...cell, id: "" }));
+    $("[data-failures]", this.form).replaceChildren();
+    $("[data-table]", this.form).replaceChildren();
+    const waiting = [...this.cells];
+    const work = async () => {
+      for (let cell; !this.halt && (cell = waiting.shift()); ) await this.run(cell, each);
+    };
+    await Promise.all(Array.from({ length: 4 }, work));
+    await this.show();
+  }
+
+  async run(cell, each) {
+    const body = { model: cell.model, messages: [{ role: "user", content: cell.question }], orchestration: { max_cost_usd: each } };
+    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
+    try {
+      const response = await fetch("/ui/ask", { method: "POST", headers, body: JSON.stringify(body) });
+      if (!response.ok) throw new Error((await response.json().catch(() => null))?.error?.message ?? `The server answered ${response.status}.`);
+      cell.id = decodeURIComponent(new URL(response.url).pathname.split("/")[3]);
+      moveTo(this.address());
+      for await (const [name, data] of events(response)) if (name === "failed") this.fail(cell, data.message);
+    } catch (error) {
+      this.fail(cell, error.message);
+    }
+    this.show();
+  }
+
+  fail(cell, text) {
+    const line = document.createElement("li");
+    line.className = "failure";
+    line.textContent = `${cell.model}, “${cell.question.slice(0, 60)}”: ${text}`;
+    $("[data-failures]", this.form).append(line);
+  }
+
+  address() {
+    return `/ui/compare/table?${new URLSearchParams(this.cells.filter((cell) => cell.id).map((cell) => ["run", cell.id]))}`;
+  }
+
+  async show() {
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    if (!this.cells.some((cell) => cell.id)) return;
+    const response = await fetch(`${this.address()}&part=1`).catch(() => null);
+    const text = response?.ok ? await response.text() : "";
+    if (text && turn === this.turn) $("[data-table]", this.form).innerHTML = text;
+  }
+
+  stop() {
+    this.halt = true;
+    const body = () => new URLSearchParams({ token: this.form.dataset.token, from: "script" });
+    for (const { id } of this.cells) if (id) fetch(`/ui/runs/${encodeURIComponent(id)}/stop`, { method: "POST", body: body(), redirect: "manual" });
+  }
+}
+
+const many = $("[data-many]");
+if (many) new QuestionTable(many);
+
 for (const root of $$("main > [data-follow]")) {
   new Stage(root).follow(root.dataset.follow).then(() => {
     for (const each of $$("[data-while-running]")) each.hidden = true;
