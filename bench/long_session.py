@@ -2,12 +2,17 @@
 
     python bench/long_session.py [ACTIONS]
 
-Every action is sent, in one session of chat completions with two tools: the user's task, then call after
-call with a result of 120 characters. A scripted provider answers each at once, without reading it. After 50,
-500 and 5,000 actions (and a fifth of ACTIONS where that is another number) 20 requests of that length are
-sent to `pattern/escalate`, whose session is conducted, and 20 to `worker/small`, which only passes the same
-body on. Shown are the server's CPU milliseconds of a request, the KB of the body, and the server's resident
-memory. What a session costs beyond its body is the difference of the two.
+An agent with two tools works on one task: call after call, each with a result of 120 characters. A scripted
+provider answers at once, without reading. Twice, in sessions of their own:
+
+- whole: the conversation is sent whole each time. The actions before a measured length are not all sent, as
+  that takes hours: the conversation is written as it would be, and the last 20 before it are sent.
+- compacted: every action is sent, and each 100 the agent replaces the conversation by a summary, as agents do.
+
+Where 50, 500 and 5,000 actions have been (and ACTIONS where that is another number) 20 requests are sent to
+`pattern/escalate`, whose session is conducted, and 20 to `worker/small`, which only passes the same body on. Shown
+are the server's CPU milliseconds of a request, the KB of the body, and the server's resident memory. What a
+session costs beyond its body is the difference of the two.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,10 @@ from fakes.serving import Server
 
 AT = (50, 500, 5_000)
 SAMPLES = 20
+SENT = 20
+"""Actions that are sent before a length is measured, where not all are."""
+COMPACTED = 100
+"""Actions after which the conversation is replaced by a summary."""
 RESULT = "def area(width, height):\n    return width * height  # line of a file that the tool has read, as it is\n" + "." * 20  # fmt: skip
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
@@ -86,36 +96,66 @@ class QuickProvider:
 class LongSession:
     """A conversation that grows by an action a time, as the bytes that are sent."""
 
-    def __init__(self, server: Server, model: str, *, store: bool) -> None:
+    def __init__(self, server: Server, name: str) -> None:
         self.server = server
-        self.model = model
-        self.store = store
-        first = {"role": "user", "content": "Mend every line of the file, one at a time."}
-        self.said = orjson.dumps(first)
+        self.name = name
+        self.model = "pattern/escalate"
         self.actions = 0
+        self.begin("Mend every line of the file, one at a time.")
+
+    def begin(self, words: str) -> None:
+        """Begin the conversation with these words."""
+        self.said = orjson.dumps({"role": "user", "content": words})
+        self.length = 0
 
     def body(self, model: str) -> bytes:
         """The body of the next request."""
-        head = orjson.dumps({"model": model, "tools": TOOLS, "store": self.store})
+        head = orjson.dumps({"model": model, "tools": TOOLS, "store": False})
         return head[:-1] + b',"messages":[' + self.said + b"]}"
 
     async def act(self) -> None:
         """Send the next request, and add the call with its result."""
-        message = await self.send(self.model)
+        self.add(await self.send(self.model))
+
+    def add(self, message: dict[str, Any]) -> None:
+        """Add an action: the message with a call, and its result."""
         self.actions += 1
+        self.length += 1
         (call,) = message["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": f"{self.actions} {RESULT}"}
         self.said += b"," + orjson.dumps(message) + b"," + orjson.dumps(result)
 
+    def add_unsent(self) -> None:
+        """Add an action as if it had been sent."""
+        function = {"name": "edit_file", "arguments": f'{{"line": {self.actions}}}'}
+        call = {"id": f"call_{self.actions:024x}_0_0", "type": "function", "function": function}
+        self.add({"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]})
+
     async def send(self, model: str) -> dict[str, Any]:
         """Send the conversation as it stands; return the answer's message."""
-        headers = {"content-type": "application/json", "x-session-id": "long"}
+        headers = {"content-type": "application/json", "x-session-id": self.name}
         async with self.server.http.post(
             "/v1/chat/completions", data=self.body(model), headers=headers
         ) as response:
             text = await response.read()
             assert response.status == 200, text[-400:]
         return orjson.loads(text)["choices"][0]["message"]
+
+
+async def grow_whole(session: LongSession, actions: int) -> None:
+    """Let the conversation grow to so many actions, of which the last ones are sent."""
+    while session.actions < actions - SENT:
+        session.add_unsent()
+    while session.actions < actions:
+        await session.act()
+
+
+async def grow_compacted(session: LongSession, actions: int) -> None:
+    """Send so many actions, with a summary after each hundred."""
+    while session.actions < actions:
+        if session.length == COMPACTED:
+            session.begin(f"Go on from line {session.actions}: all before it are mended.")
+        await session.act()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -140,6 +180,20 @@ async def sample(session: LongSession, model: str) -> float:
     return (cpu_seconds(pid) - before) / SAMPLES * 1000
 
 
+async def measure(
+    session: LongSession, grow: Callable[[LongSession, int], Awaitable[None]], lengths: list[int]
+) -> None:
+    """Let the session grow, and print what a request takes at each length."""
+    print(f"{session.name:10}{'actions':>8}{'body KB':>9}{'conducted ms':>14}{'passed on ms':>14}{'more ms':>9}{'a KB, us':>10}{'MB':>8}")  # fmt: skip
+    for at in lengths:
+        await grow(session, at)
+        size = len(session.body(session.model)) / 1000
+        conducted = await sample(session, session.model)
+        passed = await sample(session, "worker/small")
+        memory = resident_mb(session.server.process.pid)
+        print(f"{'':10}{at:>8}{size:>9.0f}{conducted:>14.2f}{passed:>14.2f}{conducted - passed:>9.2f}{conducted / size * 1000:>10.1f}{memory:>8.0f}", flush=True)  # fmt: skip
+
+
 async def main() -> None:
     """Send the session, and measure on the way."""
     last = int(sys.argv[1]) if len(sys.argv) > 1 else max(AT)
@@ -154,16 +208,8 @@ async def main() -> None:
         pool = Path(place) / "batuta.toml"
         pool.write_text(SETTINGS.format(url=url))
         async with Server(Path(place), "--pool", str(pool), SCRIPTED_API_KEY="x") as server:
-            session = LongSession(server, "pattern/escalate", store=False)
-            print(f"{'actions':>8}{'body KB':>9}{'conducted ms':>14}{'passed on ms':>14}{'more ms':>9}{'a KB, us':>10}{'MB':>8}")  # fmt: skip
-            for at in sorted({*(n for n in AT if n <= last), last}):
-                while session.actions < at:
-                    await session.act()
-                size = len(session.body("pattern/escalate")) / 1000
-                conducted = await sample(session, "pattern/escalate")
-                passed = await sample(session, "worker/small")
-                memory = resident_mb(server.process.pid)
-                print(f"{at:>8}{size:>9.0f}{conducted:>14.2f}{passed:>14.2f}{conducted - passed:>9.2f}{conducted / size * 1000:>10.1f}{memory:>8.0f}", flush=True)  # fmt: skip
+            for name, grow in (("whole", grow_whole), ("compacted", grow_compacted)):
+                await measure(LongSession(server, name), grow, sorted({*(n for n in AT if n <= last), last}))  # fmt: skip
     await runner.cleanup()
 
 
