@@ -1,11 +1,16 @@
 """What trust costs a keyed request: variants of one server, in turns, in one process.
 
-    python bench/trust.py
+    python bench/trust.py              # CPU
+    python bench/trust.py --count      # instructions of Python and calls of C functions: the same on any machine, however busy
 
 Each variant is a whole server on loopback with keys and a store, over a worker that answers at once; CPU is that of the
 process, the client's part included, which is the same for all. The variants take turns, in an order that is drawn anew
 each time; told is the median over the turns of each one's CPU by that of the plain server in the same turn, with an interval of 95 %
 (bootstrap), and the records that the audit trail got while they were measured.
+
+Counted are, of each request in all threads, the instructions that Python's interpreter executes, and of them those in the modules of the trust
+features. Told is the median of the requests by the plain server's, with an interval of 95 % (bootstrap), and the fewest
+instructions of any request, which nothing else in the process has added to.
 """
 
 from __future__ import annotations
@@ -35,7 +40,11 @@ from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.keyed_server import ADMIN
 from gateway.live_server import HI, Serving, orchestra, pool_of
+from instructions import InstructionCounter
 
+WARM = 20
+"""Requests before any is counted."""
+COUNTED = 400
 VERDICT = json.dumps({"verdicts": [{"claim": 1, "supported": "yes", "where": [1]}]})
 
 
@@ -84,6 +93,53 @@ async def count_records(store):
     return (await store.audit.verify()).records
 
 
+FEATURES = (
+    "engine/approval", "engine/confidence", "engine/grounding", "engine/plan_check", "guardrails/grounded", "language/approval_rules",
+    "language/grounding", "language/plan_rules", "store/audit", "store/approvals", "config/confidence", "access/failed_sign_ins",
+    "gateway/admin",
+)  # fmt: skip
+"""Where the modules of the trust features are."""
+
+
+async def count(requests):
+    """Print the table of instructions."""
+    print("| server | instructions of a request | beside the plain one (95 %) | the fewest | in the features' modules |")  # fmt: skip
+    print("|---|---|---|---|---|")
+    await count_variant({}, requests)  # what is made once in a process
+    plain = None
+    for name, options in variants().items():
+        found = await count_variant(options, requests)
+        whole = [each for each, _ in found]
+        own = statistics.mean(own for _, own in found)
+        plain = plain or whole
+        draw = random.Random(1)
+        drawn = sorted(
+            statistics.median(draw.choices(whole, k=len(whole)))
+            / statistics.median(draw.choices(plain, k=len(plain)))
+            for _ in range(1000)
+        )
+        middle = statistics.median(whole)
+        ratio = middle / statistics.median(plain)
+        print(f"| {name} | {middle:,.0f} | {ratio:.4f} ({drawn[25]:.4f} to {drawn[974]:.4f}) | {min(whole):,} | {own:,.0f} |", flush=True)  # fmt: skip
+
+
+async def count_variant(options, requests, warm=WARM):
+    """The instructions of each request to such a server: all, and those in the features' modules."""
+    found, counter = [], InstructionCounter()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(counter.install())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ask, _ = await open_server(stack, folder, **options)
+        for number in range(warm + requests):
+            counter.start()
+            await ask()
+            counts = counter.stop()
+            if number >= warm:
+                own = sum(n for file, n in counts.items() if any(each in file for each in FEATURES))
+                found.append((counts.total(), own))
+    return found
+
+
 async def measure(turns, requests):
     """Print the table."""
     spent = {name: [] for name in variants()}
@@ -118,5 +174,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument("--requests", type=int, default=10)
+    parser.add_argument("--count", action="store_true", help="instructions in place of CPU")
     given = parser.parse_args()
-    anyio.run(measure, given.turns, given.requests)
+    if given.count:
+        anyio.run(count, COUNTED)
+    else:
+        anyio.run(measure, given.turns, given.requests)
