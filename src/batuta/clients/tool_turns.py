@@ -23,6 +23,7 @@ import orjson
 
 from batuta.clients.decoding import as_array, as_object, dump_json
 from batuta.core import Message, Part, Role, Thought, ToolCall, ToolResult
+from batuta.core.small_number import read_small_number
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -230,10 +231,11 @@ def give_back(said: dict[str, Any], message: Message, model: str, field: str) ->
         kept = _read_kept(thought.redacted)
         if details := as_array(kept.get("details")):
             said["reasoning_details"] = details
-        for number, extra in as_object(kept.get("extras")).items():
-            calls = said.get("tool_calls", ())
-            if number.isdecimal() and int(number) < len(calls):
-                calls[int(number)]["extra_content"] = extra
+        calls = said.get("tool_calls", ())
+        for key, extra in as_object(kept.get("extras")).items():
+            number = read_small_number(key)
+            if number is not None and number < len(calls):
+                calls[number]["extra_content"] = extra
 
 
 def kept_signatures(message: Message, model: str) -> dict[int, str]:
@@ -243,10 +245,11 @@ def kept_signatures(message: Message, model: str) -> dict[int, str]:
         kept = (
             as_object(_read_kept(thought.redacted).get("extras")) if thought.model == model else {}
         )
-        for number, extra in kept.items():
+        for key, extra in kept.items():
             signature = as_object(as_object(extra).get("google")).get("thought_signature")
-            if number.isdecimal() and isinstance(signature, str):
-                found[int(number)] = signature
+            number = read_small_number(key)
+            if number is not None and isinstance(signature, str):
+                found[number] = signature
     return found
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+from batuta.core.small_number import read_small_number
+
 MAX_UNPACKED = 64 << 20
 """Bytes of all parts together."""
 MAX_PARTS = 2000
@@ -96,4 +98,5 @@ def _cell_text(cell: Any, shared: list[str]) -> str:
     value = cell.findtext(f"{_SHEET}v") or ""
     if cell.get("t") != "s":
         return value
-    return shared[int(value)] if value.isdecimal() and int(value) < len(shared) else ""
+    place = read_small_number(value)
+    return shared[place] if place is not None and place < len(shared) else ""

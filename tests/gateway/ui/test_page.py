@@ -943,6 +943,17 @@ async def test_the_form_that_changes_a_key_shows_every_limit_that_it_has(keyed, 
     assert keyed.call(keyed.store.keys.find, key.id).policy == old
 
 
+async def test_a_picture_of_a_number_by_the_thousand_digits_is_not_there(keyed, browse):
+    http = browse(keyed)
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "talks", "tests")
+    await sign_in(http, issued.text)
+    run, _ = await asked(http)
+    for number in ("9" * 5_000, "\N{ARABIC-INDIC DIGIT ONE}", "-1", "0.0.0"):
+        for place in (f"pictures/{number}", f"made/answer.{number}", f"made/0.0.{number}"):
+            async with http.get(f"/ui/runs/{run}/{place}") as response:
+                assert response.status == 404, (place[:40], response.status)
+
+
 async def test_a_conversation_and_its_pictures_are_its_tenants(keyed, browse):
     mine, other = browse(keyed), browse(keyed)
     for http, tenant in ((mine, "talks"), (other, "listens")):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from batuta.clients.data_url import split_data_url
 from batuta.core import Run
+from batuta.core.small_number import read_small_number
 from batuta.errors import BadRequestError
 from batuta.gateway.errors import not_found
 from batuta.gateway.ui.page_runs import PageRuns
@@ -54,10 +55,10 @@ class RunPictures:
 def _find_pictures(run: Run, place: str) -> tuple[Sequence[str], int]:
     """Return the pictures of a place such as `answer.0` or `0.2.1`, and the number meant."""
     *where, last = place.split(".")
-    numbers = [int(part) if part.isascii() and part.isdigit() else -1 for part in (*where, last)]
-    if where == ["answer"]:
-        return answer_pictures(run), numbers[-1] if numbers[-1] >= 0 else len(place)
-    if len(numbers) != 3 or min(numbers) < 0 or numbers[0] >= len(run.rounds):  # noqa: PLR2004 - round, step, number
+    numbers = [number for part in (*where, last) if (number := read_small_number(part)) is not None]
+    if where == ["answer"] and numbers:
+        return answer_pictures(run), numbers[-1]
+    if len(where) != 2 or len(numbers) != 3 or numbers[0] >= len(run.rounds):  # noqa: PLR2004 - round, step, number
         return (), 0
     step = run.rounds[numbers[0]].step(numbers[1])
     return (step_pictures(step) if step else ()), numbers[2]

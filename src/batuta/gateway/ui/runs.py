@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from batuta.clients import WorkerHealth
 from batuta.core import Outcome
 from batuta.core.formatting import format_cost, format_count, format_seconds
+from batuta.core.small_number import read_small_number
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
@@ -276,10 +277,10 @@ class RunPages:
             APIError: there is none, or it is none that a browser may show.
         """
         run_id: str = request.path_params["id"]
-        number: int = request.path_params["number"]
+        number = read_small_number(request.path_params["number"])
         run = await load_run(self._kept, self._page_runs, run_id, session)
         pictures = list_pictures(run.header.question)
-        url = pictures[number].url if number < len(pictures) else ""
+        url = pictures[number].url if number is not None and number < len(pictures) else ""
         kind, _, data = url.removeprefix("data:").partition(";base64,")
         if kind not in _PICTURES:
             raise not_found("The picture")
