@@ -489,6 +489,49 @@ def test_two_trainings_are_compared(house, visit, learning, folder):
     assert "The training to compare with" in page.inner_text("main")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+def test_curves_tell_their_values_and_are_looked_at_closely(
+    house, visit, learning, folder, width, scheme
+):
+    for name in ("third", "fourth"):
+        place = folder / "learning" / name
+        place.mkdir(exist_ok=True)
+        steps = [{"step": n, "reward": n % 2} for n in range(1, 21)]
+        place.joinpath("metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    page = visit(house, learning[1], width=width, scheme=scheme)
+    reward = page.locator("[data-chart]").first
+    plot = reward.locator("svg")
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+    assert reward.locator("output").inner_text() == "step 11: 0.275"
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    assert plot.get_attribute("aria-valuetext") == "step 12: 0.3"
+    page.keyboard.press("+")
+    assert reward.locator(".axis span").all_inner_texts() == ["7", "17"]
+    page.click("[data-zoom-out]")
+    assert reward.locator(".axis span").all_inner_texts() == ["1", "20"]
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+    page.mouse.up()
+    assert reward.locator(".axis span").all_inner_texts() == ["1", "11"]
+    sound(page)
+    for name in ("third", "fourth"):
+        page.select_option("[name=with]:not([type=hidden])", label=name)
+        page.wait_for_selector(f"h1:has-text('{name}')")
+    flat = page.locator(".curve").nth(1)
+    before = flat.get_attribute("d")
+    page.fill("[data-smoothing]", "0.9")
+    assert flat.get_attribute("d") != before
+    assert page.locator("[data-chart]").first.locator(".key").count() == 3
+    sound(page)
+    page.watch.expected.append("400 (Bad Request)")
+    page.goto(learning[1] + "?" + "&".join(f"with={n}" for n in range(4)))
+    assert "at most 4" in page.inner_text("main")
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_a_report_is_readable_by_all(house, visit, measured, width, scheme):
     page = visit(house, width=width, scheme=scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,13 +34,15 @@ _DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow
 workers without a price."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """One line."""
 
     name: str
     path: str
     last: float
+    values: tuple[float | None, ...]
+    """The value at each of the chart's steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,17 @@ class Chart:
     high: float
     first: int
     end: int
+    steps: tuple[int, ...]
+    joins_gaps: bool
+
+    @property
+    def data(self) -> str:
+        """The chart as JSON, from which the page's script tells values, zooms and smooths."""
+        curves = [
+            {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
+            for curve in self.curves
+        ]
+        return json.dumps({"steps": self.steps, "curves": curves, "joins": self.joins_gaps})
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -83,9 +97,10 @@ def draw_chart(
     low, high = min(every), max(every)
     curves = tuple(
         Curve(
-            name,
-            _curve_path(values, low, high, joins_gaps=joins_gaps),
-            next(v for v in reversed(values) if v is not None),
+            name=name,
+            path=_curve_path(values, low, high, joins_gaps=joins_gaps),
+            last=next(v for v in reversed(values) if v is not None),
+            values=tuple(values),
         )
         for name, values in known.items()
     )
@@ -96,6 +111,8 @@ def draw_chart(
         high=high,
         first=step_of(lines[0]),
         end=step_of(lines[-1]),
+        steps=_curve_steps(lines),
+        joins_gaps=joins_gaps,
     )
 
 
@@ -110,8 +127,20 @@ def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | 
     values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
     if len(values) <= _POINTS:
         return values
-    edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
-    return [_known_mean(values[start:end]) for start, end in pairwise(edges)]
+    return [_known_mean(values[start:end]) for start, end in pairwise(_find_edges(len(values)))]
+
+
+def _curve_steps(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the step of each point; of several lines, the last one's."""
+    steps = tuple(step_of(line) for line in lines)
+    if len(steps) <= _POINTS:
+        return steps
+    return tuple(steps[end - 1] for _, end in pairwise(_find_edges(len(steps))))
+
+
+def _find_edges(count: int) -> list[int]:
+    """Return where the lines of each point begin, and where those of the last end."""
+    return [round(at * count / _POINTS) for at in range(_POINTS + 1)]
 
 
 def _known_mean(values: Sequence[float | None]) -> float | None:

@@ -23,7 +23,7 @@ from batuta.core import Pool, Round, Worker, WorkerId, Workflow
 from batuta.core.formatting import format_percent
 from batuta.core.workflow import Plan
 from batuta.errors import WorkflowError
-from batuta.gateway.errors import not_found
+from batuta.gateway.errors import invalid_value, not_found
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.curves import CURVES, Chart, draw_chart, draw_charts, step_of
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
@@ -262,30 +262,35 @@ def _read_bytes(path: Path) -> bytes:
 
 _LONGEST_VALUE = 80
 """Characters of a setting that are shown."""
+MOST_OVERLAID = 4
+"""Trainings whose curves are drawn over each other."""
 _MAX_CHANGED = 200
 """Settings that are shown where two trainings differ."""
 
 
-def overlay_charts(one: TrainingFolder, other: TrainingFolder) -> list[Chart]:
-    """Draw the curves of two trainings over each other, by their steps."""
+def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
+    """Draw the curves of several trainings over each other, by their steps."""
     found: list[Chart | None] = []
+    names = [(str(at), run.folder.name) for at, run in enumerate(runs)]
     for title, ((key, _), *_) in CURVES:
         by_step: dict[int, dict[str, Any]] = {}
-        for side, run in (("one", one), ("other", other)):
+        for at, run in enumerate(runs):
             for line in run.lines:
                 step = step_of(line)
-                by_step.setdefault(step, {"step": step})[side] = line.get(key)
+                by_step.setdefault(step, {"step": step})[str(at)] = line.get(key)
         merged = [by_step[step] for step in sorted(by_step)]
-        names = (("one", one.folder.name), ("other", other.folder.name))
         found.append(draw_chart(title, names, merged, joins_gaps=True) if merged else None)
     return [chart for chart in found if chart]
 
 
-def compare_settings(one: Path, other: Path) -> list[tuple[str, str, str]]:
-    """The settings in which the trainings of two folders differ: each one's name and values."""
-    first, second = (dict(_flat_settings(_read_json(path / SETTINGS))) for path in (one, other))
-    names = sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
-    return [(name, first.get(name, "–"), second.get(name, "–")) for name in names][:_MAX_CHANGED]
+def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
+    """The settings in which the trainings of the folders differ: each one's name and values."""
+    told = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
+    rows = [
+        (name, [one.get(name, "–") for one in told])
+        for name in sorted({n for t in told for n in t})
+    ]
+    return [(name, values) for name, values in rows if len(set(values)) > 1][:_MAX_CHANGED]
 
 
 def _flat_settings(value: object, path: str = "") -> Iterator[tuple[str, str]]:
@@ -342,11 +347,11 @@ class LearningPages:
     async def training(self, request: Request, session: WebSession) -> Response:
         """One training: curves and sampled workflows; `part` answers the moving part alone.
 
-        With another one's mark in `with` it is both, one over the other.
+        With others' marks in `with` it is all of them, one over the other.
         """
         found = await self._find_folder(request, find_trainings)
         run = await run_sync(read_training, found)
-        beside = request.query_params.get("with")
+        beside = [mark for mark in request.query_params.getlist("with") if mark]
         if beside:
             return await self._compare(request, session, run, beside)
         drawn = draw_charts(run.lines)
@@ -376,20 +381,27 @@ class LearningPages:
         return [each for each in known if each.mark != found.mark][:_MAX_LISTED]
 
     async def _compare(
-        self, request: Request, session: WebSession, run: TrainingFolder, mark: str
+        self, request: Request, session: WebSession, run: TrainingFolder, marks: Sequence[str]
     ) -> Response:
-        found = folder_by_mark(await run_sync(find_trainings, self._folders), mark)
-        if found is None:
+        if len(marks) >= MOST_OVERLAID:
+            raise invalid_value("with", f"at most {MOST_OVERLAID} trainings are compared.")
+        known = await run_sync(find_trainings, self._folders)
+        chosen = [folder_by_mark(known, mark) for mark in dict.fromkeys(marks)]
+        found = [each for each in chosen if each is not None and each.mark != run.folder.mark]
+        if len(found) < len(chosen):
             raise not_found("The training to compare with")
-        other = await run_sync(read_training, found)
-        changed = await run_sync(compare_settings, run.folder.path, other.folder.path)
+        runs = [run, *[await run_sync(read_training, each) for each in found]]
+        shown = {each.folder.mark for each in runs}
         return render_page(
             request,
             "training_versus.html.jinja",
             session=session,
-            runs=(run, other),
-            charts=overlay_charts(run, other),
-            changed=changed,
+            runs=runs,
+            charts=overlay_charts(runs),
+            changed=await run_sync(compare_settings, [each.folder.path for each in runs]),
+            others=[each for each in known if each.mark not in shown][:_MAX_LISTED]
+            if len(runs) < MOST_OVERLAID
+            else [],
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:

@@ -1084,11 +1084,130 @@ if (shortcuts) {
   });
 }
 
+/* ---- curves ----------------------------------------------------------------------------- */
+
+/** The charts of a screen: they are smoothed and looked at closer all together. */
+const charts = {
+  smoothing: 0,
+  from: 0,
+  to: 1,
+
+  /** The part of a chart that is shown: its steps, and the values of each curve. */
+  part(figure) {
+    const { steps, curves, joins } = JSON.parse(figure.dataset.chart);
+    const [first, end] = [this.from, this.to].map((share) => Math.round(share * (steps.length - 1)));
+    const smooth = (values) => {
+      let before = null;
+      return values.map((value) => {
+        if (value === null) return null;
+        return (before = before === null ? value : this.smoothing * before + (1 - this.smoothing) * value);
+      });
+    };
+    const shown = curves.map(({ name, values }) => ({ name, values: smooth(values).slice(first, end + 1) }));
+    return { steps: steps.slice(first, end + 1), curves: shown, joins };
+  },
+
+  short(value) {
+    return Number(value.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 });
+  },
+
+  path(values, low, high, joins) {
+    const [across, spread] = [Math.max(values.length - 1, 1), high - low || 1];
+    let [path, broken] = ["", true];
+    values.forEach((value, at) => {
+      if (value !== null) path += `${broken ? "M" : "L"}${((300 * at) / across).toFixed(1)} ${(100 * (1 - (value - low) / spread)).toFixed(1)}`;
+      broken = value === null && !(joins && path);
+    });
+    return path;
+  },
+
+  redraw() {
+    for (const figure of $$("[data-chart]")) {
+      const { steps, curves, joins } = this.part(figure);
+      const known = curves.flatMap(({ values }) => values.filter((value) => value !== null));
+      if (!known.length) continue;
+      const [low, high] = [Math.min(...known), Math.max(...known)];
+      $$(".curve", figure).forEach((curve, at) => curve.setAttribute("d", this.path(curves[at].values, low, high, joins)));
+      $(".high", figure).textContent = this.short(high);
+      $(".low", figure).textContent = this.short(low);
+      const [first, end] = $$(".axis span", figure);
+      [first.textContent, end.textContent] = [steps[0], steps.at(-1)];
+    }
+    const out = $("[data-zoom-out]");
+    if (out) out.hidden = this.from === 0 && this.to === 1;
+  },
+
+  /** Tells the values at a place of a chart, in words and by a line. */
+  point(figure, at) {
+    const { steps, curves } = this.part(figure);
+    const place = Math.min(Math.max(at, 0), steps.length - 1);
+    const values = curves.map(({ name, values }) => `${curves.length > 1 ? `${name} ` : ""}${values[place] === null ? "–" : this.short(values[place])}`);
+    const text = `step ${steps[place]}: ${values.join(" · ")}`;
+    const slider = $("svg", figure);
+    slider.setAttribute("aria-valuenow", steps[place]);
+    slider.setAttribute("aria-valuetext", text);
+    $("output", figure).textContent = text;
+    $(".cursor", figure).setAttribute("d", `M${((300 * place) / Math.max(steps.length - 1, 1)).toFixed(1)} 0V100`);
+    figure.dataset.at = place;
+  },
+
+  zoom(from, to) {
+    [this.from, this.to] = to - from < 0.01 ? [0, 1] : [Math.max(from, 0), Math.min(to, 1)];
+    this.redraw();
+  },
+};
+
+if ($("[data-smoothing]")) {
+  const share = (svg, event) => {
+    const box = svg.getBoundingClientRect();
+    return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+  };
+  const within = (part) => charts.from + part * (charts.to - charts.from);
+  const figureOf = (event) => event.target.closest?.("[data-chart] svg")?.closest("[data-chart]");
+  let begun = null;
+  document.addEventListener("pointermove", (event) => {
+    const figure = figureOf(event);
+    if (figure) charts.point(figure, Math.round(share($("svg", figure), event) * (charts.part(figure).steps.length - 1)));
+  });
+  document.addEventListener("pointerdown", (event) => {
+    const figure = figureOf(event);
+    begun = figure && { svg: $("svg", figure), share: share($("svg", figure), event) };
+  });
+  document.addEventListener("pointerup", (event) => {
+    if (!begun) return;
+    const ends = [begun.share, share(begun.svg, event)].sort((one, other) => one - other);
+    begun = null;
+    if (ends[1] - ends[0] > 0.03) charts.zoom(within(ends[0]), within(ends[1]));
+  });
+  document.addEventListener("keydown", (event) => {
+    const figure = figureOf(event);
+    if (!figure) return;
+    const last = charts.part(figure).steps.length - 1;
+    const at = Number(figure.dataset.at ?? last);
+    const places = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last };
+    const middle = within(last ? at / last : 0);
+    const half = (charts.to - charts.from) / 4;
+    if (event.key in places) charts.point(figure, places[event.key]);
+    else if (event.key === "+") charts.zoom(middle - half, middle + half);
+    else if (event.key === "-" || event.key === "Escape") charts.zoom(0, 1);
+    else return;
+    event.preventDefault();
+  });
+  $("[data-smoothing]").addEventListener("input", (event) => {
+    charts.smoothing = Number(event.target.value);
+    charts.redraw();
+  });
+  $("[data-zoom-out]").addEventListener("click", () => charts.zoom(0, 1));
+}
+
 for (const live of $$("[data-live]")) {
   const again = async () => {
     if (!document.hidden) {
       const response = await fetch(live.dataset.live).catch(() => null);
-      if (response?.ok) live.innerHTML = await response.text();
+      if (response?.ok) {
+        live.innerHTML = await response.text();
+        if (charts.smoothing || charts.from || charts.to < 1) charts.redraw();
+      }
     }
     setTimeout(again, 3000);
   };
