@@ -16,6 +16,7 @@ PLACE = Path(__file__).parents[2] / "recipes" / "grounded" / "measure.py"
 
 def load_recipe():
     spec = importlib.util.spec_from_file_location("grounded_recipe", PLACE)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -16,6 +16,7 @@ PLACE = Path(__file__).parents[2] / "recipes" / "small-web" / "measure.py"
 
 def load_recipe():
     spec = importlib.util.spec_from_file_location("small_web_recipe", PLACE)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look for it
     spec.loader.exec_module(module)

@@ -10,6 +10,7 @@ PLACE = Path(__file__).parents[3] / "recipes" / "confidence" / "families.py"
 
 def load_families():
     spec = importlib.util.spec_from_file_location("families", PLACE)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
