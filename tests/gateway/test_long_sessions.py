@@ -1,5 +1,8 @@
 """Agents' long sessions: an array of a body is bounded by its bytes and values alone."""
 
+from io import BytesIO
+
+import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
@@ -64,7 +67,9 @@ BODIES = {
 async def test_thousands_of_turns_and_hundreds_of_tools_are_taken(path):
     ada = ScriptedClient(lambda _: "Done.")
     async with Serving(orchestra({"ada": ada})) as server:
-        status, _, told = await server.post(path, json={"model": "worker/ada", **BODIES[path]})
+        body = BytesIO(orjson.dumps({"model": "worker/ada", **BODIES[path]}))
+        kind = {"content-type": "application/json"}
+        status, _, told = await server.post(path, data=body, headers=kind)
         assert status == 200, told
         parts = [{"type": "text", "text": "a"}] * 900
         kind = "input" if path.endswith("responses") else "messages"
