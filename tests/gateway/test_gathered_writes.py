@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from batuta.gateway.http.body import encode_json, send_json
 from batuta.gateway.http.gathered_writes import MOST_GATHERED, GatheredTransport
 
 pytestmark = pytest.mark.anyio
@@ -80,3 +81,18 @@ async def test_nothing_is_written_to_a_connection_that_was_lost_meanwhile():
     inner.close()
     await asyncio.sleep(0)
     assert inner.sent == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * (1 << 20) - 2, 3 * (1 << 20) - 1, 5_000_000])
+async def test_a_large_answer_is_written_in_pieces(size):
+    sent, value = [], "x" * size
+
+    async def send(message):
+        sent.append(message)
+
+    await send_json(send, value)
+    head, *bodies = sent
+    assert b"".join(message["body"] for message in bodies) == encode_json(value)
+    assert dict(head["headers"])[b"content-length"] == str(size + 2).encode()
+    assert all(0 < len(message["body"]) <= 1 << 20 for message in bodies)
+    assert [message.get("more_body", False) for message in bodies] == [True] * (len(bodies) - 1) + [False]  # fmt: skip

@@ -350,6 +350,10 @@ def _wants_fresh(scope: Scope) -> bool:
     return any(word.strip().lower() in _FRESH for word in given.split(b","))
 
 
+_PIECE_SENT = 1 << 20
+"""Bytes of an answer that are written at once."""
+
+
 async def send_json(
     send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
@@ -358,7 +362,11 @@ async def send_json(
     fixed = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     more = raw_headers((headers or {}).items())
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *more]})
-    await send({"type": "http.response.body", "body": body})
+    last = max(len(body) - 1, 0) // _PIECE_SENT * _PIECE_SENT
+    for at in range(0, last, _PIECE_SENT):  # others have the loop while a reader takes it in
+        piece = body[at : at + _PIECE_SENT]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": body[last:]})
 
 
 def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
