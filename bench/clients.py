@@ -1,12 +1,14 @@
 """Claude Code, Codex and opencode at work through Batuta, offline, against a scripted model.
 
     npm install --prefix ~/.cache/batuta-clients @anthropic-ai/claude-code @openai/codex opencode-ai
-    python bench/clients.py [--clients FOLDER] [claude|codex|opencode ...] [alone|escalate|advise|gate|ultra|compact|search|own ...]
+    python bench/clients.py [--clients FOLDER] [claude|codex|opencode ...] [alone|escalate|advise|gate|lead|ultra|compact|search|own ...]
 
-Each client is set up by `batuta connect` in a home of its own and does one task of seven calls of
-tools, of which two fail as planned. The workers are two scripted models on the loopback. Nothing leaves
+Each client is set up by `batuta connect` in a home of its own and does one task of nine calls of
+tools, of which two fail as planned; first without Batuta, where it asks the scripted model in its own dialect,
+then through each way. The workers are two scripted models on the loopback. Nothing leaves
 this machine: every other address leads to a proxy that is not there. Printed are what was asked, of
-whom, and the status of each request; exit 1 if one was refused, or if the task is not done.
+whom, and the status of each request; exit 1 if one was refused, if the task is not done, or if a call
+or its result differs from what it is without Batuta.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,12 @@ import aiohttp
 import anyio
 from aiohttp import web
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parent)]
 
+from client_transcripts import as_chat, transcript
+from fakes.anthropic import FakeAnthropic
 from fakes.openai import USAGE, FakeOpenAI
+from fakes.openai_responses import FakeOpenAIResponses
 from fakes.server import Said
 from fakes.serving import Server
 from fakes.web import FakeWeb
@@ -38,20 +45,21 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 CLIENTS = ("claude", "codex", "opencode")
 WAYS = {
-    "alone": "worker/small",
-    "escalate": "escalate",
-    "advise": "advise",
-    "gate": "gate",
+    "alone": "pattern/alone",
+    "escalate": "pattern/escalate",
+    "advise": "pattern/advise",
+    "gate": "pattern/gate",
+    "lead": "pattern/lead-and-hands",
     "ultra": "batuta-ultra",
-    "compact": "escalate",
-    "search": "escalate",
-    "own": "escalate",
+    "compact": "pattern/escalate",
+    "search": "pattern/escalate",
+    "own": "pattern/escalate",
 }
 """The ways in which a task is done, and the models that are asked for.
 
 `compact`: the client takes its conversation for too long in the middle. `search`: Claude Code searches the
 web. `own`: Codex with a model of its maker, by whose name it offers `apply_patch` and asks for compaction in
-its own way.
+its own way, and offers `tool_search`.
 """
 BROKEN = "def add(a, b):\n    return a - b\n"
 MENDED = "def add(a, b):\n    return a + b\n"
@@ -68,8 +76,24 @@ STUCK = "worker that acts here is stuck"
 """What an adviser is told; it may have tools that only look."""
 NO_SOCKET = 426
 """What Codex is told that looks for a WebSocket; it goes on without."""
-FULL_AT, FULL = 4, 90_000
+COMPACTED = "is told of a compaction"
+LEAST_CALLS = 8
+"""Calls of tools that a task takes at least."""
+WANTED = {"advise": ": advises", "gate": ": judges", "lead": ": judges", "escalate": "claude-big: ", "compact": COMPACTED, "own": COMPACTED, "search": ": tells what was found"}  # fmt: skip
+"""What must have happened on a way."""
+FULL_AT, FULL = 5, 150_000
 """The action after which a conversation is said to be long, and how many tokens it then has."""
+FULL_USAGE: dict[str, Json] = {
+    "chat": {**USAGE, "prompt_tokens": FULL, "total_tokens": FULL + 10},
+    "messages": {"input_tokens": FULL, "output_tokens": 10},
+    "responses": {
+        "input_tokens": FULL,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 10,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": FULL + 10,
+    },
+}
 DONE = "MENDED: add.py adds now, and its test passes."
 ONE_DOES = {"search": {"claude"}, "own": {"codex"}, "compact": {"claude", "codex"}}
 """Ways that not every client has."""
@@ -110,16 +134,7 @@ base_url = "{search}"
 server_tool = true
 
 [aliases]
-"gpt-5*" = "escalate"
-
-[models.escalate]
-conductor = "escalate"
-
-[models.advise]
-conductor = "advise"
-
-[models.gate]
-conductor = "gate"
+"gpt-5*" = "pattern/escalate"
 """
 
 
@@ -155,13 +170,18 @@ def steps_of(tools: Mapping[str, Json], folder: str) -> list[tuple[str, Json]]:
     if "apply_patch" in tools:
         write = ("apply_patch", {"input": PATCH})
     failing = run(f"cd {folder} && python3 test_add.py")
+    looks = [("tool_search", {"query": "issues"})] if "tool_search" in tools else []
     return [
         run(f"ls {folder}"),
+        *looks,
         read,
+        run(f"cat {folder}/test_add.py"),
         failing,
         failing,
         write,
         run(f"cd {folder} && python3 test_add.py"),
+        run(f"cd {folder} && python3 -c 'import add; print(add.add(20, 22))'"),
+        run(f"cd {folder} && cat add.py"),
     ]
 
 
@@ -187,8 +207,11 @@ class Script:
     """The steps that were given so far: a client that compacts forgets its calls."""
     asked: list[str] = field(default_factory=list)
     """Who was asked for what."""
+    dialect: str = "chat"
+    """The dialect that it is asked in."""
 
-    def reply(self, body: Json) -> Said:
+    def reply(self, sent: Json) -> Said:
+        body = as_chat(sent)
         who, messages = body["model"], body["messages"]
         tools = {t["function"]["name"]: t["function"] for t in body.get("tools", [])}
         text = json.dumps(messages)
@@ -204,7 +227,7 @@ class Script:
             self.given += 1
             self.asked.append(f"{who}: {name} {json.dumps(arguments)[:60]}")
             full = self.way in {"compact", "own"} and self.given == FULL_AT
-            usage = {**USAGE, "prompt_tokens": FULL, "total_tokens": FULL + 10} if full else None
+            usage = FULL_USAGE[self.dialect] if full else None
             return Said("I go on.", calls=((f"call_{self.given}", name, arguments),), usage=usage)
         self.asked.append(f"{who}: done")
         return Said(DONE)
@@ -223,7 +246,7 @@ class Script:
         if STUCK in text:
             self.asked.append(f"{who}: advises")
             return Said("The sign is wrong: write + for - in add.py, then run test_add.py.")
-        said = "is told of a compaction" if is_summary(body["messages"]) else "an aside"
+        said = COMPACTED if is_summary(body["messages"]) else "an aside"
         self.asked.append(f"{who}: {said}: {last_words(body['messages'])[:70]}")
         form = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
         if form:
@@ -256,10 +279,30 @@ class Recorder:
             told = b""
             async for piece in got.content.iter_any():
                 told += piece
-                await response.write(piece)
-            await response.write_eof()
+                with suppress(ConnectionResetError):  # a client that has its answer goes
+                    await response.write(piece)
+            with suppress(ConnectionResetError):
+                await response.write_eof()
             one["answer"] = told.decode(errors="replace")
             return response
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator[str]:
+        """Yield the address while it passes on."""
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_route("*", "/{path:.*}", self.pass_on)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    @property
+    def transcript(self) -> list[str]:
+        """The calls of tools and their results, as the client told them."""
+        return transcript(one["body"] for one in self.seen if isinstance(one["body"], dict))
 
 
 def readable(body: bytes, headers: Mapping[str, str]) -> Any:
@@ -327,57 +370,104 @@ async def connect(client: str, url: str, model: str, environ: Mapping[str, str])
     assert done.returncode == 0, done.stderr.decode()
 
 
-async def try_client(client: str, way: str, binary: Path, *, keep: Path | None) -> bool:
-    """One task of one client by one way; whether it was done, and nothing refused."""
-    with tempfile.TemporaryDirectory(prefix="batuta-clients-") as place:
-        home, work = Path(place) / "home", Path(place) / "work"
+@dataclass
+class Place:
+    """The folders of one task."""
+
+    home: Path
+    work: Path
+    environ: dict[str, str]
+
+
+@contextmanager
+def open_place(way: str) -> Iterator[Place]:
+    """Yield the folders of one task: a home, and what is to be mended."""
+    with tempfile.TemporaryDirectory(prefix="batuta-clients-") as root:
+        home, work = Path(root) / "home", Path(root) / "work"
         home.mkdir()
         work.mkdir()
         (work / "add.py").write_text(BROKEN)
         (work / "test_add.py").write_text("from add import add\n\nassert add(2, 3) == 5, 'wrong sum'\nprint('passed')\n")  # fmt: skip
-        script, recorder = Script(str(work), way), Recorder()
+        environ = environ_of(home) | {"WAY": way, "BATUTA_HOME": str(home / "home")}
+        if way in {"compact", "own"}:
+            environ["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = "100000"
+        yield Place(home, work, environ)
+
+
+async def do_task(client: str, way: str, binary: Path, place: Place) -> str:
+    """Let the client do the task, and return what it said; empty if it is not done."""
+    with anyio.move_on_after(120):
+        command = command_of(client, way, binary, place.work)
+        done = await anyio.run_process(command, env=place.environ, cwd=place.work, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+        said = done.stdout.decode().strip()
+        if "MENDED" in said and (place.work / "add.py").read_text() == MENDED:
+            return said
+        print("    said:", said[-1500:], done.stderr.decode()[-3000:])
+    return ""
+
+
+FAKES = {"claude": (FakeAnthropic, "messages"), "codex": (FakeOpenAIResponses, "responses"), "opencode": (FakeOpenAI, "chat")}  # fmt: skip
+"""What each client asks where there is no Batuta, and in which dialect."""
+FILES = {"claude": ".claude/settings.json", "codex": ".codex/config.toml", "opencode": ".config/opencode/opencode.json"}  # fmt: skip
+
+
+async def without_batuta(client: str, way: str, binary: Path) -> list[str]:
+    """Return the transcript of the task that the client does with the scripted model alone.
+
+    Raises:
+        RuntimeError: it is not done.
+    """
+    fake, dialect = FAKES[client]
+    with open_place(way) as place:
+        script, recorder = Script(str(place.work), way, dialect=dialect), Recorder()
+        async with fake(script.reply, check=False) as upstream, recorder.serve() as url:
+            recorder.target = upstream.origin
+            command = [sys.executable, "-m", "batuta", "connect", client, "--url", url, "--model", "small", "--print"]  # fmt: skip
+            printed = await anyio.run_process(command, env={**os.environ, **place.environ})
+            file = place.home / FILES[client]
+            file.parent.mkdir(parents=True)
+            file.write_bytes(printed.stdout)
+            if not await do_task(client, way, binary, place):
+                raise RuntimeError(f"{client} does not do the task without Batuta: {script.asked}")
+        return recorder.transcript
+
+
+async def try_client(client: str, way: str, binary: Path, *, keep: Path | None) -> bool:
+    """One task of one client by one way; whether it is done as without Batuta, and nothing refused."""
+    alone = None if way == "own" else await without_batuta(client, way, binary)
+    with open_place(way) as place:
+        script, recorder = Script(str(place.work), way), Recorder()
         async with FakeWeb() as found, FakeOpenAI(script.reply, check=True, strict_openai=False) as upstream:  # fmt: skip
-            pool = Path(place) / "batuta.toml"
+            pool = place.home.parent / "batuta.toml"
             pool.write_text(SETTINGS.format(url=upstream.url, search=found.url))
-            await make_key({**os.environ, "BATUTA_HOME": str(home / "home")})
-            server = Server(home, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
-            app = web.Application(client_max_size=64 << 20)
-            app.router.add_route("*", "/{path:.*}", recorder.pass_on)
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            async with server:
+            await make_key({**os.environ, "BATUTA_HOME": str(place.home / "home")})
+            server = Server(place.home, "--pool", str(pool), SCRIPTED_API_KEY=upstream.key)
+            async with recorder.serve() as url, server:
                 recorder.target = str(server.http._base_url).rstrip("/")
-                environ = environ_of(home)
-                environ |= {"WAY": way, "BATUTA_HOME": str(home / "home")}
-                if way in {"compact", "own"}:
-                    environ["CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"] = "20"
-                await connect(client, url, WAYS[way], environ)
+                await connect(client, url, WAYS[way], place.environ)
                 recorder.seen.clear()
                 script.asked.clear()
                 script.given = 0
-                with anyio.move_on_after(120) as scope:
-                    done = await anyio.run_process(command_of(client, way, binary, work), env=environ, cwd=work, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
-            await runner.cleanup()
+                done = await do_task(client, way, binary, place)
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{client}-{way}.json").write_text(json.dumps(recorder.seen, indent=1))
-        told = "it did not end" if scope.cancelled_caught else done.stdout.decode().strip()
         failed = [
             one for one in recorder.seen if one["status"] >= 400 and one["status"] != NO_SOCKET
         ]
-        mended = (work / "add.py").read_text() == MENDED
-        good = mended and "MENDED" in told and not failed and not upstream.wrong
-        print(f"\n{client} by {way}: {'done' if good else 'FAILED'}")
+        same = alone is None or recorder.transcript == alone
+        calls = len(recorder.transcript)
+        happened = any(WANTED.get(way, "") in row for row in script.asked)
+        good = bool(done) and same and happened and not failed and not upstream.wrong and calls >= LEAST_CALLS  # fmt: skip
+        as_alone = "" if alone is None else ", as without Batuta" if same else ", OTHERWISE than without Batuta"  # fmt: skip
+        print(f"\n{client} by {way}: {'done' if good else 'FAILED'}, {calls} calls of tools{as_alone}")  # fmt: skip
         for row in script.asked:
             print(f"    {row}")
         for one in recorder.seen:
             print(f"    {one['status']} {one['method']} {one['path']} session {one['session'][:12]} ignored: {one['ignored'] or 'nothing'}")  # fmt: skip
         if not good:
-            print("    said:", told[-1500:], "" if scope.cancelled_caught else done.stderr.decode()[-3000:])  # fmt: skip
             print("    wrong:", upstream.wrong, [one["answer"][:500] for one in failed])
+            print("\n".join(unified_diff(alone or [], recorder.transcript, "without", "through", lineterm="")))  # fmt: skip
         return good
 
 

@@ -31,6 +31,7 @@ PROMPTED = "prompted/"
 """The prefix of a prompted conductor's name."""
 FIXED: Mapping[str, Callable[[], Conductor]] = {
     "advise": Advise,
+    "alone": best_single_worker,
     "best": best_single_worker,
     "critique": revised_by_critique,
     "escalate": Escalate,

@@ -23,8 +23,11 @@ _Number = TypeVar("_Number", int, float)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 PATTERN_PREFIX = "pattern/"
 """The beginning of the names of the models that are served without a line of settings."""
+ALONE = "alone"
+"""The pattern of one worker: what it is asked passes through, as with `worker/NAME`."""
 _TAKEN = ("worker/", "baseline/", PATTERN_PREFIX)
 PATTERNS = {
+    ALONE: "The best worker acts, and nobody else is asked.",
     "escalate": "The cheapest worker acts; the best takes over after failures, till the next task.",
     "advise": "The cheapest worker acts; where it is stuck the best one says what to do.",
     "gate": "The cheapest worker acts; another family's model judges whether it is done.",
@@ -95,6 +98,7 @@ def open_patterns(pool: Pool, clients: Mapping[WorkerId, Client]) -> tuple[Prese
             baseline=None,
             pool=pool,
             limits=PresetLimits(),
+            direct=name == ALONE,
             description=description,
         )
         for name, description in PATTERNS.items()

@@ -43,6 +43,11 @@ def command(options: TuneOptions) -> None:
 
     Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
     """
+    if options.questions.from_sessions is not None:
+        from batuta.lab.commands.tune_sessions import tune_sessions  # noqa: PLC0415 - loads numpy
+
+        tune_sessions(options)
+        return
     try:
         found = (
             _tune_record(options)

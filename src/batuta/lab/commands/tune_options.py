@@ -50,6 +50,14 @@ class TuneQuestionOptions:
             help="A store of served runs: those with feedback are asked too (batuta runs).",
         ),
     ] = None
+    from_sessions: Annotated[
+        str | None,
+        typer.Option(
+            "--from-sessions",
+            help="A store of served sessions: nothing is asked; it is said what each pattern "
+            "resolved and cost, and which pattern and margin that speaks for.",
+        ),
+    ] = None
     limit: Annotated[int, typer.Option(min=1, help="Questions at most.")] = QUESTIONS
     simulated_questions: SimulatedQuestions = False
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the search and the calls.")] = 0

@@ -1,0 +1,263 @@
+"""What stored sessions resolved and cost, and what that says of patterns and margins.
+
+A session counts for the model that its conversation was sent to; titles and other helper requests
+belong to it in dollars. Whether it was resolved is what its newest score says, 0.5 or more: one
+without a score is not known, and one with a call of unknown price has no dollars, so both are
+counted apart. Sessions chose their patterns themselves: what happened is compared, and no
+experiment was made.
+
+A margin is replayed by the first takeover that `escalate` weighed in each session. Where the other
+margin would have decided as it was decided, the session's own worth counts; else the mean of the
+sessions that were decided the other way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.config.aliases import MINI_MODEL
+from batuta.core import Run
+from batuta.core.intervals import wilson_interval
+from batuta.errors import ConfigError
+from batuta.lab.evals.stats import bootstrap_interval
+from batuta.store import RunSummary, Store
+
+LEAST_SESSIONS = 20
+"""Graded and priced sessions that a pattern, or a decision, needs before anything is said of it."""
+SURE = 0.8
+"""The probability from which a pattern or a margin is recommended."""
+PAGE_SIZE = 500
+_RESOLVED = 0.5
+_DRAWS = 2000
+_HELPER = ", not conducted"
+"""The end of the conductor's name of a helper request."""
+_WEIGHED = re.compile(
+    r"(takes over from|stayed with) [^:]{1,200}: "
+    r"(?:no cache is lost and|(?:it costs|a switch to .{1,200}? would cost) "
+    r"\$([0-9.]+) of cache and) "
+    r"is expected to gain \$([0-9.]+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedSession:
+    """A stored session of one model."""
+
+    id: str
+    model: str
+    resolved: bool | None
+    """None: nobody has scored it."""
+    usd: float | None
+    """None: a call's price is not known."""
+
+    def worth(self, of_one: float) -> float | None:
+        """Return what it was worth in dollars, cost included; None if that is not known."""
+        if self.resolved is None or self.usd is None:
+            return None
+        return of_one * self.resolved - self.usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """A takeover that was weighed."""
+
+    net_usd: float
+    """Its expected gain less its cost."""
+    taken: bool
+    worth: float
+    """What the session was worth."""
+
+
+def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
+    """Return the session of these runs; None if several models or none conducted it.
+
+    Args:
+        rows: its runs, the newest first.
+    """
+    models = {row.model for row in rows if not row.conductor.endswith(_HELPER)} - {MINI_MODEL}
+    if len(models) != 1:
+        return None
+    scores = [row.score for row in rows if row.score is not None]
+    priced = not any(row.cost.unpriced_calls for row in rows)
+    return PlayedSession(
+        id=rows[0].session or "",
+        model=models.pop(),
+        resolved=scores[0] >= _RESOLVED if scores else None,
+        usd=float(sum(row.cost.usd for row in rows)) if priced else None,
+    )
+
+
+def find_takeover(reasons: Iterable[str], worth: float) -> Weighed | None:
+    """Return the first takeover that the reasons weigh, of a session that was worth so much."""
+    for reason in reasons:
+        if found := _WEIGHED.search(reason):
+            net = float(found[3]) - float(found[2] or 0)
+            return Weighed(net_usd=net, taken=found[1] == "takes over from", worth=worth)
+    return None
+
+
+def describe_patterns(sessions: Sequence[PlayedSession], worth: float) -> list[dict[str, Any]]:
+    """Return the sessions, resolved share and cost of each model, the most worth first."""
+    rows: list[dict[str, Any]] = []
+    for model in {one.model for one in sessions}:
+        own = [one for one in sessions if one.model == model]
+        known = [one for one in own if one.worth(worth) is not None]
+        row: dict[str, Any] = {"model": model, "sessions": len(own), "known": len(known)}
+        if known:
+            right, usd = sum(bool(one.resolved) for one in known), [one.usd or 0.0 for one in known]
+            row |= {
+                "resolved": right / len(known),
+                "resolved_interval": wilson_interval(right, len(known)),
+                "usd": fmean(usd),
+                "usd_interval": bootstrap_interval([[each] for each in usd]),
+                "worth_usd": fmean(one.worth(worth) or 0.0 for one in known),
+            }
+        rows.append(row)
+    return sorted(rows, key=lambda row: (-row.get("worth_usd", float("-inf")), row["model"]))
+
+
+def choose_pattern(
+    sessions: Sequence[PlayedSession], worth: float, seed: int = 0
+) -> dict[str, Any]:
+    """Return the pattern to set and the probability that it is best, or why there is none."""
+    worths: dict[str, list[float]] = {}
+    for one in sessions:
+        if (each := one.worth(worth)) is not None:
+            worths.setdefault(one.model, []).append(each)
+    enough = {model: each for model, each in worths.items() if len(each) >= LEAST_SESSIONS}
+    if len(enough) < 2:  # noqa: PLR2004 - a comparison takes two
+        least = f"{LEAST_SESSIONS} scored sessions with known prices"
+        have = f"{len(enough)} models have {least}"
+        return {"why": f"too few sessions: {have}, and a comparison takes two"}
+    rng = np.random.default_rng(seed)
+    means = {model: _resampled(each, rng) for model, each in enough.items()}
+    best = max(enough, key=lambda model: fmean(enough[model]))
+    others = np.vstack([drawn for model, drawn in means.items() if model != best])
+    probability = _share_above(means[best], others.max(axis=0))
+    if probability < SURE:
+        return {"why": f"{best} did best, but with a probability of {probability:.0%} only"}
+    return {"pattern": best, "probability": probability}
+
+
+def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> dict[str, Any]:
+    """Return the margin to set and the probability that it is better, or why there is none.
+
+    Args:
+        weighed: a takeover a session.
+        margin: the present margin.
+        seed: of the resampling.
+    """
+    groups = {
+        taken: [one.worth for one in weighed if one.taken is taken] for taken in (True, False)
+    }
+    if min(map(len, groups.values())) < LEAST_SESSIONS:
+        counts = f"{len(groups[True])} sessions with a takeover and {len(groups[False])} without"
+        return {"why": f"too few sessions: {counts}, and {LEAST_SESSIONS} of each are needed"}
+    grid = _margins(weighed, margin)
+    means = {taken: fmean(each) for taken, each in groups.items()}
+    replayed = {at: _replay(weighed, at, means) for at in grid}
+    best = max(grid, key=lambda at: (fsum(replayed[at]), at == margin))
+    gains = np.array(replayed[best]) - np.array(replayed[margin])
+    drawn = _resampled(list(gains), np.random.default_rng(seed))
+    probability = _share_above(drawn, np.zeros(len(drawn)))
+    if best == margin or probability < SURE:
+        return {"why": "no other margin is shown to be better than the present one"}
+    return {"margin_usd": best, "probability": probability}
+
+
+def _margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
+    """Return margins to try: none, the present one, and tenths of what was weighed."""
+    nets = sorted(one.net_usd for one in weighed)
+    tenths = {round(nets[len(nets) * tenth // 10], 4) for tenth in range(1, 10)}
+    return sorted({0.0, margin, *(each for each in tenths if each > 0)})
+
+
+def _replay(weighed: Iterable[Weighed], margin: float, means: Mapping[bool, float]) -> list[float]:
+    """Return what each session would be worth with that margin."""
+    return [
+        one.worth if one.taken is (one.net_usd > margin) else means[not one.taken]
+        for one in weighed
+    ]
+
+
+def _resampled(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the bootstrap's means."""
+    drawn = rng.integers(0, len(values), (_DRAWS, len(values)))
+    return np.array(values)[drawn].mean(axis=1)
+
+
+def _share_above(values: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    return float(np.count_nonzero(values > others)) / len(values)
+
+
+async def replay_sessions(
+    target: str, *, worth: float, margin: float, seed: int = 0
+) -> dict[str, Any]:
+    """Read the stored sessions, and say which pattern and which margin they speak for.
+
+    Args:
+        target: the store, as `batuta runs` names it.
+        worth: dollars that a resolved session is worth.
+        margin: the present margin of a switch, in dollars.
+        seed: of the resampling.
+
+    Raises:
+        ConfigError: there are no sessions.
+    """
+    if "://" not in target and not Path(target).exists():
+        raise ConfigError(f"there are no runs at {target}; name the store that the server used")
+    async with Store.open(target) as store:
+        rows = await _list_by_session(store)
+        if not rows:
+            raise ConfigError(f"no run in {target} is of a session; they come with batuta serve")
+        read = {name: read_session(each) for name, each in rows.items()}
+        sessions = [one for one in read.values() if one is not None]
+        weighed: list[Weighed] = []
+        for one in sessions:
+            value = one.worth(worth)
+            if one.model.endswith("escalate") and value is not None:
+                found = find_takeover(await _reasons(store, rows[one.id]), value)
+                weighed += [found] if found else []
+    return {
+        "sessions": len(rows),
+        "of_several_models": len(rows) - len(sessions),
+        "worth_usd": worth,
+        "patterns": describe_patterns(sessions, worth),
+        "choice": choose_pattern(sessions, worth, seed),
+        "margin": choose_margin(weighed, margin, seed),
+    }
+
+
+async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
+    """Return the runs of each session, the newest first."""
+    found: dict[str, list[RunSummary]] = {}
+    before: str | None = None
+    while page := await store.list(PAGE_SIZE, before):
+        before = page[-1].cursor
+        for row in page:
+            if row.session is not None:
+                found.setdefault(row.session, []).append(row)
+    return found
+
+
+async def _reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
+    """Return the reasons of the session's decisions, the oldest first; of what is not kept none."""
+    said: list[str] = []
+    for row in reversed(rows):
+        run = await store.get(row.id)
+        said += [] if run is None else _reasons_of(run)
+    return said
+
+
+def _reasons_of(run: Run) -> list[str]:
+    reasons = (getattr(each.decision, "reason", "") for each in run.rounds)
+    return [reason for reason in reasons if reason]
