@@ -24,14 +24,14 @@ def tune_sessions(options: TuneOptions) -> None:
     questions = options.questions
     if questions.tasks is not None or questions.from_runs is not None:
         raise ConfigError("--from-sessions asks nothing: leave out --tasks and --from-runs")
-    found = anyio.run(_replay, options)
+    found = anyio.run(_replay_store, options)
     if options.output.json:
         print_json(found)
         return
     _print_table(found)
 
 
-async def _replay(options: TuneOptions) -> dict[str, Any]:
+async def _replay_store(options: TuneOptions) -> dict[str, Any]:
     worth = options.goals.worth or float(DEFAULT_RULES.worth_usd)
     return await replay_sessions(
         options.questions.from_sessions or "",

@@ -139,10 +139,10 @@ def choose_pattern(
         have = f"{len(enough)} models have {least}"
         return {"why": f"too few sessions: {have}, and a comparison takes two"}
     rng = np.random.default_rng(seed)
-    means = {model: _resampled(each, rng) for model, each in enough.items()}
+    means = {model: _resample_means(each, rng) for model, each in enough.items()}
     best = max(enough, key=lambda model: fmean(enough[model]))
     others = np.vstack([drawn for model, drawn in means.items() if model != best])
-    probability = _share_above(means[best], others.max(axis=0))
+    probability = _measure_share(means[best], others.max(axis=0))
     if probability < SURE:
         return {"why": f"{best} did best, but with a probability of {probability:.0%} only"}
     return {"pattern": best, "probability": probability}
@@ -162,26 +162,28 @@ def choose_margin(weighed: Sequence[Weighed], margin: float, seed: int = 0) -> d
     if min(map(len, groups.values())) < LEAST_SESSIONS:
         counts = f"{len(groups[True])} sessions with a takeover and {len(groups[False])} without"
         return {"why": f"too few sessions: {counts}, and {LEAST_SESSIONS} of each are needed"}
-    grid = _margins(weighed, margin)
+    grid = _list_margins(weighed, margin)
     means = {taken: fmean(each) for taken, each in groups.items()}
-    replayed = {at: _replay(weighed, at, means) for at in grid}
+    replayed = {at: _replay_margin(weighed, at, means) for at in grid}
     best = max(grid, key=lambda at: (fsum(replayed[at]), at == margin))
     gains = np.array(replayed[best]) - np.array(replayed[margin])
-    drawn = _resampled(list(gains), np.random.default_rng(seed))
-    probability = _share_above(drawn, np.zeros(len(drawn)))
+    drawn = _resample_means(list(gains), np.random.default_rng(seed))
+    probability = _measure_share(drawn, np.zeros(len(drawn)))
     if best == margin or probability < SURE:
         return {"why": "no other margin is shown to be better than the present one"}
     return {"margin_usd": best, "probability": probability}
 
 
-def _margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
+def _list_margins(weighed: Sequence[Weighed], margin: float) -> list[float]:
     """Return margins to try: none, the present one, and tenths of what was weighed."""
     nets = sorted(one.net_usd for one in weighed)
     tenths = {round(nets[len(nets) * tenth // 10], 4) for tenth in range(1, 10)}
     return sorted({0.0, margin, *(each for each in tenths if each > 0)})
 
 
-def _replay(weighed: Iterable[Weighed], margin: float, means: Mapping[bool, float]) -> list[float]:
+def _replay_margin(
+    weighed: Iterable[Weighed], margin: float, means: Mapping[bool, float]
+) -> list[float]:
     """Return what each session would be worth with that margin."""
     return [
         one.worth if one.taken is (one.net_usd > margin) else means[not one.taken]
@@ -189,13 +191,13 @@ def _replay(weighed: Iterable[Weighed], margin: float, means: Mapping[bool, floa
     ]
 
 
-def _resampled(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
+def _resample_means(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
     """Return the bootstrap's means."""
     drawn = rng.integers(0, len(values), (_DRAWS, len(values)))
     return np.array(values)[drawn].mean(axis=1)
 
 
-def _share_above(values: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+def _measure_share(values: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     return float(np.count_nonzero(values > others)) / len(values)
 
 
@@ -225,7 +227,7 @@ async def replay_sessions(
         for one in sessions:
             value = one.worth(worth)
             if one.model.endswith("escalate") and value is not None:
-                found = find_takeover(await _reasons(store, rows[one.id]), value)
+                found = find_takeover(await _read_reasons(store, rows[one.id]), value)
                 weighed += [found] if found else []
     return {
         "sessions": len(rows),
@@ -249,15 +251,15 @@ async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
     return found
 
 
-async def _reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
+async def _read_reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
     """Return the reasons of the session's decisions, the oldest first; of what is not kept none."""
     said: list[str] = []
     for row in reversed(rows):
         run = await store.get(row.id)
-        said += [] if run is None else _reasons_of(run)
+        said += [] if run is None else _list_reasons(run)
     return said
 
 
-def _reasons_of(run: Run) -> list[str]:
+def _list_reasons(run: Run) -> list[str]:
     reasons = (getattr(each.decision, "reason", "") for each in run.rounds)
     return [reason for reason in reasons if reason]
