@@ -78,6 +78,7 @@ WORKER = {
     "tags": ["vision"],
     "context_window": 1000,
     "price": {"input": 5, "output": 6},
+    "enabled": False,
     "strength": 0.5,
     "skills": {"maths": 0.5},
     "seconds": 3,

@@ -61,6 +61,7 @@ from batuta.errors import (
     NotRecordedError,
     ProviderOverloadedError,
 )
+from batuta.usage import ZERO_USAGE, Usage
 
 _OF_THE_REQUEST = (BadRequestError, ContextLengthError, NotRecordedError)
 """Errors that every deployment would repeat."""
@@ -326,6 +327,8 @@ class WorkerCheck:
     """How long the answer, or the error, took."""
     error: ClientError | None = None
     """None: it answered."""
+    usage: Usage = ZERO_USAGE
+    """The tokens of the answer, or of the error, as far as they are known."""
 
 
 async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
@@ -342,12 +345,13 @@ async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
     try:
         reply = await client.complete(request)
     except ClientError as error:
-        return WorkerCheck(time.perf_counter() - began, error)
+        return WorkerCheck(time.perf_counter() - began, error, error.usage or ZERO_USAGE)
     seconds = time.perf_counter() - began
     if reply.finish is Finish.NO_OUTPUT and READER not in worker.tags:  # of a tool, as a text
         said = reply.text.removeprefix(f"{words}: ")
-        return WorkerCheck(seconds, ProviderOverloadedError(said.partition("\n")[0]))
-    return WorkerCheck(seconds)
+        failure = ProviderOverloadedError(said.partition("\n")[0])
+        return WorkerCheck(seconds, failure, reply.usage)
+    return WorkerCheck(seconds, None, reply.usage)
 
 
 @final

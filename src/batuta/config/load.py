@@ -244,7 +244,10 @@ async def _load_file(
 ) -> LoadedConfig:
     settings = read_settings(path, Settings)
     if settings.workers:
-        specs = tuple(worker_spec(each, environ, settings.tools) for each in settings.workers)
+        enabled = [each for each in settings.workers if each.enabled]
+        if not enabled:
+            raise ConfigError(f"{path}: every worker is switched off: one needs enabled = true")
+        specs = tuple(worker_spec(each, environ, settings.tools) for each in enabled)
     else:
         specs = (await find_workers(environ, http)).specs
     if not specs:

@@ -125,6 +125,8 @@ class WorkerSetting(StrictModel):
     """The way in which reasoning is marked in the text of its answers, to be separated from it."""
     openai_api: Literal["chat", "responses", "images"] | None = None
     """The one of OpenAI's APIs that is called; left out: the one that the model needs."""
+    enabled: bool = True
+    """False: it is switched off, as if it were not in the file."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)

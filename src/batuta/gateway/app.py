@@ -51,6 +51,7 @@ from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
+from batuta.gateway.serving.pool_editor import PoolEditor
 from batuta.gateway.serving.session_call import LocalSessions, SessionMemory
 from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
@@ -101,6 +102,8 @@ class ServerState:
     """The states of sessions; if not given, they live as long as the process."""
     waiting_runs: SharedWaitingRuns | None = None
     """Where other replicas find runs that wait for tools; None: each replica keeps its own."""
+    pool_editor: PoolEditor | None = None
+    """Changes the settings file of the pool; None: there is none."""
     oidc: OidcClient | None = None
     """The identity provider by which people sign in to the page; None: by keys alone."""
     file_limits: FileLimits | None = None
@@ -135,7 +138,7 @@ def create_app(state: ServerState) -> Starlette:
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
     """The ASGI app, and what works in the background while their `work` goes on."""
-    shown = catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
+    catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift = DriftMonitor(catalogue, store)
     pending = PendingToolRuns(store, state.waiting_runs)
     metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
@@ -179,7 +182,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         *RunRoutes(store, deletions).routes(),
         *ApprovalRoutes(store, catalogue).routes(),
         *AdminRoutes(catalogue, store, authenticator, deletions).routes(),
-        *page_routes(*shown, delivery=delivery, deletions=deletions, drift=drift, oidc=state.oidc),
+        *_list_page_routes(state, delivery=delivery, deletions=deletions, drift=drift),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     mcp = None if state.mcp is None else McpEndpoint(state.mcp)
@@ -187,6 +190,22 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, Sh
         routes.append(mcp.route())
     app = _open_app(routes, _request_layer(state, metrics, routes), mcp)
     return app, background, service.shadows
+
+
+def _list_page_routes(
+    state: ServerState, *, delivery: AnswerDelivery, deletions: Deletions, drift: DriftMonitor
+) -> list[BaseRoute]:
+    """List the routes of the web page."""
+    return page_routes(
+        state.catalogue,
+        state.store,
+        state.authenticator,
+        delivery=delivery,
+        deletions=deletions,
+        drift=drift,
+        pool_editor=state.pool_editor,
+        oidc=state.oidc,
+    )
 
 
 def _open_app(

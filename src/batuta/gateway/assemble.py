@@ -19,6 +19,7 @@ from batuta.clients import HttpTransport, RedisConnections
 from batuta.clients.http_target import NO_KEY, Secret
 from batuta.config.load import jobs_target, load_config, redis_target, store_target
 from batuta.config.loaded import LoadedConfig
+from batuta.config.pool_file import PoolFile
 from batuta.config.settings import (
     AnswerCacheSetting,
     ExploreSetting,
@@ -61,6 +62,7 @@ from batuta.gateway.serving.models import (
     embedding_models,
     served_models,
 )
+from batuta.gateway.serving.pool_editor import PoolEditor
 from batuta.gateway.serving.session_call import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
@@ -203,6 +205,7 @@ async def run_configured_server(
             rate_limiter = RedisRateLimiter(redis) if redis else LocalRateLimiter()
             answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
+            again = partial(serve_options.reread, http, store)
             state = ServerState(
                 catalogue=catalogue,
                 store=store,
@@ -215,16 +218,14 @@ async def run_configured_server(
                 answer_cache=answer_cache,
                 sessions=RedisSessions(redis) if redis else LocalSessions(),
                 waiting_runs=_open_waiting_runs(store, redis, hasher),
+                pool_editor=_open_pool_editor(config.source, catalogue, store, again),
                 oidc=oidc,
                 file_limits=_file_limits(config.files),
                 mcp=mcp,
             )
             await record_settings(store, config)
-            again = partial(serve_options.reread, http, store)
             tasks.start_soon(reload_on_hangup, catalogue, again)
-            audited = (authenticator.failed_sign_ins, config.audit.kept_days)
-            tasks.start_soon(AuditKeeper(store, *audited).work)
-            _start_sweepers(tasks, store, config)
+            _start_keepers(tasks, store, authenticator, config)
             try:
                 await run_server(
                     state,
@@ -239,6 +240,28 @@ async def run_configured_server(
                 for one in filter(None, (rate_limiter, answer_cache)):
                     await one.close()
             tasks.cancel_scope.cancel()
+
+
+def _open_pool_editor(
+    source: str,
+    catalogue: Catalogue,
+    store: Store,
+    reread: Callable[[], Awaitable[Catalogue]],
+) -> PoolEditor | None:
+    """Return what changes the pool's file; None: the pool comes from none."""
+    path = Path(source)
+    if path.suffix != ".toml" or not path.is_file():
+        return None
+    return PoolEditor(PoolFile(path), catalogue, store, reread)
+
+
+def _start_keepers(
+    tasks: TaskGroup, store: Store, authenticator: Authenticator, config: LoadedConfig
+) -> None:
+    """Start what keeps the audit trail and forgets what is old."""
+    audited = (authenticator.failed_sign_ins, config.audit.kept_days)
+    tasks.start_soon(AuditKeeper(store, *audited).work)
+    _start_sweepers(tasks, store, config)
 
 
 def _start_sweepers(tasks: TaskGroup, store: Store, config: LoadedConfig) -> None:

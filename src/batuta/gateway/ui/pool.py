@@ -34,6 +34,7 @@ from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
 from batuta.gateway.serving.models import Catalogue, Outcomes
+from batuta.gateway.ui.pool_forms import PoolForms
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
@@ -157,8 +158,11 @@ def skill_table(history: Outcomes | None, pool: Pool) -> SkillTable | None:
 class PoolPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None, drift: DriftMonitor) -> None:
+    def __init__(
+        self, catalogue: Catalogue, store: Store | None, drift: DriftMonitor, forms: PoolForms
+    ) -> None:
         self._catalogue = catalogue
+        self._forms = forms
         self._store = store
         self._drift = drift
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
@@ -188,6 +192,8 @@ class PoolPage:
             drift=await self._drift.read(),
             learned=await self._learned() if whole else [],
             whole=whole,
+            editing=await self._forms.describe(session),
+            tests=self._forms.tests if session.is_admin else {},
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:

@@ -15,6 +15,7 @@ from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.serving.pool_editor import PoolEditor
 from batuta.gateway.ui.approvals import ApprovalPage
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.audit import AuditPage
@@ -28,6 +29,7 @@ from batuta.gateway.ui.pictures import RunPictures
 from batuta.gateway.ui.plan_editor import PlanEditorPage, PlanPreviewEndpoint
 from batuta.gateway.ui.playground import ApiBodyEndpoint, PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
+from batuta.gateway.ui.pool_forms import PoolForms
 from batuta.gateway.ui.question_table import QuestionTablePage
 from batuta.gateway.ui.run_stream import RunEventsEndpoint
 from batuta.gateway.ui.runs import RunPages
@@ -46,17 +48,18 @@ def page_routes(
     delivery: AnswerDelivery,
     drift: DriftMonitor,
     deletions: Deletions,
+    pool_editor: PoolEditor | None = None,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
     shown = catalogue, store, page_runs
-    runs, comparison = RunPages(*shown), ComparisonPage(*shown)
+    runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)
     keys = KeyPages(catalogue, store, authenticator)
+    pool_forms = PoolForms(catalogue, store, pool_editor)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
     sources = SourcesPage(store, page_runs)
-    playground = PlaygroundPage(*shown)
     screens = {
         "/ui/": playground.page,
         "/ui/chat/{session}": playground.chat,
@@ -72,7 +75,6 @@ def page_routes(
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
         "/ui/compare/table": QuestionTablePage(store, page_runs).page,
-        "/ui/pool": PoolPage(catalogue, store, drift).page,
         "/ui/audit": AuditPage(store).page,
         "/ui/approvals": approvals.page,
     }
@@ -90,6 +92,7 @@ def page_routes(
         *_list_routes(sessions, screens, "GET"),
         *_list_key_routes(sessions, keys, own_keys),
         *_list_learning_routes(sessions, LearningPages(catalogue)),
+        *_list_pool_routes(sessions, pool_forms, PoolPage(catalogue, store, drift, pool_forms)),
         *_list_routes(sessions, forms, "POST"),
         *_list_other_routes(sessions),
     ]
@@ -107,6 +110,19 @@ def _list_key_routes(
         "/ui/own-keys/{id}/revoke": own_keys.revoke,
     }
     return [*_list_routes(sessions, screens, "GET"), *_list_routes(sessions, forms, "POST")]
+
+
+def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:
+    """List the routes of the pool: its screen, and the admin's changes."""
+    changes = {
+        "/ui/pool": forms.add,
+        "/ui/pool-undo": forms.undo,
+        "/ui/pool/{what}/{id:path}": forms.change,
+    }
+    return [
+        *_list_routes(sessions, {"/ui/pool": screen.page}, "GET"),
+        *_list_routes(sessions, changes, "POST"),
+    ]
 
 
 def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> list[Route]:

@@ -1,0 +1,262 @@
+"""Changes of the workers in a settings file: lines are changed and all others stay as they are.
+
+Every change is proved before it is written: the new text must be read as the old settings with
+that change and nothing else. A file that is written in another form is left to its author.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from time import time
+from typing import Any, cast, final
+
+from batuta.errors import ConfigError
+
+HISTORY_LENGTH = 50
+"""Changes that are kept."""
+_HEADER = re.compile(r"\s*\[")
+_WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
+_FOREIGN = "this file is written in a form that is changed by hand only"
+
+
+def add_worker(text: str, values: Mapping[str, Any]) -> str:
+    """Return the settings with a further worker at their end.
+
+    Raises:
+        ConfigError: there is one of that id, or the file cannot be changed here.
+    """
+    expected = _read_toml(text)
+    workers = _list_workers(expected)
+    if any(each.get("id") == values["id"] for each in workers):
+        raise ConfigError(f"there is a worker {values['id']} already")
+    expected["workers"] = [*workers, _read_back(values)]
+    lines = [f"{name} = {format_value(value)}" for name, value in values.items()]
+    gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    return _prove_text(f"{text}{gap}[[workers]]\n" + "\n".join(lines) + "\n", expected)
+
+
+def change_worker(text: str, worker: str, values: Mapping[str, Any]) -> str:
+    """Return the settings with other values of a worker; None takes a value away.
+
+    Raises:
+        ConfigError: there is no such worker, or the file cannot be changed here.
+    """
+    for name, value in values.items():
+        text = _set_value(text, worker, name, value)
+    return text
+
+
+def _set_value(text: str, worker: str, name: str, value: Any) -> str:
+    expected = _read_toml(text)
+    workers = _list_workers(expected)
+    place = next((at for at, each in enumerate(workers) if each.get("id") == worker), None)
+    if place is None:
+        raise ConfigError(f"the file has no worker {worker}")
+    changed = {**workers[place], name: value}
+    changed = _read_back({n: v for n, v in changed.items() if v is not None})
+    if changed == workers[place]:
+        return text
+    expected["workers"] = [*workers[:place], changed, *workers[place + 1 :]]
+    lines = text.splitlines(keepends=True)
+    begin, end = _find_block(lines, place)
+    written = [] if value is None else [f"{name} = {format_value(value)}"]
+    assigned = re.compile(rf"\s*{re.escape(name)}\s*=")
+    found = next((at for at in range(begin, end) if assigned.match(lines[at])), None)
+    if found is None:
+        last = max(
+            (at for at in range(begin, end) if lines[at].strip() and lines[at].strip()[0] != "#"),
+            default=begin - 1,
+        )
+        kept = "" if lines[last].endswith("\n") else "\n"
+        lines[last] += kept
+        return _prove_text(_join_lines(lines[: last + 1], written, lines[last + 1 :]), expected)
+    comment = re.search(r"\s+#[^\"']*$", lines[found].rstrip("\n"))
+    written = [f"{line}{comment[0] if comment else ''}" for line in written]
+    for after in range(found + 1, end + 1):  # the value may have several lines
+        try:
+            return _prove_text(_join_lines(lines[:found], written, lines[after:]), expected)
+        except ConfigError:
+            continue
+    raise ConfigError(_FOREIGN)
+
+
+def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[str]) -> str:
+    return "".join([*before, *(f"{line}\n" for line in written), *after])
+
+
+def _find_block(lines: Sequence[str], place: int) -> tuple[int, int]:
+    """Return the first line of a worker's own values and the one behind the last."""
+    headers = [at for at, line in enumerate(lines) if _WORKERS.match(line)]
+    if place >= len(headers):
+        raise ConfigError(_FOREIGN)
+    begin = headers[place] + 1
+    end = next((at for at in range(begin, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    return begin, end
+
+
+def _list_workers(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(settings.get("workers", []))
+
+
+def _prove_text(text: str, expected: Mapping[str, Any]) -> str:
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise ConfigError(_FOREIGN) from None
+    if found != expected:
+        raise ConfigError(_FOREIGN)
+    return text
+
+
+def _read_toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the file is no TOML: {error}") from None
+
+
+def _read_back(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as they are read after they were written."""
+    plain = {name: value for name, value in values.items() if not _is_nested(value)}
+    lines = "\n".join(f"{json.dumps(name)} = {format_value(v)}" for name, v in plain.items())
+    return {**deepcopy(dict(values)), **_read_toml(lines)}
+
+
+def _is_nested(value: Any) -> bool:
+    """Tell whether it is a value that is never written here, only kept."""
+    return isinstance(value, list) and any(
+        isinstance(each, dict) for each in cast("list[Any]", value)
+    )
+
+
+def format_value(value: Any) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        known = cast("Mapping[str, Any]", value)
+        pairs = (f"{_format_name(name)} = {format_value(v)}" for name, v in known.items())
+        return "{ " + ", ".join(pairs) + " }" if known else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(format_value, cast("Sequence[Any]", value))) + "]"
+    return f"{value}"
+
+
+def _format_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A change of the file that can be taken back."""
+
+    at: float
+    by: str
+    what: str
+    before: str
+    """The text before it."""
+    after: str
+    """The digest of the text after it."""
+
+
+@final
+class PoolFile:
+    """The settings file of a pool, and what was changed in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._history = path.with_name(f"{path.name}.history")
+
+    def read(self) -> str:
+        """Return its text.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path} cannot be read: {error}") from None
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the workers as the file has them, those that are switched off too."""
+        return _list_workers(_read_toml(self.read()))
+
+    def history(self) -> list[FileChange]:
+        """Return the changes that were made here, newest first."""
+        return [_read_change(path) for path in sorted(self._paths(), reverse=True)]
+
+    def write(self, before: str, after: str, *, what: str, by: str) -> None:
+        """Writes the new text, at once or not at all, and keeps the old one.
+
+        Raises:
+            ConfigError: the file has changed since it was read, or cannot be written.
+        """
+        self._check_unchanged(_hash_text(before))
+        entry = {"at": time(), "by": by, "what": what, "before": before, "after": _hash_text(after)}
+        try:
+            self._history.mkdir(mode=0o700, exist_ok=True)
+            numbers = [int(path.stem) for path in self._paths()]
+            kept = self._history / f"{max(numbers, default=0) + 1:06d}.json"
+            _replace_file(kept, json.dumps(entry), mode=0o600)
+            _replace_file(self.path, after, mode=self.path.stat().st_mode & 0o777)
+            for old in sorted(self._paths())[:-HISTORY_LENGTH]:
+                old.unlink()
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {error}") from None
+
+    def undo(self) -> FileChange:
+        """Takes the latest change back and forgets it.
+
+        Raises:
+            ConfigError: there is none, or the file was changed otherwise since.
+        """
+        paths = sorted(self._paths())
+        if not paths:
+            raise ConfigError("nothing was changed here that could be taken back")
+        change = _read_change(paths[-1])
+        self._check_unchanged(change.after)
+        try:
+            _replace_file(self.path, change.before, mode=self.path.stat().st_mode & 0o777)
+            paths[-1].unlink()
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {error}") from None
+        return change
+
+    def _check_unchanged(self, digest: str) -> None:
+        if _hash_text(self.read()) != digest:
+            raise ConfigError(f"{self.path.name} was changed by somebody else since")
+
+    def _paths(self) -> list[Path]:
+        return [path for path in self._history.glob("*.json") if path.stem.isdigit()]
+
+
+def _read_change(path: Path) -> FileChange:
+    try:
+        return FileChange(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _replace_file(path: Path, text: str, *, mode: int) -> None:
+    with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).chmod(mode)
+    Path(file.name).replace(path)

@@ -1,0 +1,125 @@
+"""Workers changed in a settings file: all else stays as it was written."""
+
+import tomllib
+
+import pytest
+
+from batuta.config.pool_file import HISTORY_LENGTH, PoolFile, add_worker, change_worker
+from batuta.errors import ConfigError
+
+TEXT = """\
+# Our pool.
+[server]
+running = 64  # places
+
+[[workers]]            # the fast one
+id = "fast"
+model = "m-1"
+description = "Short answers."   # seen by the conductor
+tags = [
+    "vision",   # pictures
+]
+
+# The one that thinks.
+[[workers]]
+id = 'slow'
+model = "m-2"
+[workers.sampling]
+temperature = 0.5
+
+[conductor]
+use = "best"
+"""
+
+
+def lines_of(before, after):
+    """The lines that are gone, and those that are new."""
+    old, new = before.splitlines(), after.splitlines()
+    return [each for each in old if each not in new], [each for each in new if each not in old]
+
+
+@pytest.mark.parametrize(
+    ("worker", "values", "gone", "new"),
+    [
+        ("slow", {"enabled": False}, [], ["enabled = false"]),
+        ("slow", {"description": 'A "quote" \\ and ü\n2'}, [], ['description = "A \\"quote\\" \\\\ and ü\\n2"']),
+        ("fast", {"description": "New."}, ['description = "Short answers."   # seen by the conductor'], ['description = "New."   # seen by the conductor']),
+        ("fast", {"tags": None}, ["tags = [", '    "vision",   # pictures', "]"], []),
+        ("fast", {"price": {"input": 2, "output": 0.5}}, [], ["price = { input = 2, output = 0.5 }"]),
+        ("fast", {"description": "Short answers."}, [], []),
+    ],
+)  # fmt: skip
+def test_only_the_lines_of_a_value_change(worker, values, gone, new):
+    changed = change_worker(TEXT, worker, values)
+    assert lines_of(TEXT, changed) == (gone, new)
+    workers = {each["id"]: each for each in tomllib.loads(changed)["workers"]}
+    for name, value in values.items():
+        assert workers[worker].get(name) == value
+    assert workers["slow"]["sampling"] == {"temperature": 0.5}
+
+
+def test_a_worker_is_added_at_the_end():
+    added = add_worker(TEXT, {"id": "new", "model": "m-3", "price": {"input": 1, "output": 2}})
+    assert added.startswith(TEXT)
+    assert tomllib.loads(added)["workers"][-1]["price"]["output"] == 2
+    with pytest.raises(ConfigError, match="there is a worker new already"):
+        add_worker(added, {"id": "new", "model": "m"})
+    assert tomllib.loads(add_worker("", {"id": "a", "model": "m"}))["workers"][0]["id"] == "a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'workers = [{ id = "slow", model = "m" }]\n',
+        '[[workers]]\nid = "x"\nmodel = """\n[[workers]]\n"""\n[[workers]]\nid = "slow"\nmodel = "m"\n',
+        '[[workers]]\nid = "slow"\nmodel = "m"\n[workers.price]\ninput = 1\noutput = 1\n',
+        '[[ "workers" ]]\nid = "slow"\nmodel = "m"\n',
+    ],
+)
+def test_a_file_of_another_form_is_left_to_its_author(text):
+    with pytest.raises(ConfigError, match="changed by hand only"):
+        change_worker(text, "slow", {"price": {"input": 2, "output": 2}})
+
+
+def test_who_is_not_there_is_not_changed():
+    with pytest.raises(ConfigError, match="no worker nobody"):
+        change_worker(TEXT, "nobody", {"enabled": False})
+    with pytest.raises(ConfigError, match="no TOML"):
+        change_worker("[[", "slow", {"enabled": False})
+
+
+def test_changes_are_taken_back_until_somebody_else_changes_the_file(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_text(TEXT)
+    path.chmod(0o640)
+    file = PoolFile(path)
+    with pytest.raises(ConfigError, match="nothing was changed here"):
+        file.undo()
+    texts = [TEXT]
+    for name in ("fast", "slow"):
+        texts.append(change_worker(texts[-1], name, {"enabled": False}))
+        file.write(texts[-2], texts[-1], what=f"{name}: off", by="admin")
+    assert [each.what for each in file.history()] == ["slow: off", "fast: off"]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert all(
+        p.stat().st_mode & 0o777 == 0o600 for p in path.with_name("batuta.toml.history").iterdir()
+    )
+    file.undo()
+    assert path.read_text() == texts[1]
+    path.write_text(texts[1] + "# by hand\n")
+    with pytest.raises(ConfigError, match="changed by somebody else since"):
+        file.undo()
+    with pytest.raises(ConfigError, match="changed by somebody else since"):
+        file.write(texts[1], TEXT, what="", by="")
+    assert path.read_text() == texts[1] + "# by hand\n"
+
+
+def test_the_oldest_changes_are_forgotten(tmp_path):
+    path = tmp_path / "batuta.toml"
+    path.write_text("")
+    file = PoolFile(path)
+    for number in range(HISTORY_LENGTH + 3):
+        file.write(path.read_text(), f"# {number}\n", what=str(number), by="admin")
+    found = file.history()
+    assert len(found) == HISTORY_LENGTH
+    assert found[0].what == str(HISTORY_LENGTH + 2)
