@@ -69,7 +69,7 @@ class SourcesPage:
         if form not in _TYPES:
             raise not_found(f"The report as '{form[:20]}'")
         run = await self._load(request, session)
-        content = await _render(run, form)
+        content = await _render_sources(run, form)
         headers = {
             **PAGE_HEADERS,
             "content-disposition": f'attachment; filename="report.{form}"',
@@ -95,7 +95,7 @@ def run_claims(run: Run) -> list[Claim]:
     return find_claims(run.answer or "", run_sources(run))
 
 
-async def _render(run: Run, form: str) -> bytes:
+async def _render_sources(run: Run, form: str) -> bytes:
     """Return the report in that form.
 
     Raises:
