@@ -342,3 +342,88 @@ async def test_a_message_has_the_pictures_that_matplotlib_drew(store):
                         picture = got.content[2]
                         assert (picture.type, result.content) == ("image", [])
                         assert picture.source["data"].startswith("iVBORw0KGgo")
+
+
+LISTED = "import os; print(sorted(os.listdir()))"
+
+
+def looking():
+    """A model that doubles the table, and lists the folder where it is asked what is there."""
+
+    def reply(request):
+        if request.messages[-1].role is Role.TOOL:
+            return Reply(text="See out.csv.", usage=Usage(calls=1))
+        code = LISTED if "there" in request.messages[-1].text else DOUBLE
+        made = orjson.dumps({"code": code}).decode()
+        call = ToolCall(id="call_0", name="code_interpreter", arguments=made)
+        return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS, usage=Usage(calls=1))
+
+    return ScriptedClient(reply)
+
+
+async def test_files_of_earlier_turns_are_there_in_a_later_one(store):
+    """By the previous response, its container or its items sent again; of nothing, nothing."""
+    ada = looking()
+    async with serving(store, ada) as server:
+        _, made = await upload(server, "table.csv", TABLE)
+        tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [made["id"]]}}
+        api: Any = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+        async with api:
+            first = await api.responses.create(model="worker/ada", input="Double it.", tools=[tool])
+            again = [each.model_dump(exclude_none=True) for each in first.output]
+            asked = {"role": "user", "content": "What is there?"}
+            call = next(each for each in first.output if each.type == "code_interpreter_call")
+            both, none = "['out.csv', 'table.csv']", "[]"
+            container = {"type": "code_interpreter", "container": call.container_id}
+            for fields, names in (
+                ({"previous_response_id": first.id, "input": [asked], "tools": [CONTAINER]}, both),
+                ({"input": [*again, asked], "tools": [CONTAINER]}, "['out.csv']"),
+                ({"input": [asked], "tools": [container]}, both),
+                ({"input": [asked], "tools": [{**container, "container": "cntr_none"}]}, none),
+                ({"input": [asked], "tools": [CONTAINER]}, none),
+            ):
+                await api.responses.create(model="worker/ada", **fields)
+                assert told(ada).startswith(names), fields
+            await api.files.delete(made["id"])
+            fields = {"input": [asked], "tools": [CONTAINER], "previous_response_id": first.id}
+            await api.responses.create(model="worker/ada", **fields)
+            assert told(ada).startswith("['out.csv']")
+
+
+async def test_a_file_of_an_earlier_message_is_there_in_a_later_one(store):
+    ada = looking()
+    async with serving(store, ada) as server:
+        _, made = await upload(server, "table.csv", TABLE)
+        given = {"type": "container_upload", "file_id": made["id"]}
+        first = {"role": "user", "content": [{"type": "text", "text": "Double it."}, given]}
+        body: Any = {"model": "worker/ada", "max_tokens": 500, "tools": [EXECUTION]}
+        api: Any = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+        async with api:
+            got = await api.messages.create(**body, messages=[first])
+            said = [block.model_dump(exclude_none=True) for block in got.content]
+            turns = [first, {"role": "assistant", "content": said}]
+            asked = {"role": "user", "content": "What is there?"}
+            await api.messages.create(**body, messages=[*turns, asked])
+    assert told(ada).startswith("['out.csv', 'table.csv']")
+
+
+async def test_no_earlier_turn_opens_another_tenants_file(store):
+    """Neither the container of another tenant's response nor a citation of its file, sent as an item."""
+    ada = looking()
+    keyed = KeyedServer(store)
+    async with serving(store, ada, authenticator=keyed.gate) as server:
+        keyed.serving = server
+        mine, other = await keyed.key("acme"), await keyed.key("other")
+        body = {"model": "worker/ada", "tools": [CONTAINER]}
+        writing = "Write it: there is none."
+        first = {**body, "input": writing}
+        ada._say = programs("open('out.csv', 'w').write('x')")._say
+        _, _, got = await keyed.ask(mine, "/v1/responses", json=first)
+        assert got["output"][-1]["content"][0]["annotations"]
+        ada._say = looking()._say
+        asked = {"role": "user", "content": "What is there?"}
+        tool = {"type": "code_interpreter", "container": got["output"][0]["container_id"]}
+        for fields in ({"input": [*got["output"], asked]}, {"input": [asked], "tools": [tool]}):
+            for key, names in ((other, "[]"), (mine, "['out.csv']")):
+                status, _, _ = await keyed.ask(key, "/v1/responses", json=body | fields)
+                assert status == 200 and told(ada).startswith(names), fields

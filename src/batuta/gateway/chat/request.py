@@ -265,8 +265,8 @@ def _parse_assistant(turn: Fields, name: str | None) -> Message:
     refusal = turn.text("refusal")
     if refusal:
         parts.append(Text(refusal))
-    parts += map(_parse_image, turn.objects("images", MAX_ENTRIES) or ())
     calls = [_parse_tool_call(call) for call in turn.objects("tool_calls", MAX_ENTRIES) or ()]
+    parts += map(_parse_made_image, turn.objects("images", MAX_ENTRIES) or ())
     reasoning = turn.text("reasoning_content") or turn.text("reasoning") or ""
     if not parts and not calls and not reasoning:
         raise missing_parameter(turn.path("content"))
@@ -354,6 +354,12 @@ def _parse_image(part: Fields) -> Image:
     url = picture_url(image.path("url"), image.need_text("url"))
     detail = image.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail, cache=part.cache_mark())
+
+
+def _parse_made_image(part: Fields) -> Image:
+    """Read a picture that was made in an earlier turn, as the answer told it."""
+    image = part.need_object("image_url")
+    return Image(url=picture_url(image.path("url"), image.text("url") or ""))
 
 
 _ATTACHMENT_PARSERS: Mapping[str | None, Callable[[Fields], Part]] = {

@@ -103,7 +103,8 @@ class McpEndpoint:
 
     def route(self) -> Route:
         """Return its address."""
-        return Route(MCP_PATH, BoundedMessages(self._inner))
+        methods = ["DELETE", "GET", "POST"]
+        return Route(MCP_PATH, BoundedMessages(self._inner), methods=methods)
 
     def attach(self, app: ASGIApp) -> None:
         """Ask that app from now on."""

@@ -11,6 +11,7 @@ from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.messages.conversation import parse_turns
+from batuta.gateway.serving.earlier_files import find_earlier_files
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,
@@ -78,7 +79,7 @@ def parse_message(body: Fields) -> MessageCall:
     question = parse_question(body)
     body.need("max_tokens")
     _check_accepted(body)
-    thinking = _parse_thinking(body)
+    thinking, wishes = _parse_thinking(body), _parse_wishes(body)
     call = ParsedCall(
         model=model,
         question=question,
@@ -86,11 +87,16 @@ def parse_message(body: Fields) -> MessageCall:
         options=parse_run_options(body),
         session=client_session(body),
         files=body.files,
+        earlier_files=_find_earlier(body) if wishes else (),
         labels=request_labels(body),
         ignored=_ignored_fields(body),
-        server_tools=_parse_wishes(body),
+        server_tools=wishes,
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})
+
+
+def _find_earlier(body: Fields) -> tuple[str, ...]:
+    return find_earlier_files([body.get("messages")])
 
 
 def parse_question(body: Fields) -> Question:

@@ -147,13 +147,21 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/openapi.json"): Operation(summary="This document", public=True),
 }
 """Operations by method and path; a test holds them against the routes."""
+OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/v1/mcp"): Operation(
+        summary="A message of the Model Context Protocol, whose tools are ask, plan and runs",
+        body="Object",
+        streams=True,
+    ),
+}
+"""Those of `batuta mcp --port` alone."""
 
 
 def build_document(routes: Iterable[BaseRoute]) -> Json:
     """The document of those routes; the web page's own are left out."""
     paths: dict[str, Json] = {}
     for method, path in sorted(described_routes(routes), key=lambda route: (route[1], route[0])):
-        operation = OPERATIONS.get((method, path))
+        operation = OPERATIONS.get((method, path)) or OPTIONAL_OPERATIONS.get((method, path))
         if operation is not None:
             paths.setdefault(path, _path_item(path))[method.lower()] = _describe_operation(
                 operation, path
@@ -244,7 +252,11 @@ def _request_schemas() -> dict[str, Json]:
     return {
         "ChatRequest": body_schema(
             chat.parse_chat,
-            {**_FUNCTION, "messages[].tool_calls[].function.arguments": "{}"},
+            {
+                **_FUNCTION,
+                "messages[].tool_calls[].function.arguments": "{}",
+                "messages[].images[].image_url.url": "https://a.example/a.png",
+            },
             refused=chat.REFUSED_FIELDS,
         ),
         "TextCompletionRequest": body_schema(

@@ -32,6 +32,7 @@ from batuta.gateway.responses.tools import (
     parse_wishes,
     searches_tools,
 )
+from batuta.gateway.serving.earlier_files import container_response, find_earlier_files
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,
@@ -106,6 +107,8 @@ class HistoryReferences:
     """The id of the response that it continues from."""
     references: tuple[str, ...]
     """The ids of items that it names and does not hold."""
+    container: str | None = None
+    """The id of the response whose container its programs go on in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ class ResponseHistory:
     """Inputs and outputs of the previous responses, oldest first."""
     by_id: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """The items that were referred to, by their ids."""
+    files: tuple[str, ...] = ()
+    """Files that tools of the previous responses were given, or that are in a named container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +147,9 @@ def parse_history_references(body: Fields) -> HistoryReferences:
     references = [
         item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
     ]
-    return HistoryReferences(body.text("previous_response_id") or None, tuple(references))
+    container = container_response(body.get("tools")) if "tools" in body.names else None
+    previous = body.text("previous_response_id") or None
+    return HistoryReferences(previous, tuple(references), container)
 
 
 async def parse_with_history(body: Fields, history: ResponseHistory) -> ResponseCall:
@@ -196,6 +203,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         options=parse_run_options(body),
         session=client_session(body),
         files=body.files,
+        earlier_files=_find_earlier(history, items) if wishes else (),
         labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
@@ -210,6 +218,11 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         background=background,
         compacts=compacts,
     )
+
+
+def _find_earlier(history: ResponseHistory, items: list[Fields]) -> tuple[str, ...]:
+    named = find_earlier_files([*history.items, *(dict(item.raw) for item in items)])
+    return tuple(dict.fromkeys((*named, *history.files)))
 
 
 def _parse_input(body: Fields) -> list[Fields]:

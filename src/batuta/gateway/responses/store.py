@@ -21,6 +21,7 @@ from batuta.gateway.http.request_slots import MAX_BODIES, MAX_BODY, hold_memory
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
+from batuta.gateway.serving.earlier_files import container_files, find_earlier_files
 from batuta.store import Store
 from batuta.store.budgets import Budgets
 from batuta.store.responses import ResponseTable, StoredResponse
@@ -81,6 +82,7 @@ class ResponseStore:
                 raise _previous_not_found("this server keeps no responses.")
             return ResponseHistory()
         items: tuple[Json, ...] = ()
+        files: tuple[str, ...] = ()
         size = 0
         if references.previous_id is not None:
             size = await table.measure_thread(references.previous_id, tenant, MAX_THREAD)
@@ -89,8 +91,11 @@ class ResponseStore:
             rows = await table.get_thread(references.previous_id, tenant, MAX_THREAD)
             _check_thread(references.previous_id, rows)
             items = tuple(await _decode_items(rows))
+            files = _given_files(rows)
+        if references.container is not None:
+            files += await self._container_files(references.container, scope)
         if not references.references:
-            return ResponseHistory(items)
+            return ResponseHistory(items, files=files)
         parts = _parts_with(references.references)
         owners = tuple(
             {owner for name in references.references if (owner := response_id_of_item(name))}
@@ -101,7 +106,24 @@ class ResponseStore:
         rows = await table.get_many(owners, tenant, parts)
         wanted = set(references.references)
         found = await _decode_items(rows)
-        return ResponseHistory(items, {item["id"]: item for item in found if item["id"] in wanted})
+        named = {item["id"]: item for item in found if item["id"] in wanted}
+        return ResponseHistory(items, named, files)
+
+    async def _container_files(self, response_id: str, scope: Scope) -> tuple[str, ...]:
+        """Return the files of a response of the caller's, whose programs others go on from.
+
+        Raises:
+            APIError: there is no room for it.
+        """
+        table, tenant = self.responses, caller_of(scope).tenant
+        if table is None:
+            return ()
+        parts = frozenset({"input", "body"})
+        size = await table.measure((response_id,), tenant, parts)
+        _check_history_size(size)
+        await self._make_room(scope, size)
+        rows = await table.get_many((response_id,), tenant, parts)
+        return (*find_earlier_files(await _decode_items(rows)), *_given_files(rows))
 
     async def find(
         self, response_id: str, scope: Scope, parts: Collection[str] = ("body",)
@@ -207,6 +229,13 @@ def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
             told = orjson.loads(part)
             items += told if part is row.input else told["output"]
     return items
+
+
+def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
+    """Return the files that the responses' tools were given, the newest first."""
+    bodies = [row.body for row in reversed(rows) if row.body and b"file_ids" in row.body]
+    told = [orjson.loads(body).get("tools") for body in bodies]
+    return tuple(name for tools in told for name in container_files(tools))
 
 
 def _parts_with(references: Sequence[str]) -> frozenset[str]:

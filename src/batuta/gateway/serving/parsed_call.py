@@ -304,6 +304,8 @@ class ParsedCall:
     """The wishes that the models may call tools of the server."""
     files: tuple[str, ...] = ()
     """The ids of the uploaded files that it names, which programs may read."""
+    earlier_files: tuple[str, ...] = ()
+    """Ids of files of earlier turns, the newest first: programs have them as far as they fit."""
 
 
 def parse_cache(body: Fields) -> PromptCache | None:

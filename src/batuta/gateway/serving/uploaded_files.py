@@ -199,10 +199,35 @@ class UploadedFiles:
         """
         question = await read_office_files(call.question)
         call = call if question is call.question else replace(call, question=question)
+        if call.earlier_files:
+            files = (*call.files, *await self._find_earlier(call, caller))
+            call = replace(call, files=files, earlier_files=())
         if not call.server_tools:
             return call
         wishes = [await self._bind_wish(wish, call, caller) for wish in call.server_tools]
         return replace(call, server_tools=tuple(wishes))
+
+    async def _find_earlier(self, call: ParsedCall, caller: Caller) -> list[str]:
+        """Return the files of earlier turns that programs can be given beside those named now.
+
+        Of several with one name it is the newest.
+        """
+        if self._store is None or caller.role is CallerRole.ADMIN:
+            return []
+        named = {*call.files, *(each for wish in call.server_tools for each in wish.file_ids)}
+        heads = await self._store.files.heads((*named, *call.earlier_files), caller.tenant)
+        here = [heads[each] for each in named if each in heads]
+        names, size = {file.name for file in here}, sum(file.size for file in here)
+        kept: list[str] = []
+        for file_id in call.earlier_files:
+            file = heads.get(file_id)
+            if file is None or file_id in named or file.name in names:
+                continue
+            if size + file.size <= MAX_READ_BYTES and len(named) + len(kept) < MAX_NAMED:
+                kept.append(file_id)
+                names.add(file.name)
+                size += file.size
+        return kept
 
     async def _bind_wish(self, wish: ToolWish, call: ParsedCall, caller: Caller) -> ToolWish:
         if wish.tool == FILE_SEARCH:
