@@ -196,6 +196,9 @@ async def _ask_one(
     async with batuta.http.post("/v1/chat/completions", json=body, timeout=None) as response:
         said = await response.json()
     seconds = round(time.monotonic() - began, 2)
+    if response.status >= 500:  # a machine that is too slow says nothing of a model
+        print(f"{model} {way} {number}: {said['error']['message']}", flush=True)
+        return
     if response.status != 200:
         code = said["error"]["code"]
         record.add(number=number, model=model, way=way, answer=None, error=code, tokens=0, calls={}, seconds=seconds)  # fmt: skip
