@@ -29,6 +29,21 @@ FIGURES = {
 """Names of modules that are a figure of speech, a participle or a comparison."""
 
 
+VAGUE = {"heard", "said", "told"}
+"""Names of variables that say how a value came and not what it is."""
+
+
+def vague_variables(tree: ast.Module) -> list[str]:
+    """Variables and arguments that say how a value came and not what it is."""
+    bound = (
+        node.arg if isinstance(node, ast.arg) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    )
+    return sorted(VAGUE & set(bound))
+
+
 def is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """A function of the command line: its name is the name of the command."""
     marks = [ast.unparse(d) for d in node.decorator_list]
@@ -118,6 +133,10 @@ def test_a_module_is_named_by_what_it_holds():
     assert complaints(lambda name, tree: FIGURES & {Path(name).stem}) == []
 
 
+def test_a_variable_is_named_by_what_it_holds():
+    assert complaints(lambda name, tree: vague_variables(tree)) == []
+
+
 def test_many_fields_are_filled_by_name():
     assert complaints(lambda name, tree: wide_dataclasses(tree)) == []
 
@@ -146,6 +165,7 @@ def test_every_exception_is_still_needed():
 
 def test_planted_faults_are_found():
     """The rules of this file see what they are for."""
+    assert vague_variables(ast.parse("def read(said):\n    told = said")) == ["said", "told"]
     assert one_word_functions(ast.parse("def told(): ...\nasync def _asked(): ...")) == [
         "told",
         "_asked",

@@ -251,10 +251,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, sentence = EXIT_FAILED, ""
     except (Exception, KeyboardInterrupt) as error:
-        told = _explain_error(_first_error(error))
-        if told is None:
+        message = _explain_error(_first_error(error))
+        if message is None:
             raise
-        code, sentence = told
+        code, sentence = message
     if sentence:
         write_error(f"batuta: {sentence}\n")
     sys.exit(code)

@@ -81,8 +81,8 @@ def verify_trail(
     found = _with_store(lambda store: store.audit.verify(noted))
     head = "" if found.head is None else f"{found.head.seq}:{found.head.hash}"
     if as_json:
-        told = {"records": found.records, "head": head}
-        print_json({**told, "broken_at": found.broken_at, "reason": found.reason})
+        summary = {"records": found.records, "head": head}
+        print_json({**summary, "broken_at": found.broken_at, "reason": found.reason})
     elif found.broken_at is None:
         newest = f"; the newest is {head}" if head else ""
         write_output(f"the trail is whole: {format_count(found.records)} records{newest}\n")
@@ -102,8 +102,8 @@ def export_records(
     """Write the records to stdout, oldest first; the export itself is recorded."""
 
     async def work(store: Store) -> None:
-        told = {"format": form.value, "after": after}
-        entry = AuditEntry(actor=command_actor(), action="audit.exported", details=told)
+        details = {"format": form.value, "after": after}
+        entry = AuditEntry(actor=command_actor(), action="audit.exported", details=details)
         await store.audit.append(entry)
         version = package_version()
         async for record in store.audit.read(after):

@@ -181,10 +181,10 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
     for spec in found.specs:
         result, price = checks.get(spec.worker.id), spec.worker.price
         mark = "·" if result is None else "[red]✗[/red]" if result.error else "[green]✓[/green]"
-        told = "not asked" if result is None else f"it answers in {format_seconds(result.seconds)}"
-        said = f"left out: {result.error}" if result and result.error else told
+        state = "not asked" if result is None else f"it answers in {format_seconds(result.seconds)}"
+        shown = f"left out: {result.error}" if result and result.error else state
         paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
-        table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, said)
+        table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, shown)
     console = open_console(stderr=True)
     console.print(table)
     for name in found.silent:

@@ -115,8 +115,8 @@ def cost_json(cost: Cost) -> dict[str, Any]:
 
 def _price_json(price: Price) -> dict[str, float]:
     """Dollars per million tokens; of a tool also those of a call."""
-    told = {"input": float(price.input), "output": float(price.output)}
-    return told | {"call": float(price.call)} if price.call else told
+    values = {"input": float(price.input), "output": float(price.output)}
+    return values | {"call": float(price.call)} if price.call else values
 
 
 def pool_json(pool: Pool) -> list[dict[str, Any]]:

@@ -168,9 +168,9 @@ def _step_lines(flow: Workflow) -> list[str]:
     lines: list[str] = []
     for number, step in enumerate(flow.steps, 1):
         reads = ", ".join(str(index + 1) for index in step.access)
-        told = f" (reads {reads})" if reads else ""
+        reading = f" (reads {reads})" if reads else ""
         lines.append(
-            f"{number}. {step.worker}{told}: {' '.join(step.subtask.split()) or 'the question'}"
+            f"{number}. {step.worker}{reading}: {' '.join(step.subtask.split()) or 'the question'}"
         )
     return lines
 

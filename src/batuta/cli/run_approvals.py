@@ -62,8 +62,8 @@ def list_waiting(as_json: Json = False) -> None:
     for plan in found:
         shown = plan_json(plan)
         console.print(f"[bold]{plan.id}[/bold]  {plan.digest[:_LEAST_DIGITS]}", soft_wrap=True)
-        told = f"{plan.rule}, tenant {plan.tenant}, expected ${plan.usd}"
-        console.print(f"  {escape(told)}, until {format_time(plan.expires)}", soft_wrap=True)
+        about = f"{plan.rule}, tenant {plan.tenant}, expected ${plan.usd}"
+        console.print(f"  {escape(about)}, until {format_time(plan.expires)}", soft_wrap=True)
         console.print(f"  {escape(shown['question'])}", soft_wrap=True)
         if plan.reason:
             console.print(f"  {escape(plan.reason)}", soft_wrap=True)

@@ -54,8 +54,8 @@ class RunDisplay:
             case StepStarted():
                 self.running[event.round, event.index] = 0
             case StepDelta():
-                heard = self.running.get((event.round, event.index), 0)
-                self.running[event.round, event.index] = heard + len(event.delta.text)
+                received = self.running.get((event.round, event.index), 0)
+                self.running[event.round, event.index] = received + len(event.delta.text)
                 if self._is_last_step(event.round, event.index):
                     self.draft += event.delta.text
             case StepFinished():
@@ -192,8 +192,8 @@ def _step_table(
         if ended:
             mark, tail = _finished_cells(ended)
         elif (number, index) in running:
-            heard = running[number, index]
-            mark, tail = "[cyan]▶[/cyan]", (f"~{heard // 4}", "", "")
+            received = running[number, index]
+            mark, tail = "[cyan]▶[/cyan]", (f"~{received // 4}", "", "")
         else:
             mark, tail = "[dim]·[/dim]", ("", "", "")
         table.add_row(mark, *cells, *tail)

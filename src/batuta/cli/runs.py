@@ -248,8 +248,8 @@ def list_sessions(
     wanted = finding.read()
     found, total = anyio.run(_read_savings, limit, wanted, find_run_store(store))
     if json:
-        told = [saving_json(one) for one in found]
-        json_output.print_json({"sessions": told, "total": saving_json(total)})
+        summary = [saving_json(one) for one in found]
+        json_output.print_json({"sessions": summary, "total": saving_json(total)})
         return
     console = open_console()
     if not found:
@@ -265,8 +265,8 @@ def list_sessions(
             escape(one.session or ""), when, str(one.runs), *(usd if one.runs else ["–"] * 3)
         )
     console.print(table)
-    told = " · ".join(filter(None, (total.sentence, total.verdicts)))
-    console.print(f"\n[dim]{escape(told)}[/dim]", soft_wrap=True)
+    summary = " · ".join(filter(None, (total.sentence, total.verdicts)))
+    console.print(f"\n[dim]{escape(summary)}[/dim]", soft_wrap=True)
 
 
 async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:

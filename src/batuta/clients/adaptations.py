@@ -63,11 +63,11 @@ def merge_first_system_messages(request: Request) -> Request:
 
 def put_system_first(request: Request) -> Request:
     """Join all messages of the system into one that comes first."""
-    said = [message for message in request.messages if message.role in _SYSTEM_ROLES]
+    instructions = [message for message in request.messages if message.role in _SYSTEM_ROLES]
     others = tuple(message for message in request.messages if message.role not in _SYSTEM_ROLES)
-    if not said or (len(said) == 1 and request.messages[0] is said[0]):
+    if not instructions or (len(instructions) == 1 and request.messages[0] is instructions[0]):
         return request
-    return replace(request, messages=(_merge_messages(said, Role.SYSTEM), *others))
+    return replace(request, messages=(_merge_messages(instructions, Role.SYSTEM), *others))
 
 
 def without_system(request: Request) -> Request:
@@ -75,12 +75,12 @@ def without_system(request: Request) -> Request:
     ordered = put_system_first(request).messages
     if not ordered or ordered[0].role not in _SYSTEM_ROLES:
         return request
-    told, others = replace(ordered[0], role=Role.USER), ordered[1:]
+    first, others = replace(ordered[0], role=Role.USER), ordered[1:]
     if others and others[0].role is Role.USER:
         return replace(
-            request, messages=(_merge_messages((told, others[0]), Role.USER), *others[1:])
+            request, messages=(_merge_messages((first, others[0]), Role.USER), *others[1:])
         )
-    return replace(request, messages=(told, *others))
+    return replace(request, messages=(first, *others))
 
 
 def without_developer(request: Request) -> Request:
@@ -171,8 +171,8 @@ def _merge_messages(messages: Iterable[Message], role: Role) -> Message:
     """Join several messages, with an empty line between their texts."""
     parts: list[Part] = []
     reasoning: list[str] = []
-    said = tuple(messages)
-    for message in said:
+    turns = tuple(messages)
+    for message in turns:
         if parts and message.text and any(isinstance(part, Text) for part in parts):
             parts.append(Text("\n\n"))
         parts.extend(message.parts)
@@ -180,9 +180,9 @@ def _merge_messages(messages: Iterable[Message], role: Role) -> Message:
     return Message(
         role=role,
         parts=tuple(parts),
-        name=said[0].name,
+        name=turns[0].name,
         reasoning="\n\n".join(reasoning),
-        thoughts=tuple(thought for message in said for thought in message.thoughts),
+        thoughts=tuple(thought for message in turns for thought in message.thoughts),
     )
 
 
@@ -203,8 +203,8 @@ def schema_in_words(request: Request) -> Request:
     schema = refused_schema(request)
     if schema is None:
         return request
-    told = add_to_system(request, _BY_SCHEMA.format(schema))
-    return replace(told, response_format=ResponseFormat(kind="json_object"))
+    explained = add_to_system(request, _BY_SCHEMA.format(schema))
+    return replace(explained, response_format=ResponseFormat(kind="json_object"))
 
 
 def without_json_mode(request: Request) -> Request:

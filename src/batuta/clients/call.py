@@ -251,25 +251,25 @@ async def _fetch_reply(
 async def _stream_reply(
     line: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
 ) -> ProviderReply:
-    fold, told = line.adapter.new_accumulator(), False
+    fold, sent = line.adapter.new_accumulator(), False
     try:
         opened = await line.http.open_reply(line.stream_target, body, streamed=True)
         if isinstance(opened, WholeBody):
             return await _tell_whole(line, opened, request, listener)
         with opened as events:
             if line.adapter.supports_prefill and request.prefill:
-                told = True
+                sent = True
                 await listener.on_delta(Delta(text=request.prefill))
             return await _read_stream(line, fold, events, listener)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         _attach_cost(error, line, request, fold.result())
         raise
     except ClientError as error:
-        said = fold.result()
-        own = said.reply
-        if own.text or own.reasoning or own.tool_calls or own.images or said.usage:
-            _attach_cost(error, line, request, said)
-        if told:
+        result = fold.result()
+        own = result.reply
+        if own.text or own.reasoning or own.tool_calls or own.images or result.usage:
+            _attach_cost(error, line, request, result)
+        if sent:
             error.words = ""  # deltas that were passed on cannot be sent again in another form
         raise
 
@@ -314,28 +314,28 @@ async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
 ) -> ProviderReply:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
-    turn, told = _Turn(), _Teller(listener)
+    turn, teller = _Turn(), _Teller(listener)
     behind: Sequence[SseEvent] = ()
     while not fold.is_closed:
         batch = await _next_batch(fold, events)
         if batch is None:
-            await _read_rest(line, fold, events, told)
+            await _read_rest(line, fold, events, teller)
             break
         for place, (event, data) in enumerate(batch):
             try:
                 deltas = _parse_event(line, fold, event, data)
             except ClientError:
-                await told.tell_held()
+                await teller.tell_held()
                 await _read_behind(line, fold, events, batch[place + 1 :], silence=COUNTS_SECONDS)
                 raise
             for delta in deltas:  # one event may have thousands
-                await told.add(delta)
+                await teller.add(delta)
                 await turn.count(1)
             await turn.count(not deltas)
             if fold.is_closed:
                 behind = batch[place + 1 :]
                 break
-        await told.tell_held()
+        await teller.tell_held()
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
     return with_joined_halves(await _check_end(line, fold, events, behind))
 
@@ -351,16 +351,16 @@ async def _check_end(
     Raises:
         InvalidReplyError: words came there that are not in the reply.
     """
-    said = fold.result()
+    result = fold.result()
     if not behind and events.is_over:
-        return said
+        return result
     deltas = await _read_behind(line, fold, events, behind, silence=DRAIN_SECONDS)
     text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
-    known = said.reply.text + said.reply.reasoning
+    known = result.reply.text + result.reply.reasoning
     if text not in known or any(delta.tool_index is not None for delta in deltas):
         broken = InvalidReplyError("the provider went on after the end of its reply")
         raise with_host(events.target, broken)
-    return replace(fold.result(), reply=said.reply)
+    return replace(fold.result(), reply=result.reply)
 
 
 async def _read_behind(
@@ -413,7 +413,7 @@ async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseE
 
 
 async def _read_rest(
-    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, told: _Teller
+    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, teller: _Teller
 ) -> None:
     """Take in the event that the end of the connection left.
 
@@ -427,8 +427,8 @@ async def _read_rest(
         except InvalidReplyError:
             continue  # cut off
         for delta in deltas:
-            await told.add(delta)
-    await told.tell_held()
+            await teller.add(delta)
+    await teller.tell_held()
     if not (fold.is_finished or fold.is_closed):
         broken = StreamInterruptedError("the provider ended its reply in the middle")
         raise with_host(events.target, broken)
@@ -473,8 +473,10 @@ class _Teller:
         if pieces:
             self._pieces = []
             rest = "".join(pieces)
-            told = {"text": held.text + rest} if held.text else {"reasoning": held.reasoning + rest}
-            held = replace(held, **told)
+            texts = (
+                {"text": held.text + rest} if held.text else {"reasoning": held.reasoning + rest}
+            )
+            held = replace(held, **texts)
         await self._listener.on_delta(self._halves.join(held))
 
 

@@ -90,12 +90,14 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
     if info is None:
         return ModelFacts(tags=tags) if tags else None
     about = info.description or _description_elsewhere(model)
-    said = _SENTENCE.split(" ".join(about.split()))[0]
+    sentence = _SENTENCE.split(" ".join(about.split()))[0]
     return ModelFacts(
         price=_dearest_price(info, datetime.now(UTC)),
         context_window=info.context_window,
         tags=tags,
-        description=f"Its maker says: {shorten(said, _SAID, placeholder=' …')}" if said else "",
+        description=f"Its maker says: {shorten(sentence, _SAID, placeholder=' …')}"
+        if sentence
+        else "",
     )
 
 

@@ -245,13 +245,13 @@ def is_wrong_count(value: Any) -> bool:
     return value is not None and (isinstance(value, bool) or as_count(value) != value)
 
 
-def raise_counts(known: dict[str, Any], told: Any) -> None:
+def raise_counts(known: dict[str, Any], stated: Any) -> None:
     """Take what a reply tells of its usage into what it told before; no number is lowered.
 
     Servers tell a usage several times, and some end with zeros or nulls. A value that can be no
     count stays only where there is no better one.
     """
-    for name, value in as_object(told).items():
+    for name, value in as_object(stated).items():
         old = known.get(name)
         if isinstance(value, dict) and isinstance(old, dict):
             # One level of nesting is enough: no provider's usage has more.
@@ -265,14 +265,14 @@ _OUTPUTS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-def foreign_counts(told: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
+def foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
     """Return the tokens that an event of another dialect states, so that they are paid for.
 
     Args:
-        told: the event.
+        event: the event.
         own: the names that the counts of input and output have in the dialect that was expected.
     """
-    places = (told, as_object(told.get("response")), as_object(told.get("message")))
+    places = (event, as_object(event.get("response")), as_object(event.get("message")))
     counts: dict[str, int] = {}
     for place in places:
         for usage in (as_object(place.get("usage")), as_object(place.get("usageMetadata"))):
@@ -342,8 +342,8 @@ def with_joined_halves(provider_reply: ProviderReply) -> ProviderReply:
 
 
 def _is_ascii(delta: Delta) -> bool:
-    said = (delta.text, delta.reasoning, delta.tool_arguments, delta.tool_id, delta.tool_name)
-    return delta.thought is None and all(map(str.isascii, said))
+    texts = (delta.text, delta.reasoning, delta.tool_arguments, delta.tool_id, delta.tool_name)
+    return delta.thought is None and all(map(str.isascii, texts))
 
 
 def _join_reply(reply: Reply) -> Reply:

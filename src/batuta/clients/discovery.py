@@ -43,10 +43,10 @@ async def list_hosted_models(
     target = _list_target(provider, base_url.rstrip("/"), key)
     with anyio.move_on_after(LIST_SECONDS):
         try:
-            told = as_object(await http.get(target))
+            listing = as_object(await http.get(target))
         except ClientError:
             return ()
-        rows = as_array(told.get("models" if provider.api == "gemini" else "data"))
+        rows = as_array(listing.get("models" if provider.api == "gemini" else "data"))
         return tuple(model for row in rows if (model := _listed_model(as_object(row))).name)
     return ()
 
@@ -67,7 +67,7 @@ def _listed_model(row: dict[str, Any]) -> ListedModel:
     windows = (row.get(name) for name in ("max_input_tokens", "inputTokenLimit", "context_length"))
     return ListedModel(
         name=as_string(row.get("id")) or as_string(row.get("name")).removeprefix("models/"),
-        context_window=next((count for told in windows if (count := as_count(told))), None),
+        context_window=next((count for window in windows if (count := as_count(window))), None),
     )
 
 

@@ -136,10 +136,10 @@ def error_from_response(
     short = hide_addresses(redact_secrets(said_first, key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
-    said = _ERROR_SENTENCES[kind]
+    fallback = _ERROR_SENTENCES[kind]
     if kind is ModelNotFoundError and isinstance(payload, str):
-        said = "has no such API at this address, so its base_url may be wrong"
-    sentence = f"the provider {said} ({status})" + (f": {short}" if short else "")
+        fallback = "has no such API at this address, so its base_url may be wrong"
+    sentence = f"the provider {fallback} ({status})" + (f": {short}" if short else "")
     wait = parse_retry_after(headers or {})
     if wait is None and kind in {RateLimitError, ProviderOverloadedError}:
         wait = _retry_delay(payload)
@@ -249,10 +249,10 @@ def _stated_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
 def _whole_words(payload: Any) -> str:
     """Return all that an error body says, as a text; one that is nested too deep says nothing."""
     try:
-        said = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+        words = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     except RecursionError:
         return ""
-    return said[:WORDS_CHARACTERS]
+    return words[:WORDS_CHARACTERS]
 
 
 def _parse_seconds(text: str | None) -> float | None:

@@ -135,12 +135,12 @@ def _conversation_beginning(request: Request) -> str:
     """Return the part of a request that stays the same while a conversation goes on."""
     if request.cache is not None and request.cache.key is not None:
         return request.cache.key
-    said: list[str] = []
+    texts: list[str] = []
     for message in request.messages:
-        said.append(message.text[:_CLIPPED])
+        texts.append(message.text[:_CLIPPED])
         if message.role is Role.USER:
             break
-    return "\0".join(said)
+    return "\0".join(texts)
 
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
@@ -348,8 +348,8 @@ async def check_worker(client: Client, worker: Worker) -> WorkerCheck:
         return WorkerCheck(time.perf_counter() - began, error, error.usage or ZERO_USAGE)
     seconds = time.perf_counter() - began
     if reply.finish is Finish.NO_OUTPUT and READER not in worker.tags:  # of a tool, as a text
-        said = reply.text.removeprefix(f"{words}: ")
-        failure = ProviderOverloadedError(said.partition("\n")[0])
+        sentence = reply.text.removeprefix(f"{words}: ")
+        failure = ProviderOverloadedError(sentence.partition("\n")[0])
         return WorkerCheck(seconds, failure, reply.usage)
     return WorkerCheck(seconds, None, reply.usage)
 

@@ -302,35 +302,35 @@ class CallLimiter:
             RateLimitError: the provider asked to be skipped for longer than a call waits here,
                 or it does so now.
         """
-        told = await self._report_pause(listener)
+        reported = await self._report_pause(listener)
         if self._shared is None:
             async with self._slots:
-                return await self._call_within_windows(inner, request, listener, told=told)
+                return await self._call_within_windows(inner, request, listener, reported=reported)
         async with self._slots:
-            call = partial(self._call, inner, request, listener, told=told)
+            call = partial(self._call, inner, request, listener, reported=reported)
             reply = await self._shared.run(_token_estimate(request), call)
             if reply is not None:
                 return reply
             async with self._own_slots:
-                return await self._call_within_windows(inner, request, listener, told=told)
+                return await self._call_within_windows(inner, request, listener, reported=reported)
 
     async def _call_within_windows(
-        self, inner: Client, request: Request, listener: CallListener, *, told: bool
+        self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
         """`inner`'s reply, begun when this process's own limits a minute allow it."""
         if self._calls is None and self._tokens is None:
-            return await self._call(inner, request, listener, told=told)
+            return await self._call(inner, request, listener, reported=reported)
         grants = await self._wait_for_grants(request)
-        reply = await self._call(inner, request, listener, told=told)
+        reply = await self._call(inner, request, listener, reported=reported)
         if self._tokens is not None:
             grants[-1].amount = reply.usage.total
         return reply
 
     async def _call(
-        self, inner: Client, request: Request, listener: CallListener, *, told: bool
+        self, inner: Client, request: Request, listener: CallListener, *, reported: bool
     ) -> Reply:
         """`inner`'s reply, as soon as the provider is not to be skipped any more."""
-        if not told:
+        if not reported:
             await self._report_pause(listener)
         await self._sleep_until_turn()
         began = self._clock()

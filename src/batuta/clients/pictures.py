@@ -45,10 +45,10 @@ def read_pictures(message: dict[str, Any]) -> tuple[Image, ...]:
     Raises:
         ValueError: one of them cannot be shown.
     """
-    told, content = message.get("images"), message.get("content")
-    if told is None and (content is None or isinstance(content, str)):
+    images, content = message.get("images"), message.get("content")
+    if images is None and (content is None or isinstance(content, str)):
         return ()
-    rows = [as_object(row) for row in (*as_array(told), *as_array(content))]
+    rows = [as_object(row) for row in (*as_array(images), *as_array(content))]
     urls = [_picture_address(row) for row in rows if "image_url" in row]
     return tuple(dict.fromkeys(read_picture_address(url) for url in urls))
 

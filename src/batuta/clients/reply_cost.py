@@ -82,16 +82,16 @@ def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial:
 
     A prompt of no tokens, and nothing for what was said, are numbers that were not told.
     """
-    told, reply = provider_reply.usage, provider_reply.reply
+    stated, reply = provider_reply.usage, provider_reply.reply
     says = reply.text or reply.reasoning or reply.tool_calls or reply.images
-    if told is not None and not partial and told.input and (told.output or not says):
-        return told
+    if stated is not None and not partial and stated.input and (stated.output or not says):
+        return stated
     guessed = estimate_usage(request, reply)
-    if told is None:
+    if stated is None:
         return guessed
-    prompt = max(told.input, guessed.input) if partial else told.input or guessed.input
-    output = max(told.output, guessed.output) if partial else told.output or guessed.output
-    return replace(told, input=prompt, output=output, estimated=1)
+    prompt = max(stated.input, guessed.input) if partial else stated.input or guessed.input
+    output = max(stated.output, guessed.output) if partial else stated.output or guessed.output
+    return replace(stated, input=prompt, output=output, estimated=1)
 
 
 def _bound_usage(stated: Usage, most_input: int, most_output: int) -> Usage:

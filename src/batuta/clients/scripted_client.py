@@ -88,9 +88,9 @@ def _script_function(script: Script) -> Callable[[Request], ScriptLine]:
 
 def _replies_by_key(replies: Mapping[str, ScriptLine]) -> Callable[[Request], ScriptLine]:
     def say(request: Request) -> ScriptLine:
-        said = "\n".join(message.text for message in request.messages)
+        text = "\n".join(message.text for message in request.messages)
         missing = BadRequestError("the script has no reply to this request")
-        return next((line for key, line in replies.items() if key in said), missing)
+        return next((line for key, line in replies.items() if key in text), missing)
 
     return say
 
@@ -111,7 +111,7 @@ def split_reply(reply: Reply, chunk: int) -> list[Delta]:
         reply: the whole.
         chunk: characters of a fragment; 0: all at once.
     """
-    return [d for at, said in enumerate(reply.choices) for d in _split_one(said, chunk, at)]
+    return [d for at, choice in enumerate(reply.choices) for d in _split_one(choice, chunk, at)]
 
 
 def _split_one(reply: Reply, chunk: int, number: int) -> list[Delta]:

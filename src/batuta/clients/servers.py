@@ -136,7 +136,7 @@ def _told_abilities(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(reads, list) or not isinstance(takes, list):
         return None
     able = (("vision", "image" in reads), ("tools", "tools" in takes))
-    return tuple(tag for tag, told in able if told)
+    return tuple(tag for tag, is_able in able if is_able)
 
 
 Found = tuple[ListedModel, ...]
@@ -147,7 +147,7 @@ async def _no_details(_http: HttpTransport, _server: ModelServer, found: Found) 
 
 
 async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
-    told: dict[str, ListedModel | None] = {model.name: model for model in found}
+    details: dict[str, ListedModel | None] = {model.name: model for model in found}
 
     async def ask_about(model: ListedModel) -> None:
         try:
@@ -160,13 +160,13 @@ async def _ollama_details(http: HttpTransport, server: ModelServer, found: Found
         tags = tuple(tag for tag in ("tools", "vision") if tag in able) if able else None
         thinks = "thinking" in able if able else None
         known = replace(model, context_window=window or None, tags=tags, thinks=thinks)
-        told[model.name] = None if able and "completion" not in able else known
+        details[model.name] = None if able and "completion" not in able else known
 
     with anyio.move_on_after(DETAIL_SECONDS):
         async with anyio.create_task_group() as group:
             for model in found:
                 group.start_soon(ask_about, model)
-    return tuple(model for model in told.values() if model is not None)
+    return tuple(model for model in details.values() if model is not None)
 
 
 async def _llamacpp_details(http: HttpTransport, server: ModelServer, found: Found) -> Found:
@@ -184,8 +184,11 @@ async def _llamacpp_model(
         return model
     window = as_count(as_object(props.get("default_generation_settings")).get("n_ctx"))
     sees, able = as_object(props.get("modalities")), as_object(props.get("chat_template_caps"))
-    told = (("vision", sees.get("vision") is True), ("tools", able.get("supports_tools") is True))
-    tags = tuple(tag for tag, is_able in told if is_able)
+    abilities = (
+        ("vision", sees.get("vision") is True),
+        ("tools", able.get("supports_tools") is True),
+    )
+    tags = tuple(tag for tag, is_able in abilities if is_able)
     return replace(model, context_window=window or model.context_window, tags=tags)
 
 

@@ -78,8 +78,8 @@ def fit_tool_turns(messages: Sequence[Message], rule: CallIdRule) -> tuple[Messa
     used: set[str] = set()
     for message in messages:
         if message.role is Role.TOOL:
-            told = _rename_message(message, names)
-            results += [replace(told, parts=(part,)) for part in told.parts]
+            renamed = _rename_message(message, names)
+            results += [replace(renamed, parts=(part,)) for part in renamed.parts]
             continue
         fitted += sorted(results, key=lambda one: _place_of(one, order))
         results = []
@@ -214,11 +214,11 @@ class GivenBack:
         return Thought(model=model, redacted=_PREFIX + urlsafe_b64encode(written).decode())
 
 
-def give_back(said: dict[str, Any], message: Message, model: str, field: str) -> None:
+def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
     """Put the reasoning of an assistant's turn into its JSON, as its server wants it.
 
     Args:
-        said: the turn's JSON; changed.
+        encoded: the turn's JSON; changed.
         message: the turn.
         model: the model that is asked: it gets its own thoughts alone.
         field: the field of plain reasoning; empty: it is not given back.
@@ -226,12 +226,12 @@ def give_back(said: dict[str, Any], message: Message, model: str, field: str) ->
     own = [thought for thought in message.thoughts if thought.model == model]
     reasoning = message.reasoning or "".join(thought.text for thought in own)
     if reasoning and field:
-        said[field] = reasoning
+        encoded[field] = reasoning
     for thought in own:
         kept = _read_kept(thought.redacted)
         if details := as_array(kept.get("details")):
-            said["reasoning_details"] = details
-        calls = said.get("tool_calls", ())
+            encoded["reasoning_details"] = details
+        calls = encoded.get("tool_calls", ())
         for key, extra in as_object(kept.get("extras")).items():
             number = read_small_number(key)
             if number is not None and number < len(calls):

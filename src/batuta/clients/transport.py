@@ -91,10 +91,10 @@ class BoundedResponse(aiohttp.ClientResponse):
         """Tell the reader of the body, if there is one, that what comes is no HTTP."""
         body = cast("aiohttp.StreamReader | None", self.content)  # None before the head
         if body is not None and not body.is_eof() and body.exception() is None:
-            told = aiohttp.ClientPayloadError("the body is no HTTP")
-            body.set_exception(told, error)
+            failure = aiohttp.ClientPayloadError("the body is no HTTP")
+            body.set_exception(failure, error)
             # A reader that the end of a chunk has just woken waits again without a look at it.
-            asyncio.get_running_loop().call_soon(body.set_exception, told, error)
+            asyncio.get_running_loop().call_soon(body.set_exception, failure, error)
 
 
 def connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
@@ -102,8 +102,8 @@ def connection_error(target: HttpTarget, error: Exception, idle: float) -> Clien
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         failure = ProviderUnreachableError("no connection to the proxy could be made")
     elif isinstance(error, aiohttp.ClientHttpProxyError):
-        told = f"the proxy refused the connection ({error.status})"
-        failure = ProviderUnreachableError(told)
+        sentence = f"the proxy refused the connection ({error.status})"
+        failure = ProviderUnreachableError(sentence)
     else:
         failure = _classify_connection_error(error, idle)
     return with_host(target, failure)

@@ -62,8 +62,8 @@ class Webhook:
         except binascii.Error:
             key = b""
         if len(key) < _LEAST_BYTES:
-            told = f"is base64 of {_LEAST_BYTES} bytes or more: openssl rand -base64 32"
-            raise ConfigError(f"the secret of a webhook {told}")
+            requirement = f"is base64 of {_LEAST_BYTES} bytes or more: openssl rand -base64 32"
+            raise ConfigError(f"the secret of a webhook {requirement}")
         self._key = key
         self._url = url
         self._pauses = pauses

@@ -333,9 +333,9 @@ def _may_use(caller: Caller, model: ServedModel) -> bool:
     if caller.role is not CallerRole.KEY:
         return True
     drafts = conductor_worker(model.conductor)
-    heard = any(policy.allows_worker(worker) for worker in model.pool)
+    reachable = any(policy.allows_worker(worker) for worker in model.pool)
     allows_drafts = drafts is None or policy.allows_worker(drafts)
-    return policy.allows_model(model.name) and heard and allows_drafts
+    return policy.allows_model(model.name) and reachable and allows_drafts
 
 
 def _id_of(entries: list[dict[str, Any]]) -> str | None:

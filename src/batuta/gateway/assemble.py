@@ -278,9 +278,9 @@ async def record_settings(store: Store, config: LoadedConfig) -> None:
     Raises:
         StoreError: it cannot be recorded; then they must not be served.
     """
-    told = {"sha256": config.digest, "workers": len(config.pool), "batuta": package_version()}
+    details = {"sha256": config.digest, "workers": len(config.pool), "batuta": package_version()}
     await store.audit.append(
-        AuditEntry(actor="server", action="settings.loaded", subject=config.source, details=told)
+        AuditEntry(actor="server", action="settings.loaded", subject=config.source, details=details)
     )
 
 

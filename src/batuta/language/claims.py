@@ -74,14 +74,14 @@ def find_claims(answer: str, sources: Sequence[Source]) -> list[Claim]:
     known = _SourceIndex(sources)
     claims: list[Claim] = []
     for statement in split_statements(answer[:MAX_ANSWER]):
-        said = statement.strip()
-        bare = _MARKS.sub(" ", _ADDRESS.sub(" ", _NUMBER.sub(" ", said)))
-        if said.startswith("#") or not said:
+        text = statement.strip()
+        bare = _MARKS.sub(" ", _ADDRESS.sub(" ", _NUMBER.sub(" ", text)))
+        if text.startswith("#") or not text:
             continue
         if any(sign.isalpha() for sign in bare):
-            claims.append(Claim(text=said, cited=known.cite(said, bare)))
-        elif claims and not said.startswith(("-", "*", "|")):  # marks after the sentence's end
-            more = known.cite(said, claims[-1].text)
+            claims.append(Claim(text=text, cited=known.cite(text, bare)))
+        elif claims and not text.startswith(("-", "*", "|")):  # marks after the sentence's end
+            more = known.cite(text, claims[-1].text)
             claims[-1] = replace(claims[-1], cited=(*claims[-1].cited, *more))
     return claims
 
@@ -99,10 +99,10 @@ class _SourceIndex:
             if source.number is not None:
                 self._by_number[source.number].append(source)
 
-    def cite(self, said: str, claim: str) -> tuple[CitedSource, ...]:
+    def cite(self, text: str, claim: str) -> tuple[CitedSource, ...]:
         """Return what a sentence cites, each once."""
-        found = [self._by_address(url, claim) for url in find_addresses(said)]
-        found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(said)]
+        found = [self._by_address(url, claim) for url in find_addresses(text)]
+        found += [self._by_mark(int(mark[1]), claim) for mark in _NUMBER.finditer(text)]
         return tuple(dict.fromkeys(found))
 
     def _by_address(self, url: str, claim: str) -> CitedSource:

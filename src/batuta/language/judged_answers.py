@@ -23,8 +23,8 @@ def is_plain_text(question: Question) -> bool:
 
 def find_expected_answer(comment: str | None) -> str | None:
     """Return the answer of a comment's line `Expected: ANSWER`, if it can be compared."""
-    said = _EXPECTED.search(comment or "")
-    return _short_answer(said[1].rstrip() if said else "")
+    match = _EXPECTED.search(comment or "")
+    return _short_answer(match[1].rstrip() if match else "")
 
 
 def find_confirmed_answer(answer: str | None, score: float | None) -> str | None:

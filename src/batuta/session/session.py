@@ -152,8 +152,8 @@ class Session:
         """
 
         async def execute(emit: EventHandler) -> Run:
-            told: AskOptions = {**options, "on_event": emit}
-            return await self.ask(question, **told)
+            with_events: AskOptions = {**options, "on_event": emit}
+            return await self.ask(question, **with_events)
 
         return RunStream(execute, self._tasks, options.get("on_event"))
 
@@ -352,8 +352,8 @@ async def answer_tool_calls(
     results: list[Message] = []
     for call in calls:
         try:
-            said = run_tool(call)
-            text = said if isinstance(said, str) else await said
+            result = run_tool(call)
+            text = result if isinstance(result, str) else await result
         except Exception as error:  # noqa: BLE001 - the worker may try something else
             text = f"error: {error}"
         results.append(Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=text),)))

@@ -82,14 +82,14 @@ class McpTool:
                 result = await client.call_tool(self._tool, dict(arguments))
         except Exception as error:  # noqa: BLE001 - whatever a server of others does
             kind = type(_first_error(error)).__name__
-            told = f"the server of the tool {self._tool} could not be called ({kind})"
-            raise ToolError(told, cost=call_cost(self)) from None
-        said = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
+            failure = f"the server of the tool {self._tool} could not be called ({kind})"
+            raise ToolError(failure, cost=call_cost(self)) from None
+        text = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
         if result.is_error:
-            told = f"the tool {self._tool} failed: {' '.join(said.split())[:300]}"
-            raise ToolError(told, cost=call_cost(self))
+            failure = f"the tool {self._tool} failed: {' '.join(text.split())[:300]}"
+            raise ToolError(failure, cost=call_cost(self))
         room = max(self.limits.characters - 100, 0)  # the tags
-        return ToolOutput(parts=(Text(wrap_fetched(said, room)),))
+        return ToolOutput(parts=(Text(wrap_fetched(text, room)),))
 
 
 def _first_error(error: BaseException) -> BaseException:

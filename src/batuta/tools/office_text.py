@@ -55,12 +55,12 @@ def docx_text(data: str, url: str, most: int) -> dict[str, str]:
     size = 0
     with _open_parts(data) as parts:
         for paragraph in _read_elements(parts, "word/document.xml", f"{_WORD}p"):
-            said = "".join(
+            text = "".join(
                 "\t" if piece.tag == f"{_WORD}tab" else piece.text or ""
                 for piece in paragraph.iter(f"{_WORD}t", f"{_WORD}tab")
             )
-            lines.append(said)
-            size += len(said) + 1
+            lines.append(text)
+            size += len(text) + 1
             if size > most:
                 break
     return {"title": "", "date": "", "text": "\n".join(lines)[:most]}

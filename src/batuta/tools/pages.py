@@ -92,7 +92,7 @@ class WebFetch:
             ToolError: it cannot be read; the sentence says why.
         """
         asked = arguments["url"].strip()
-        if context.told is not None and not _is_told(asked, context.told):
+        if context.named_in is not None and not _is_told(asked, context.named_in):
             raise ToolError(UNTOLD)
         url, body = await self._follow(asked, context)
         if body.status >= HTTPStatus.BAD_REQUEST:
@@ -101,11 +101,11 @@ class WebFetch:
         cited = Citation(url=url, title=" ".join(read["title"].split())[:200], date=read["date"])
         text = read["text"].strip()
         is_titled = text.lstrip("# ").startswith(cited.title)
-        told = text if is_titled else f"{cited.title}\n\n{text}"
+        content = text if is_titled else f"{cited.title}\n\n{text}"
         room = max(self.limits.characters - len(url) - 100, 0)  # the tags and the head
         dated = f" ({cited.date})" if cited.date else ""
         number = "" if context.first_number is None else f"[{context.first_number}] "
-        text = f"{number}{url}{dated}\n{wrap_fetched(told, room)}"
+        text = f"{number}{url}{dated}\n{wrap_fetched(content, room)}"
         return ToolOutput(parts=(Text(text),), citations=(cited,))
 
     async def _follow(self, url: str, context: ToolContext) -> tuple[str, FetchedBody]:
@@ -165,10 +165,10 @@ class WebFetch:
         raise ToolError(f"the page is of the type {kind[:60]}, which is not read")
 
 
-def _is_told(url: str, told: str) -> bool:
+def _is_told(url: str, line: str) -> bool:
     """Return True if a text names the address, so that no model can write a secret into it."""
     bare = url.partition("://")[2].partition("#")[0].rstrip("/")
-    return bool(bare) and bare.lower() in told.lower()
+    return bool(bare) and bare.lower() in line.lower()
 
 
 def _decode_body(body: FetchedBody) -> str:

@@ -60,8 +60,8 @@ async def parse_apart(
         )
     except ProcessFailedError as error:
         if error.kind == "ModuleNotFoundError":
-            told = f"{library} is not installed on the server: {install_hint('tools')}"
-            raise ToolError(told) from None
+            missing = f"{library} is not installed on the server: {install_hint('tools')}"
+            raise ToolError(missing) from None
         raise ToolError(f"the {what} could not be read: it is malformed") from None
     except (ProcessTimeoutError, ProcessDiedError):
         raise ToolError(f"the {what} could not be read: it takes too much to read") from None

@@ -113,8 +113,8 @@ class WebSearch:
                 return await self._engine.search(query, wanted, domains)
             except ClientError as error:
                 if not (error.retryable and retries_left):
-                    told = f"the search failed: {error}"
-                    raise ToolError(told, cost=call_cost(self)) from None
+                    failure = f"the search failed: {error}"
+                    raise ToolError(failure, cost=call_cost(self)) from None
             await anyio.sleep(PAUSE_SECONDS)
         raise AssertionError
 
@@ -172,5 +172,5 @@ def render_results(pages: list[Citation], first: int = 1) -> str:
 
 def _render_result(number: int, page: Citation) -> str:
     dated = f" ({page.date})" if page.date else ""
-    told = "\n".join(filter(None, (page.title, page.excerpt)))
-    return f"[{number}] {page.url}{dated}\n{wrap_fetched(told)}"
+    content = "\n".join(filter(None, (page.title, page.excerpt)))
+    return f"[{number}] {page.url}{dated}\n{wrap_fetched(content)}"

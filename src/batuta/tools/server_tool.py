@@ -133,7 +133,7 @@ class _Loop:
     """The turns so far as one reply."""
 
     reply: Reply
-    told: list[str]
+    texts: list[str]
     """The texts that named addresses."""
     calls: tuple[ServerCall, ...] = ()
     uses: Counter[str] = field(default_factory=Counter[str])
@@ -188,8 +188,8 @@ class ServerToolClient:
         names = self._granted
         if request.tool_choice == "none" or all(tool.name not in names for tool in request.tools):
             return await self._client.complete(request, listener)
-        said = [text for message in request.messages for text in _message_texts(message)]
-        loop = _Loop(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), told=said)
+        texts = [text for message in request.messages for text in _message_texts(message)]
+        loop = _Loop(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), texts=texts)
         forced = next((name for name, tool in names.items() if tool.wish.is_forced), None)
         asked = replace(request, tool_choice=forced) if forced else request
         while True:
@@ -206,9 +206,9 @@ class ServerToolClient:
             if isinstance(listener, TurnListener):
                 listener.note_turns(loop.reply.usage, loop.reply.cost)
             results = [await self._run_call(call, listener, loop) for call in own]
-            told = _told_turn(turn, own, results)
+            answered = _told_turn(turn, own, results)
             choice = "none" if self._is_over(loop) else request.tool_choice
-            asked = replace(asked, messages=(*asked.messages, *told), tool_choice=choice)
+            asked = replace(asked, messages=(*asked.messages, *answered), tool_choice=choice)
             try:
                 asked = await listener.before_call(asked, self._worker)
             except LimitReachedError:  # what was paid for is told, and counted
@@ -245,7 +245,7 @@ class ServerToolClient:
             done, text = replace(done, error=USED_UP), NO_MORE.format(name=call.name)
         else:
             done, text = await self._call_source(call, done, listener, loop)
-            loop.told.append(text)
+            loop.texts.append(text)
         loop.calls = (*loop.calls, done)
         if listener.streaming:
             await listener.on_delta(Delta(server_call=done))
@@ -261,7 +261,9 @@ class ServerToolClient:
         """Call the tool within the run's limits and the caller's domains."""
         tool = self._granted[call.name]
         rules = DomainRules(allow=tool.wish.allow, deny=tool.wish.deny)
-        context = ToolContext(domains=rules, first_number=loop.found + 1, told="\n".join(loop.told))
+        context = ToolContext(
+            domains=rules, first_number=loop.found + 1, named_in="\n".join(loop.texts)
+        )
         try:
             await listener.before_call(Request(messages=()), tool.worker)
             output = await call_tool(tool.source, call.arguments, context)
@@ -296,24 +298,24 @@ def _told_output(output: ToolOutput) -> str:
     shown = f"[{drawn} picture{'s' * (drawn > 1)} drawn: the user sees them]" if drawn else ""
     failed = f"It failed.\n{output.failure}" if output.failure else ""
     written = tell_written(output.files)
-    told = [part for part in (output.text.rstrip(), shown, written, failed) if part]
-    return "\n\n".join(told) or "It ended without any output."
+    paragraphs = [part for part in (output.text.rstrip(), shown, written, failed) if part]
+    return "\n\n".join(paragraphs) or "It ended without any output."
 
 
 def _told_turn(turn: Reply, calls: tuple[ToolCall, ...], results: list[str]) -> tuple[Message, ...]:
     """Return the model's turn and what came out of its calls, as messages."""
-    said = (Text(turn.text),) if turn.text else ()
+    text = (Text(turn.text),) if turn.text else ()
     spoken = Message(
         role=Role.ASSISTANT,
-        parts=(*said, *calls),
+        parts=(*text, *calls),
         reasoning=turn.reasoning,
         thoughts=turn.thoughts,
     )
-    told = (
+    results_given = (
         Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=result),))
         for call, result in zip(calls, results, strict=True)
     )
-    return (spoken, *told)
+    return (spoken, *results_given)
 
 
 def _find_input(arguments: str) -> str:

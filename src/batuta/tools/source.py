@@ -45,7 +45,7 @@ class ToolContext:
     first_number: int | None = None
     """The number of its first result, where results are cited by numbers; None: a search counts
     from 1, and a page has none."""
-    told: str | None = None
+    named_in: str | None = None
     """The texts that named addresses so far; no other address is read. None: any may be."""
 
 

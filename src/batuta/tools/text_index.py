@@ -126,7 +126,7 @@ def split_passages(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _cut_passage(lines: list[str], page: str, first: int, last: int) -> Iterator[tuple[str, str]]:
-    said = "\n".join(lines).strip()
+    text = "\n".join(lines).strip()
     place = f"page {page}" if page else f"lines {first}-{last}" if last > first else f"line {first}"
-    for at in range(0, len(said), PASSAGE * 2):
-        yield place, said[at : at + PASSAGE * 2]
+    for at in range(0, len(text), PASSAGE * 2):
+        yield place, text[at : at + PASSAGE * 2]

@@ -36,8 +36,8 @@ def open_argument_reader(argument: str, most: int) -> ReadArguments:
     """Return what reads the one argument of a tool: the subtask, or what the last step wrote."""
 
     def read_argument(words: StepWords) -> list[dict[str, str]]:
-        said = (words.subtask or next(iter(words.responses[::-1]), "")).strip()[:most]
-        return [{argument: said}] if said else []
+        query = (words.subtask or next(iter(words.responses[::-1]), "")).strip()[:most]
+        return [{argument: query}] if query else []
 
     return read_argument
 
@@ -85,8 +85,8 @@ class ToolWorker:
             try:
                 output = await call_tool(self._source, json.dumps(arguments))
             except ToolError as error:
-                said = next(iter(arguments.values()))
-                texts.append(f"{said}: {error}.")
+                query = next(iter(arguments.values()))
+                texts.append(f"{query}: {error}.")
                 cost += error.cost
             else:
                 texts.append(output.text)

@@ -22,13 +22,18 @@ def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[st
 
     One text, unless a part is marked to be cached: then a block for each part.
     """
-    said = [message for message in messages if message.role in _SYSTEM_ROLES and message.text]
-    if any(part.cache for message in said for part in message.parts):
+    instructions = [
+        message for message in messages if message.role in _SYSTEM_ROLES and message.text
+    ]
+    if any(part.cache for message in instructions for part in message.parts):
         blocks = [
-            block for m in said for part in m.parts if (block := _content_block(part)) is not None
+            block
+            for m in instructions
+            for part in m.parts
+            if (block := _content_block(part)) is not None
         ]
         return [*blocks, *({"type": "text", "text": text} for text in extra)]
-    return "\n\n".join((*(message.text for message in said), *extra))
+    return "\n\n".join((*(message.text for message in instructions), *extra))
 
 
 def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:

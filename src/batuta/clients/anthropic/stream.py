@@ -81,41 +81,41 @@ class AnthropicStreamAccumulator:
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """Return the fragments of one event; `ping` and unknown events have none."""
-        told = load_json(data)
-        kind = as_string(told.get("type"))
+        content = load_json(data)
+        kind = as_string(content.get("type"))
         if kind not in _EVENTS and (event in _EVENTS or not kind):
             kind = event  # the event's own line has its kind, too
-        if "usage" in told:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, told["usage"])
-        index = as_count(told.get("index"))
+        if "usage" in content:  # an event of any kind may state what the reply cost
+            raise_counts(self._usage, content["usage"])
+        index = as_count(content.get("index"))
         if kind == "content_block_delta":
-            return self._add_block_delta(index, told["delta"])
+            return self._add_block_delta(index, content["delta"])
         if kind == "content_block_start":
-            return self._start_block(index, told["content_block"])
+            return self._start_block(index, content["content_block"])
         if kind == "content_block_stop":
             return (*self._end(), *self._tell_given())
         if kind == "error":
-            raise ErrorReply(told)
-        return self._add_message_event(kind, told)
+            raise ErrorReply(content)
+        return self._add_message_event(kind, content)
 
-    def _add_message_event(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+    def _add_message_event(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
         """Take in an event of the message, and not of a block."""
         if kind == "message_start":
-            self._model = as_string(told["message"].get("model"))
-            raise_counts(self._usage, told["message"].get("usage"))
+            self._model = as_string(event["message"].get("model"))
+            raise_counts(self._usage, event["message"].get("usage"))
         elif kind == "message_delta":
-            delta = as_object(told.get("delta"))
+            delta = as_object(event.get("delta"))
             self._stop = as_string(delta.get("stop_reason")) or self._stop
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
         elif kind == "message_stop":
             self.is_closed = self._has_begun  # else its place in the stream says nothing
             return self._tell_given()
-        elif not kind and (stated := find_stated_error(told)):
+        elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
-            raise_counts(self._usage, as_object(told.get("message")).get("usage"))
+            raise_counts(self._usage, as_object(event.get("message")).get("usage"))
             if kind not in _EVENTS:
-                raise_counts(self._usage, foreign_counts(told, _COUNTS))
+                raise_counts(self._usage, foreign_counts(event, _COUNTS))
         return ()
 
     def result(self) -> ProviderReply:
@@ -253,12 +253,12 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call, whose input includes what a cache gave and was given."""
-    told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+    counts = as_object(usage)
+    if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
-    plain, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
-    cached = as_count(told.get("cache_read_input_tokens"))
-    written = as_count(told.get("cache_creation_input_tokens"))
+    plain, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
+    cached = as_count(counts.get("cache_read_input_tokens"))
+    written = as_count(counts.get("cache_creation_input_tokens"))
     total = plain + cached + written
     if not total and not output:
         return None
@@ -267,6 +267,6 @@ def parse_usage(usage: Any) -> Usage | None:
 
 def _hour_cache_write(usage: Any) -> int:
     """Return how many tokens written to the cache are kept for an hour."""
-    told = as_object(usage)
-    hour = as_count(as_object(told.get("cache_creation")).get("ephemeral_1h_input_tokens"))
-    return min(hour, as_count(told.get("cache_creation_input_tokens")))
+    counts = as_object(usage)
+    hour = as_count(as_object(counts.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    return min(hour, as_count(counts.get("cache_creation_input_tokens")))

@@ -186,30 +186,32 @@ def parse_response(data: Any, asked: str = "") -> ProviderReply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; thoughts, told beside the candidates, belong to the output."""
-    told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+    counts = as_object(usage)
+    if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
-    prompt = as_count(told.get("promptTokenCount")) + as_count(told.get("toolUsePromptTokenCount"))
-    thoughts = as_count(told.get("thoughtsTokenCount"))
-    output = as_count(told.get("candidatesTokenCount")) + thoughts
+    prompt = as_count(counts.get("promptTokenCount")) + as_count(
+        counts.get("toolUsePromptTokenCount")
+    )
+    thoughts = as_count(counts.get("thoughtsTokenCount"))
+    output = as_count(counts.get("candidatesTokenCount")) + thoughts
     if not prompt and not output:
         return None
-    cached = min(as_count(told.get("cachedContentTokenCount")), prompt)
+    cached = min(as_count(counts.get("cachedContentTokenCount")), prompt)
     return Usage(calls=1, input=prompt, cached=cached, output=output, reasoning=thoughts)
 
 
 def _audio_tokens(usage: Any) -> int:
     """Return the tokens of recordings in the prompt that no cache gave."""
-    told = as_object(usage)
-    heard, cached = (
+    counts = as_object(usage)
+    recorded, cached = (
         sum(
             as_count(as_object(row).get("tokenCount"))
-            for row in as_array(told.get(name))
+            for row in as_array(counts.get(name))
             if as_object(row).get("modality") == "AUDIO"
         )
         for name in ("promptTokensDetails", "cacheTokensDetails")
     )
-    return max(min(heard, as_count(told.get("promptTokenCount"))) - cached, 0)
+    return max(min(recorded, as_count(counts.get("promptTokenCount"))) - cached, 0)
 
 
 def _parse_finish(reason: str) -> Finish:

@@ -305,10 +305,10 @@ def _message_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
     role = message.role
     if role is Role.DEVELOPER and not dialect.developer:
         role = Role.SYSTEM
-    said: dict[str, Any] = {"role": role.value, "content": _message_content(message, dialect)}
+    encoded: dict[str, Any] = {"role": role.value, "content": _message_content(message, dialect)}
     if message.name:
-        said["name"] = message.name
-    return said
+        encoded["name"] = message.name
+    return encoded
 
 
 def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[str, Any]]:
@@ -326,8 +326,8 @@ def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[
         elif isinstance(part, File):
             parts.append(_file_part(part, dialect))
         elif isinstance(part, Audio):
-            heard = {"data": part.data, "format": part.format}
-            parts.append({"type": "input_audio", "input_audio": heard})
+            audio = {"data": part.data, "format": part.format}
+            parts.append({"type": "input_audio", "input_audio": audio})
         if marked and part.cache is not None and parts:
             parts[-1]["cache_control"] = cache_control(part.cache)
     return parts
@@ -343,14 +343,14 @@ def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
 
 def _assistant_json(message: Message) -> dict[str, Any]:
     calls = [_call_json(part) for part in message.parts if isinstance(part, ToolCall)]
-    said: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    encoded: dict[str, Any] = {"role": "assistant", "content": message.text or None}
     if calls:
-        said["tool_calls"] = calls
-    elif said["content"] is None:
-        said["content"] = ""
+        encoded["tool_calls"] = calls
+    elif encoded["content"] is None:
+        encoded["content"] = ""
     if message.name:
-        said["name"] = message.name
-    return said
+        encoded["name"] = message.name
+    return encoded
 
 
 def _call_json(call: ToolCall) -> dict[str, Any]:

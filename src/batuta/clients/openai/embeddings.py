@@ -54,9 +54,9 @@ class EmbeddingClient(ProviderClient):
         """
         reply = await super().complete(request)
         if len(reply.vectors) != len(request.messages):
-            told = f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
+            mismatch = f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
             raise BadRequestError(
-                f"{self.worker.model} gave {told}", usage=reply.usage, cost=reply.cost
+                f"{self.worker.model} gave {mismatch}", usage=reply.usage, cost=reply.cost
             )
         return reply
 

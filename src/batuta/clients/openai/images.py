@@ -109,9 +109,9 @@ class ImageAdapter:
 def _picture_prompt(request: Request) -> str:
     """Return what is to be drawn: the subtask and what it reads, or what the user has said."""
     words = read_step(request.messages)
-    said = [message.text for message in request.messages if message.role is Role.USER]
-    if not said or words.subtask == said[-1].strip():
-        return "\n\n".join(filter(None, (text.strip() for text in said)))
+    texts = [message.text for message in request.messages if message.role is Role.USER]
+    if not texts or words.subtask == texts[-1].strip():
+        return "\n\n".join(filter(None, (text.strip() for text in texts)))
     return "\n\n".join(filter(None, (words.subtask, *words.responses)))
 
 
@@ -123,6 +123,6 @@ def _read_row(row: dict[str, Any], data: dict[str, Any]) -> Image:
 
 def _parse_usage(usage: Any) -> Usage | None:
     """Return the tokens of the prompt and of the picture; None if the provider told none."""
-    told = as_object(usage)
-    given, made = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
+    counts = as_object(usage)
+    given, made = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     return Usage(calls=1, input=given, output=made) if given or made else None

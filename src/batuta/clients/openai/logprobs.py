@@ -20,9 +20,9 @@ def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
 
 
 def _parse_token(row: dict[str, Any]) -> TokenLogprob | None:
-    told = _parse_alternative(row)
+    chosen = _parse_alternative(row)
     others = [_parse_alternative(as_object(other)) for other in as_array(row.get("top_logprobs"))]
-    return told and replace(told, others=tuple(other for other in others if other is not None))
+    return chosen and replace(chosen, others=tuple(other for other in others if other is not None))
 
 
 def _parse_alternative(row: dict[str, Any]) -> TokenLogprob | None:

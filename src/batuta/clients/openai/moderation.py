@@ -41,8 +41,8 @@ class ModerationClient:
             ClientError: there was none.
         """
         body = {"model": self.worker.model, "input": given}
-        told = as_object(await self._http.post(self._target, body))
-        results = as_array(told.get("results"))
+        judgement = as_object(await self._http.post(self._target, body))
+        results = as_array(judgement.get("results"))
         if not results or not all(as_object(one) for one in results):
             raise InvalidReplyError("the provider's moderation has no results")
-        return told
+        return judgement

@@ -99,34 +99,34 @@ class ResponsesStreamAccumulator:
         """
         if data == b"[DONE]":
             return ()
-        told = load_json(data)
-        kind = as_string(told.get("type")) or event
-        if kind in {"error", "response.failed"} or told.get("error"):
-            raise ErrorReply(_error_of(told))
-        if "usage" in told:  # an event of any kind may state what the reply cost
-            raise_counts(self._usage, told["usage"])
+        content = load_json(data)
+        kind = as_string(content.get("type")) or event
+        if kind in {"error", "response.failed"} or content.get("error"):
+            raise ErrorReply(_error_of(content))
+        if "usage" in content:  # an event of any kind may state what the reply cost
+            raise_counts(self._usage, content["usage"])
         if kind in _FINAL_EVENTS:
-            return self.end_response(told["response"])
+            return self.end_response(content["response"])
         if not kind.startswith("response."):
-            raise_counts(self._usage, foreign_counts(told, _COUNTS))
-        if "response" in told:
-            self._read_head(as_object(told["response"]))
+            raise_counts(self._usage, foreign_counts(content, _COUNTS))
+        if "response" in content:
+            self._read_head(as_object(content["response"]))
             return ()
-        return self._add_output(kind, told)
+        return self._add_output(kind, content)
 
-    def _add_output(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+    def _add_output(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
         """Take in an event of an item, of a part of one, or of a text."""
-        if not kind and (stated := find_stated_error(told)):
+        if not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         if kind.startswith("response.output_item."):
-            item = as_object(told["item"])
-            known = self._item_at(told, as_string(item.get("id")), as_string(item.get("type")))
+            item = as_object(event["item"])
+            known = self._item_at(event, as_string(item.get("id")), as_string(item.get("type")))
             return self._read_item(known, item, is_whole=kind.endswith(".done"))
         if kind.startswith("response.content_part."):
-            return self._read_part(self._item_at(told), told, as_object(told.get("part")))
+            return self._read_part(self._item_at(event), event, as_object(event.get("part")))
         if kind.endswith(".delta"):
-            return self._add_delta(kind, told)
-        return self._add_whole(kind, told) if kind.endswith(".done") else ()
+            return self._add_delta(kind, event)
+        return self._add_whole(kind, event) if kind.endswith(".done") else ()
 
     def end_response(self, response: dict[str, Any]) -> Sequence[Delta]:
         """Take in a whole response, and return what was not said before.
@@ -169,14 +169,14 @@ class ResponsesStreamAccumulator:
         self._model = as_string(response.get("model")) or self._model
         raise_counts(self._usage, response.get("usage"))
 
-    def _item_at(self, told: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
+    def _item_at(self, event: dict[str, Any], item_id: str = "", kind: str = "") -> _Item:
         """Find the item of an event by its place, or by its id where no place is told.
 
         An item of another kind than the one at its place is another one.
         """
-        place = told.get("output_index")
+        place = event.get("output_index")
         if not isinstance(place, int):
-            place = as_string(told.get("item_id")) or item_id
+            place = as_string(event.get("item_id")) or item_id
         known = self._by_place.get(place)
         if known is None or (kind and known.kind not in {"", kind}):
             known = self._by_place[place] = self._new_item()
@@ -248,30 +248,30 @@ class ResponsesStreamAccumulator:
             kind = "reasoning"
         return self._say_rest(known, (kind, _number_of(where)), _part_text(part))
 
-    def _add_delta(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+    def _add_delta(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
         text = _TEXT_EVENTS.get(kind.removesuffix(".delta"))
         is_call = kind == "response.function_call_arguments.delta"
         if text is None and not is_call:
             return ()
-        known, said = self._item_at(told), need_string(told["delta"])
+        known, fragment = self._item_at(event), need_string(event["delta"])
         if text is None:
-            known.arguments.append(said)
-            return self._tell_arguments(known, said)
-        known.texts.setdefault((text, _number_of(told)), []).append(said)
-        return self._say(known, text, said)
+            known.arguments.append(fragment)
+            return self._tell_arguments(known, fragment)
+        known.texts.setdefault((text, _number_of(event)), []).append(fragment)
+        return self._say(known, text, fragment)
 
-    def _add_whole(self, kind: str, told: dict[str, Any]) -> Sequence[Delta]:
+    def _add_whole(self, kind: str, event: dict[str, Any]) -> Sequence[Delta]:
         """Take in the event that ends a text, or arguments, and return what is new."""
         text = _TEXT_EVENTS.get(kind.removesuffix(".done"))
         if kind == "response.function_call_arguments.done":
-            known = self._item_at(told)
-            known.name = known.name or as_string(told.get("name"))
-            given = told.get("arguments")
+            known = self._item_at(event)
+            known.name = known.name or as_string(event.get("name"))
+            given = event.get("arguments")
             return self._read_arguments(known, "function_call", given, is_whole=True)
         if text is None:
             return ()
-        said = as_string(told.get("text")) or as_string(told.get("refusal"))
-        return self._say_rest(self._item_at(told), (text, _number_of(told)), said)
+        whole = as_string(event.get("text")) or as_string(event.get("refusal"))
+        return self._say_rest(self._item_at(event), (text, _number_of(event)), whole)
 
     def _say_rest(self, known: _Item, place: tuple[str, int], whole: str) -> list[Delta]:
         if not whole:
@@ -283,13 +283,13 @@ class ResponsesStreamAccumulator:
         before.append(rest)
         return self._say(known, place[0], rest)
 
-    def _say(self, known: _Item, kind: str, said: str) -> list[Delta]:
+    def _say(self, known: _Item, kind: str, fragment: str) -> list[Delta]:
         if known.is_aside or kind in {"summary", "reasoning"}:
-            self._reasoning.append(said)
-            return [Delta(reasoning=said)]
-        self._text.append(said)
+            self._reasoning.append(fragment)
+            return [Delta(reasoning=fragment)]
+        self._text.append(fragment)
         self._refused = self._refused or kind == "refusal"
-        return [Delta(text=said, is_refusal=kind == "refusal")]
+        return [Delta(text=fragment, is_refusal=kind == "refusal")]
 
 
 _TEXT_EVENTS = {
@@ -300,15 +300,15 @@ _TEXT_EVENTS = {
     "response.reasoning_text": "reasoning",
     "response.reasoning": "reasoning",
 }
-"""Events that carry a text, in pieces or as a whole, and the kind of text."""
+"""Events that carry a text, in fragment or as a whole, and the kind of text."""
 
 
-def _number_of(told: dict[str, Any]) -> int:
+def _number_of(event: dict[str, Any]) -> int:
     """Return the number of the text, among its item's, that an event is of."""
-    return as_count(told.get("content_index") or told.get("summary_index"))
+    return as_count(event.get("content_index") or event.get("summary_index"))
 
 
-def _unsaid_rest(said: list[str], whole: str) -> str:
+def _unsaid_rest(pieces: list[str], whole: str) -> str:
     """Return the end of the whole that was not said in pieces.
 
     Raises:
@@ -316,8 +316,8 @@ def _unsaid_rest(said: list[str], whole: str) -> str:
     """
     if not whole:
         return ""
-    before = join_halves("".join(said), alone="surrogatepass")
-    said[:] = [before]
+    before = join_halves("".join(pieces), alone="surrogatepass")
+    pieces[:] = [before]
     if whole.startswith(before):
         return whole[len(before) :]
     # Some servers strip the whole of a text that they have sent in pieces.
@@ -349,19 +349,19 @@ def _part_text(part: dict[str, Any]) -> str:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
-    told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+    counts = as_object(usage)
+    if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None
-    prompt, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
+    prompt, output = as_count(counts.get("input_tokens")), as_count(counts.get("output_tokens"))
     if not prompt and not output:
         return None
-    read = as_object(told.get("input_tokens_details"))
+    read = as_object(counts.get("input_tokens_details"))
     return bound_usage(
         prompt,
         output,
         cached=as_count(read.get("cached_tokens")),
         written=as_count(read.get("cache_write_tokens")),
-        reasoning=as_count(as_object(told.get("output_tokens_details")).get("reasoning_tokens")),
+        reasoning=as_count(as_object(counts.get("output_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -380,7 +380,7 @@ def _finish_of(ended: dict[str, Any], calls: Sequence[ToolCall], *, is_refusal: 
     return resolve_finish(_FINISH.get(reason, Finish.STOP), calls)
 
 
-def _error_of(told: dict[str, Any]) -> dict[str, Any]:
+def _error_of(error: dict[str, Any]) -> dict[str, Any]:
     """Return an error in the form of the API's other errors."""
-    nested = as_object(told.get("response")).get("error") or told.get("error")
-    return {"error": nested or {key: told.get(key) for key in ("code", "message")}}
+    nested = as_object(error.get("response")).get("error") or error.get("error")
+    return {"error": nested or {key: error.get(key) for key in ("code", "message")}}

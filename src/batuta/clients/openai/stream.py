@@ -61,7 +61,7 @@ class _Call:
     """The pieces of its arguments."""
     size: int = 0
     """Characters of its arguments."""
-    said: int = 0
+    sent: int = 0
     """The number of pieces that were sent on."""
     read: int = 0
     """The number of pieces that were searched for the end of the arguments."""
@@ -198,7 +198,7 @@ class CallFragments:
 
     def _tell(self, call: _Call) -> Sequence[Delta]:
         """Tell the start of the call, or what is new of its arguments."""
-        arguments, call.said = "".join(call.pieces[call.said :]), len(call.pieces)
+        arguments, call.sent = "".join(call.pieces[call.sent :]), len(call.pieces)
         if call.number is None:
             call.number = len(self._told)
             return (self._told.start_call(call.call_id, call.name, arguments),)
@@ -430,9 +430,9 @@ def _audio_tokens(usage: Any) -> int:
 
     What a cache gave is taken to be text first.
     """
-    told = as_object(usage)
-    read = as_object(told.get("prompt_tokens_details"))
-    fresh = as_count(told.get("prompt_tokens")) - as_count(read.get("cached_tokens"))
+    counts = as_object(usage)
+    read = as_object(counts.get("prompt_tokens_details"))
+    fresh = as_count(counts.get("prompt_tokens")) - as_count(read.get("cached_tokens"))
     return max(min(as_count(read.get("audio_tokens")), fresh), 0)
 
 
@@ -482,16 +482,19 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
 
 def parse_usage(usage: Any) -> Usage | None:
     """Return the usage of one call; None if the provider told none."""
-    told = as_object(usage)
-    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+    counts = as_object(usage)
+    if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None  # one who lies about one of them is believed in neither
-    prompt, output = as_count(told.get("prompt_tokens")), as_count(told.get("completion_tokens"))
+    prompt, output = (
+        as_count(counts.get("prompt_tokens")),
+        as_count(counts.get("completion_tokens")),
+    )
     if not prompt and not output:
         return None
-    read = as_object(told.get("prompt_tokens_details"))
-    cached = as_count(read.get("cached_tokens")) or as_count(told.get("prompt_cache_hit_tokens"))
-    reasoning = as_count(as_object(told.get("completion_tokens_details")).get("reasoning_tokens"))
-    if reasoning and as_count(told.get("total_tokens")) == prompt + output + reasoning:
+    read = as_object(counts.get("prompt_tokens_details"))
+    cached = as_count(read.get("cached_tokens")) or as_count(counts.get("prompt_cache_hit_tokens"))
+    reasoning = as_count(as_object(counts.get("completion_tokens_details")).get("reasoning_tokens"))
+    if reasoning and as_count(counts.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # some count reasoning beside the completion, not within it
     written = as_count(read.get("cache_write_tokens"))
     return bound_usage(prompt, output, cached=cached, written=written, reasoning=reasoning)
@@ -549,9 +552,9 @@ def _part_text(part: Any) -> str:
 
 def reasoning_field_of(message: Any) -> str:
     """Name the field of a message that holds plain reasoning; return "" if none does."""
-    told = as_object(message)
+    fields = as_object(message)
     names = ("reasoning_content", "reasoning")
-    return next((name for name in names if told.get(name) and isinstance(told[name], str)), "")
+    return next((name for name in names if fields.get(name) and isinstance(fields[name], str)), "")
 
 
 def _message_reasoning(message: dict[str, Any]) -> str:

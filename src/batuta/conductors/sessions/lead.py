@@ -77,8 +77,8 @@ def brief_question(question: Question) -> str:
     of its result.
     """
     turn = read_turn(question)
-    said = [words for message in question.messages if (words := user_words(message))]
-    earlier = [clip_text(words, _LONGEST_EARLIER) for words in said[:-1][-_EARLIER:]]
+    texts = [words for message in question.messages if (words := user_words(message))]
+    earlier = [clip_text(words, _LONGEST_EARLIER) for words in texts[:-1][-_EARLIER:]]
     parts = {"earlier": "\n\n".join(earlier)} if earlier else {}
     parts["task"] = clip_text(turn.words, _LONGEST_WORDS)
     lines = [line for action in turn.actions[-_ACTIONS:] for line in _tell_action(action)]
@@ -91,8 +91,8 @@ def _tell_action(action: Action) -> Iterator[str]:
     results = {result.call_id: result.content for result in action.results}
     for call in action.calls:
         result = clip_text(results.get(call.id, "no result"), _LONGEST_RESULT)
-        told = " ".join(result.split())
-        yield f"- {call.name} {clip_text(call.arguments, _LONGEST_ARGUMENTS)}: {told}"
+        outcome = " ".join(result.split())
+        yield f"- {call.name} {clip_text(call.arguments, _LONGEST_ARGUMENTS)}: {outcome}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +145,15 @@ class LeadAndHands:
             return await hands.plan(context)
         prompt = f"{LEAD}\n\n{brief_question(context.question)}"
         request = Request(messages=(user_message(prompt),))
-        said = await consult_worker(request, lead, client=client, listener=listener)
-        if not said.text:
-            step, why = Step(subtask="", worker=hands.worker), said.reason or "it said nothing"
+        advice = await consult_worker(request, lead, client=client, listener=listener)
+        if not advice.text:
+            step, why = Step(subtask="", worker=hands.worker), advice.reason or "it said nothing"
             reason = f"{hands.reason}; {lead.id} made no plan: {why}"
-            return Plan(Workflow((step,)), said.draft, reason=reason)
-        subtask = WORK.format(plan=clip_text(said.text, _LONGEST_PLAN))
+            return Plan(Workflow((step,)), advice.draft, reason=reason)
+        subtask = WORK.format(plan=clip_text(advice.text, _LONGEST_PLAN))
         step = Step(subtask=subtask, worker=hands.worker)
         reason = f"{hands.reason}; {lead.id} leads"
-        return Plan(Workflow((step,)), said.draft, reason=reason)
+        return Plan(Workflow((step,)), advice.draft, reason=reason)
 
     def _choose_hands(self, context: PlanningContext) -> ActingWorker:
         worker = cheapest_actor(context.question, context.pool, self.rules)

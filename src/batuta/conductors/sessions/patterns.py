@@ -70,9 +70,9 @@ class Switch:
         """The decision as a clause with figures."""
         cost, gain = (format_usd(round(usd, 4)) for usd in (self.cost_usd, self.gain_usd))
         if self.pays:
-            said = "no cache is lost" if not self.cost_usd else f"it costs {cost} of cache"
+            clause = "no cache is lost" if not self.cost_usd else f"it costs {cost} of cache"
             return (
-                f"{self.takes.id} takes over from {self.leaves.id}: {said} and is expected to "
+                f"{self.takes.id} takes over from {self.leaves.id}: {clause} and is expected to "
                 f"gain {gain}"
             )
         return (

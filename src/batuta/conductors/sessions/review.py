@@ -116,8 +116,8 @@ async def consult_worker(
     except ClientError as error:
         usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
         lost = Draft(usage=usage, cost=cost, request=request)
-        told = f"{worker.id} failed: {clean_message(str(error))}"
-        return Consultation(text=None, reason=told, draft=lost)
+        failure = f"{worker.id} failed: {clean_message(str(error))}"
+        return Consultation(text=None, reason=failure, draft=lost)
     except anyio.get_cancelled_exc_class():
         await _report_cancelled(request, worker, listener)
         raise
@@ -153,15 +153,15 @@ async def judge_round(
         return AcceptedAnswer(reason=refusal)
     shown = question_text(context.question) if conversation is None else conversation
     request = _review_request(shown, last.result)
-    said = await consult_worker(request, reviewer, client=client, listener=listener)
-    if said.text is None:
-        return AcceptedAnswer(said.draft, reason=f"not judged: {said.reason}")
-    verdict = read_verdict(reviewer.id, said.text)
+    review = await consult_worker(request, reviewer, client=client, listener=listener)
+    if review.text is None:
+        return AcceptedAnswer(review.draft, reason=f"not judged: {review.reason}")
+    verdict = read_verdict(reviewer.id, review.text)
     if not verdict.redo:
-        return AcceptedAnswer(said.draft, reason=verdict.reason)
+        return AcceptedAnswer(review.draft, reason=verdict.reason)
     subtask = REDO.format(reasons=clip_text(verdict.reasons, _LONGEST_REASONS))
     step = Step(subtask=subtask, worker=last.worker, continues=True)
-    return Plan(Workflow((step,)), said.draft, reason=verdict.reason)
+    return Plan(Workflow((step,)), review.draft, reason=verdict.reason)
 
 
 def last_answer(context: PlanningContext) -> StepRun | None:
@@ -177,8 +177,8 @@ def read_verdict(reviewer: WorkerId, text: str) -> Review:
     if found is None:
         return Review(redo=False, reason=f"{reviewer} gave no verdict")
     redo, reasons = found[1] == "REDO", text[found.end() :].strip(" \t\r\n:.*-")
-    said = "sends the work back" if redo else "accepts the work"
-    return Review(redo=redo, reason=f"{reviewer} {said}", reasons=reasons)
+    verb = "sends the work back" if redo else "accepts the work"
+    return Review(redo=redo, reason=f"{reviewer} {verb}", reasons=reasons)
 
 
 def _review_request(conversation: str, answer: Reply) -> Request:

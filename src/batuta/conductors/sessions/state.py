@@ -60,18 +60,18 @@ class Action:
     def failures(self) -> tuple[str, ...]:
         """A key of each result that failed; the same failure of the same tool has the same key."""
         names = {call.id: call.name for call in self.calls}
-        told = [(names.get(one.call_id, ""), _crop_ends(one.content)) for one in self.results]
+        results = [(names.get(one.call_id, ""), _crop_ends(one.content)) for one in self.results]
         return tuple(
             f"{name} {_digest_texts(_without_numbers(text))}"
-            for name, text in told
+            for name, text in results
             if _FAILED.search(text)
         )
 
     @property
     def key(self) -> str:
         """A key that two actions have in common if they did the same and the same came back."""
-        said = [f"{call.name} {call.arguments}" for call in self.calls]
-        return _digest_texts(*said, *(_crop_ends(result.content) for result in self.results))
+        calls = [f"{call.name} {call.arguments}" for call in self.calls]
+        return _digest_texts(*calls, *(_crop_ends(result.content) for result in self.results))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +111,8 @@ def read_turn(question: Question) -> Turn:
     """Read the newest turn of the conversation."""
     first, words, begins, times = "", "", -1, 0
     for index, message in enumerate(question.messages):
-        if said := user_words(message):
-            first, words, begins, times = first or said, said, index, times + 1
+        if user_text := user_words(message):
+            first, words, begins, times = first or user_text, user_text, index, times + 1
     after = question.messages[begins + 1 :]
     return Turn(
         words=words,

@@ -179,11 +179,11 @@ class OidcClient:
             fields["client_secret"] = options.client_secret.reveal()
         target = HttpTarget(url=provider.document["token_endpoint"], key=options.client_secret)
         try:
-            told = await self._http.post_form(target, fields)
+            answer = await self._http.post_form(target, fields)
         except ClientError as error:
             _LOG.warning("the identity provider gave no token: %s", error)
             raise _sign_in_error("the identity provider gave no token") from None
-        token = cast("dict[str, Any]", told).get("id_token") if isinstance(told, dict) else None
+        token = cast("dict[str, Any]", answer).get("id_token") if isinstance(answer, dict) else None
         if not isinstance(token, str) or len(token) > _MAX_TOKEN:
             raise _sign_in_error("the identity provider gave no token")
         return await self._check_token(token, flow["nonce"])

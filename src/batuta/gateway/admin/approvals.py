@@ -77,13 +77,13 @@ class ApprovalRoutes:
             webhook.check(request.headers, body)
         except ForgedMessageError as error:
             raise APIError(401, "invalid_signature", as_sentence(error)) from None
-        said = Fields(decode_object(body))
+        fields = Fields(decode_object(body))
         verdict = PlanVerdict(
-            plan_id=said.need_text("id"),
-            digest=said.need_text("digest"),
-            decision=said.choice("decision", ("approve", "refuse")) or "",
+            plan_id=fields.need_text("id"),
+            digest=fields.need_text("digest"),
+            decision=fields.choice("decision", ("approve", "refuse")) or "",
             by="webhook",
-            reason=said.text("reason") or "",
+            reason=fields.text("reason") or "",
         )
         return json_response(plan_entry(await verdict.give(self._store)))
 
@@ -135,5 +135,5 @@ class PlanVerdict:
 
 def as_sentence(error: Exception) -> str:
     """Return what an error says as a sentence."""
-    said = str(error)
-    return f"{said[:1].upper()}{said[1:]}."
+    message = str(error)
+    return f"{message[:1].upper()}{message[1:]}."

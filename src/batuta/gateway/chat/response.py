@@ -38,11 +38,11 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
     choices = [
         {
             "index": index,
-            "message": _message_object(said),
-            "logprobs": logprobs_object(said.logprobs),
-            "finish_reason": finish_reason(said),
+            "message": _message_object(choice),
+            "logprobs": logprobs_object(choice.logprobs),
+            "finish_reason": finish_reason(choice),
         }
-        for index, said in enumerate(reply.choices)
+        for index, choice in enumerate(reply.choices)
     ]
     body: dict[str, Any] = {
         "id": completion_id(run.id),
@@ -52,9 +52,9 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         "choices": choices,
         "usage": usage_of(run),
     }
-    told = orchestration_of(run, trace=trace)
-    if told is not None:
-        body["orchestration"] = told
+    orchestration = orchestration_of(run, trace=trace)
+    if orchestration is not None:
+        body["orchestration"] = orchestration
     return body
 
 
@@ -188,16 +188,16 @@ class ChatStreamRenderer:
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """Write the rest of the text, the reasons for the end, the usage, and the end."""
-        for number, said in enumerate(reply.choices):
-            await self._write_rest(said, number)
+        for number, choice in enumerate(reply.choices):
+            await self._write_rest(choice, number)
         ends: list[dict[str, Any]] = [
-            {"index": number, "delta": {}, "logprobs": None, "finish_reason": finish_reason(said)}
-            for number, said in enumerate(reply.choices)
+            {"index": number, "delta": {}, "logprobs": None, "finish_reason": finish_reason(choice)}
+            for number, choice in enumerate(reply.choices)
         ]
         chunks: list[dict[str, Any]] = [{**self._base, "choices": [end]} for end in ends]
-        told = orchestration_of(run, trace=self._call.options.trace)
-        if told is not None:
-            chunks[-1]["orchestration"] = told
+        orchestration = orchestration_of(run, trace=self._call.options.trace)
+        if orchestration is not None:
+            chunks[-1]["orchestration"] = orchestration
         if self._call.include_usage:
             chunks.append({**self._base, "choices": [], "usage": usage_of(run)})
         frames = [b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks]
@@ -245,11 +245,11 @@ class ChatStreamRenderer:
         return _image_object(index, image)
 
     def _tool_delta(self, delta: Delta, index: int) -> dict[str, Any]:
-        place, told = (delta.choice, index), len(delta.tool_arguments)
+        place, length = (delta.choice, index), len(delta.tool_arguments)
         if place in self._tools:
-            self._tools[place] += told
+            self._tools[place] += length
             return {"index": index, "function": {"arguments": delta.tool_arguments}}
-        self._tools[place] = told
+        self._tools[place] = length
         call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
         return {"index": index, **tool_call_object(call)}
 
@@ -270,11 +270,11 @@ class ChatStreamRenderer:
             seen = self._tools.get((number, index))
             rest = call.arguments[seen or 0 :]
             if seen is None:
-                told = {"index": index, **tool_call_object(call)}
-                await self._write_chunk({"tool_calls": [told]}, number)
+                entry = {"index": index, **tool_call_object(call)}
+                await self._write_chunk({"tool_calls": [entry]}, number)
             elif rest:  # such as the empty object of a call without arguments
-                told = {"index": index, "function": {"arguments": rest}}
-                await self._write_chunk({"tool_calls": [told]}, number)
+                entry = {"index": index, "function": {"arguments": rest}}
+                await self._write_chunk({"tool_calls": [entry]}, number)
 
     async def _write_chunk(
         self, delta: dict[str, Any], number: int = 0, logprobs: Sequence[TokenLogprob] = ()
@@ -285,8 +285,8 @@ class ChatStreamRenderer:
                 delta = {"role": "assistant", **delta}
             head = self._head_of(number)
         if logprobs:
-            told = encode_json(logprobs_object(logprobs))
-            tail = b',"logprobs":' + told + b',"finish_reason":null}]}\n\n'
+            encoded = encode_json(logprobs_object(logprobs))
+            tail = b',"logprobs":' + encoded + b',"finish_reason":null}]}\n\n'
         await self._writer.write(head + encode_json(delta) + tail)
 
     def _head_of(self, number: int) -> bytes:

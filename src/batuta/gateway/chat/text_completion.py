@@ -92,8 +92,8 @@ def render_text_completion(
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
     body["usage"] = usage_of(run)
-    told = orchestration_of(run, trace=trace)
-    return body if told is None else {**body, "orchestration": told}
+    orchestration = orchestration_of(run, trace=trace)
+    return body if orchestration is None else {**body, "orchestration": orchestration}
 
 
 def _completion_base(run_id: str, created: int, model: str) -> dict[str, Any]:
@@ -136,8 +136,8 @@ class TextCompletionStreamRenderer:
         """Write the rest of the text, the reason for the end, the usage, and the end."""
         rest = reply.text[len(self._text) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
-        told = orchestration_of(run, trace=self._call.options.trace)
-        more = {} if told is None else {"orchestration": told}
+        orchestration = orchestration_of(run, trace=self._call.options.trace)
+        more = {} if orchestration is None else {"orchestration": orchestration}
         frames += self._frame(_choice_object("", finish_reason(reply)), **more)
         if self._call.include_usage:
             usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}

@@ -194,13 +194,13 @@ async def _send_earlier_answer(earlier: EarlierRequest, request: _Fingerprint, s
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
     """`receive`, with the body that was read already."""
-    told = False
+    replayed = False
 
     async def repeated() -> Message:
-        nonlocal told
-        if told:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        told = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return repeated

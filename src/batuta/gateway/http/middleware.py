@@ -194,11 +194,11 @@ class RequestMiddleware:
         except APIError as error:
             await answer.send_error(error)
         except Exception as error:  # noqa: BLE001 - the last one who can answer
-            told = self._explain(scope, error)
-            if told is None:
+            answered = self._explain(scope, error)
+            if answered is None:
                 log_exception(error)
-            if told is not None or answer.status is None:
-                await answer.send_error(told or internal_error())
+            if answered is not None or answer.status is None:
+                await answer.send_error(answered or internal_error())
         finally:
             self._record_request(scope, answer)
 
@@ -348,11 +348,11 @@ class _Answer:
 
     def logged_ids(self) -> dict[str, str]:
         """The ids of the request and of its run, as the answer's headers told them."""
-        told: dict[str, str] = {}
+        ids: dict[str, str] = {}
         for name, value in self._headers:
             if name in _LOGGED_HEADERS:
-                told[_LOGGED_HEADERS[name]] = value.decode("latin-1")
-        return told
+                ids[_LOGGED_HEADERS[name]] = value.decode("latin-1")
+        return ids
 
 
 _LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}

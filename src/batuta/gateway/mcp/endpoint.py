@@ -235,11 +235,11 @@ async def _call_app(app: ASGIApp, scope: Scope, body: bytes) -> _Answer:
 
 def describe_answer(got: _Answer) -> str:
     """Return the answer, and a line about its run."""
-    said = got.body["choices"][0]["message"]["content"] or ""
+    text = got.body["choices"][0]["message"]["content"] or ""
     names = (b"x-batuta-run-id", b"x-batuta-cost-usd", b"x-batuta-outcome")
     run, cost, outcome = (got.headers.get(name, b"").decode() for name in names)
     about = ", ".join(filter(None, (run, f"${cost}" if cost else "cost unknown", outcome)))
-    return f"{said}\n\n[{about}]"
+    return f"{text}\n\n[{about}]"
 
 
 def describe_plan(planned: Json) -> str:
@@ -247,9 +247,9 @@ def describe_plan(planned: Json) -> str:
     lines: list[str] = []
     for number, step in enumerate(planned["plan"], 1):
         reads = ", ".join(str(index + 1) for index in step["access"])
-        told = f" (reads {reads})" if reads else ""
+        reading = f" (reads {reads})" if reads else ""
         subtask = " ".join(step["subtask"].split()) or "the question"
-        lines.append(f"{number}. {step['worker']}{told}: {subtask}")
+        lines.append(f"{number}. {step['worker']}{reading}: {subtask}")
     if expected := planned.get("estimate"):
         tokens = expected["input_tokens"] + expected["output_tokens"]
         cost = "an unknown cost" if expected["cost_usd"] is None else f"${expected['cost_usd']}"

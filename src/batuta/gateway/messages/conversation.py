@@ -83,8 +83,8 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
             calls.add(call.id)
             parts.append(call)
         elif kind in {"thinking", "redacted_thinking"}:
-            said, kept = _parse_thinking(block)
-            reasoning += said
+            thought, kept = _parse_thinking(block)
+            reasoning += thought
             thoughts += kept
         elif kind == "mcp_tool_use":
             parts.append(_parse_server_call(block))
@@ -152,8 +152,8 @@ def _parse_server_result(block: Fields) -> list[Part]:
     """Read the result of a call of the client's own servers as a text."""
     given = block.get("content")
     parts = [] if given is None else [_parse_text(b) for b in _parse_blocks(block, "content")]
-    said = "failed" if block.flag("is_error") else "returned"
-    return [Text(f"It {said}: " + "".join(part.text for part in parts) + "\n")]
+    verb = "failed" if block.flag("is_error") else "returned"
+    return [Text(f"It {verb}: " + "".join(part.text for part in parts) + "\n")]
 
 
 def _parse_document(block: Fields) -> Part:
@@ -248,9 +248,9 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
     pictures: list[Part] = [part for part in parts if isinstance(part, Image | File)]
     if pictures:
         pictures.insert(0, Text(f"What the tool call {call_id} returned:"))
-    told = f"Error: {text}" if failed else text
+    content = f"Error: {text}" if failed else text
     inner = next((part.cache for part in parts if part.cache), None)
-    return ToolResult(call_id=call_id, content=told, cache=block.cache_mark() or inner), pictures
+    return ToolResult(call_id=call_id, content=content, cache=block.cache_mark() or inner), pictures
 
 
 def _parse_result_block(block: Fields) -> Part:

@@ -72,9 +72,9 @@ def message_object(
         **_stop_fields(run, reply),
         "usage": message_usage(run),
     }
-    told = orchestration_of(run, trace=trace)
-    if told is not None:
-        body["orchestration"] = told
+    orchestration = orchestration_of(run, trace=trace)
+    if orchestration is not None:
+        body["orchestration"] = orchestration
     return body
 
 
@@ -83,15 +83,15 @@ def _text_blocks(reply: Reply) -> list[Json]:
     if not reply.server_calls:
         return [{"type": "text", "text": reply.text}] if reply.text else []
     blocks: list[Json] = []
-    told = 0
+    position = 0
     for number, call in enumerate(reply.server_calls):
-        before = reply.text[told : call.at]
+        before = reply.text[position : call.at]
         if before:
             blocks.append(_cited_text(before, found_pages(reply, number)))
-        told += len(before)
+        position += len(before)
         blocks += [call_block(call, call_input(call)), result_block(call)]
         blocks += map(image_block, unkept_pictures(call))
-    rest = reply.text[told:]
+    rest = reply.text[position:]
     return [*blocks, _cited_text(rest, found_pages(reply))] if rest else blocks
 
 
@@ -352,9 +352,9 @@ class MessageEventWriter:
             "delta": _stop_fields(run, reply),
             "usage": message_usage(run),
         }
-        told = orchestration_of(run, trace=trace)
-        if told is not None:
-            last["orchestration"] = told
+        orchestration = orchestration_of(run, trace=trace)
+        if orchestration is not None:
+            last["orchestration"] = orchestration
         return [last, {"type": "message_stop"}]
 
     def _open_block(self, kind: str, block: Json) -> Events:

@@ -65,12 +65,12 @@ def _found_pages(call: ServerCall) -> list[Json]:
 
 def _found_passage(page: Citation) -> Json:
     """Return a passage in the dialect's form for what a search of one's own has found."""
-    said = {"type": "text", "text": f"{page.place}\n{page.excerpt}"}
+    passage = {"type": "text", "text": f"{page.place}\n{page.excerpt}"}
     return {
         "type": "search_result",
         "source": page.file,
         "title": page.title,
-        "content": [said],
+        "content": [passage],
         "citations": {"enabled": True},
     }
 

@@ -131,6 +131,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("PUT", "/v1/admin/tenants/{name}"): Operation(summary="A tenant's budget", body="Object"),
     ("DELETE", "/v1/admin/tenants/{name}"): Operation(summary="Forgets a tenant"),
     ("GET", "/v1/admin/spend"): Operation(summary="What was spent"),
+    ("GET", "/v1/admin/activity"): Operation(
+        summary="How many runs there were, how long they took and how they ended"
+    ),
+    ("GET", "/v1/admin/refusals"): Operation(
+        summary="Which requests were refused for a rate or a budget"
+    ),
     ("GET", "/v1/admin/approvals"): Operation(
         summary="Plans that wait for approval", answer="List"
     ),
@@ -223,24 +229,24 @@ def _describe_operation(operation: Operation, path: str) -> Json:
     }
     if path == "/readyz":
         answers["503"] = done
-    said: Json = {"summary": operation.summary, "responses": answers}
+    described: Json = {"summary": operation.summary, "responses": answers}
     if operation.public:
-        said["security"] = []
+        described["security"] = []
     if operation.query:
-        said["parameters"] = [
+        described["parameters"] = [
             {"name": name, "in": "query", "schema": schema}
             for name, schema in operation.query.items()
         ]
     if operation.form:
         form = _object_schema("file", file={"type": "string", "format": "binary"}, purpose=_TEXT)
-        said["requestBody"] = {
+        described["requestBody"] = {
             "required": True,
             "content": {"multipart/form-data": {"schema": form}},
         }
     if operation.body:
         body = {"application/json": {"schema": _schema_reference(operation.body)}}
-        said["requestBody"] = {"required": True, "content": body}
-    return said
+        described["requestBody"] = {"required": True, "content": body}
+    return described
 
 
 def _schema_reference(name: str) -> Json:

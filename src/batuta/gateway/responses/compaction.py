@@ -68,8 +68,8 @@ def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dic
     """
     kept: list[dict[str, Any]] = []
     left = _KEPT_CHARACTERS
-    said = [item for item in items if item.get("role") == Role.USER]
-    for index, item in reversed([*enumerate(said)]):
+    users = [item for item in items if item.get("role") == Role.USER]
+    for index, item in reversed([*enumerate(users)]):
         content = item["content"]
         if isinstance(content, str):
             content = [{"type": "input_text", "text": content}]

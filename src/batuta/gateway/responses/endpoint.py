@@ -202,8 +202,8 @@ class StoredResponseEndpoint:
         gone = await self._deletions.delete_response(
             store, row, by=actor_of(request), conversation=conversation
         )
-        told: Json = {"id": row.id, "object": "response", "deleted": True}
-        return {**told, "responses": gone} if conversation else told
+        deleted: Json = {"id": row.id, "object": "response", "deleted": True}
+        return {**deleted, "responses": gone} if conversation else deleted
 
 
 @final

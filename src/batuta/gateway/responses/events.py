@@ -168,9 +168,9 @@ class ResponseEventWriter:
             self._message_texts = []
         self._texts.append(text)
         self._message_texts.append(text)
-        told = list(logprobs)
-        self._open_item["content"][0]["logprobs"] += told
-        delta = self._content_event("response.output_text.delta", delta=text, logprobs=told)
+        kept = list(logprobs)
+        self._open_item["content"][0]["logprobs"] += kept
+        delta = self._content_event("response.output_text.delta", delta=text, logprobs=kept)
         return [*events, delta]
 
     def cited_text(self, part: Json) -> Events:
@@ -195,13 +195,13 @@ class ResponseEventWriter:
 
     def whole_call(self, done: Json) -> Events:
         """Tell a call that the server ran from its beginning to its end."""
-        kind, told = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
-        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(told))]
+        kind, rest = done["type"], {key: done[key] for key in done if key not in {"id", "status"}}
+        events = [*self._close_item(), self._add_item(ITEM_IDS[kind], begun_item(rest))]
         item, self._open = self._open_item, None
         place = {"item_id": item["id"], "output_index": len(self.output) - 1}
-        for name, fields in call_phases(told):
+        for name, fields in call_phases(rest):
             events.append(self._event(f"response.{name}", **place, **fields))
-        item.update(told, status=done["status"])
+        item.update(rest, status=done["status"])
         return [*events, self._item_done(len(self.output) - 1, item)]
 
     def call(self, index: int, call: ToolCall) -> Events:
@@ -265,15 +265,15 @@ class ResponseEventWriter:
             events += self.server_call(call)
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls or reply.images):
-            told = () if self.text_so_far else reply.logprobs
-            events += self.text(text, [token_object(token) for token in told])
+            logprobs = () if self.text_so_far else reply.logprobs
+            events += self.text(text, [token_object(token) for token in logprobs])
         for image in reply.images[self._images :]:
             events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
             tool = self._tools.get(index)
-            told = sum(map(len, tool.parts)) if tool is not None else 0
-            if tool is None or told < len(call.arguments):
-                rest = replace(call, arguments=call.arguments[told:])
+            length = sum(map(len, tool.parts)) if tool is not None else 0
+            if tool is None or length < len(call.arguments):
+                rest = replace(call, arguments=call.arguments[length:])
                 events += self.call(index, rest)
         return events
 

@@ -119,8 +119,8 @@ def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
     if not images:
         return message, []
     result = next(part for part in message.parts if isinstance(part, ToolResult))
-    told = Text(f"What the tool call {result.call_id} returned:")
-    return replace(message, parts=(result,)), [told, *images]
+    heading = Text(f"What the tool call {result.call_id} returned:")
+    return replace(message, parts=(result,)), [heading, *images]
 
 
 def _join_messages(first: Message, then: Message) -> Message:
@@ -173,8 +173,8 @@ def _parse_call(item: Fields, kind: str) -> ToolCall:
     """A call of the past; a free-form one carries its input as JSON, as every worker can read."""
     if kind in _SEARCHES:
         searched = item.object("arguments")
-        told = orjson.dumps(searched.raw if searched else {}).decode()
-        return ToolCall(id=item.need_text("call_id"), name=TOOL_SEARCH, arguments=told)
+        searched_json = orjson.dumps(searched.raw if searched else {}).decode()
+        return ToolCall(id=item.need_text("call_id"), name=TOOL_SEARCH, arguments=searched_json)
     name = "arguments" if kind == "function_call" else "input"
     given = item.text(name)
     if given is None:
@@ -192,8 +192,8 @@ def is_client_search(item: Fields) -> bool:
 def _found_parts(item: Fields) -> tuple[Part, ...]:
     """Return the names of the tools that were found: they are offered from then on."""
     found = named_functions(item.objects("tools", MAX_ENTRIES) or ())
-    told = "".join(_found_line(namespace, tool) for namespace, tool in found)
-    return (Text(f"Found, and offered now:\n{told}" if told else "Nothing was found."),)
+    listing = "".join(_found_line(namespace, tool) for namespace, tool in found)
+    return (Text(f"Found, and offered now:\n{listing}" if listing else "Nothing was found."),)
 
 
 def _found_line(namespace: str | None, tool: Fields) -> str:

@@ -55,9 +55,9 @@ def finished_response(
         "output": output,
         "usage": response_usage(run),
     }
-    told = orchestration_of(run, trace=trace)
-    if told is not None:
-        body["orchestration"] = told
+    orchestration = orchestration_of(run, trace=trace)
+    if orchestration is not None:
+        body["orchestration"] = orchestration
     return body
 
 

@@ -82,14 +82,14 @@ def file_annotations(text: str, files: Sequence[WrittenFile], response: str) -> 
 
 
 def _passage_object(page: Citation) -> Json:
-    told = f"{page.place}\n{page.excerpt}"
-    return {"file_id": page.file, "filename": page.title, "text": told, "attributes": {}}
+    text = f"{page.place}\n{page.excerpt}"
+    return {"file_id": page.file, "filename": page.title, "text": text, "attributes": {}}
 
 
 def _program_outputs(call: ServerCall) -> list[Json]:
     """Return what a program printed, and what it drew."""
-    said = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
-    logs = [{"type": "logs", "logs": said}] if said else []
+    printed = "\n".join(filter(None, (call.output.rstrip("\n"), call.failure)))
+    logs = [{"type": "logs", "logs": printed}] if printed else []
     return [*logs, *({"type": "image", "url": url} for url in call.pictures)]
 
 

@@ -226,16 +226,16 @@ def _items_now(rows: Sequence[StoredResponse]) -> list[Json]:
             values += count_values(part, MAX_HISTORY_VALUES)
             if values > MAX_HISTORY_VALUES:
                 raise _history_too_large(f"{MAX_HISTORY_VALUES} values")
-            told = orjson.loads(part)
-            items += told if part is row.input else told["output"]
+            listed = orjson.loads(part)
+            items += listed if part is row.input else listed["output"]
     return items
 
 
 def _given_files(rows: Sequence[StoredResponse]) -> tuple[str, ...]:
     """Return the files that the responses' tools were given, the newest first."""
     bodies = [row.body for row in reversed(rows) if row.body and b"file_ids" in row.body]
-    told = [orjson.loads(body).get("tools") for body in bodies]
-    return tuple(name for tools in told for name in container_files(tools))
+    offered = [orjson.loads(body).get("tools") for body in bodies]
+    return tuple(name for tools in offered for name in container_files(tools))
 
 
 def _parts_with(references: Sequence[str]) -> frozenset[str]:

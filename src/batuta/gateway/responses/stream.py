@@ -54,19 +54,19 @@ class SSEEventSink:
     def __init__(
         self, send: Send, timing: StreamTimeouts, alive: Callable[[], Json], *, keep_events: bool
     ) -> None:
-        told: list[bytes] | None = [] if keep_events else None
+        kept: list[bytes] | None = [] if keep_events else None
 
         def note(event: Json) -> bytes:
             """The event's frame; kept if events are."""
             data = encode_json(event)
-            if told is not None:
-                told.append(data)
+            if kept is not None:
+                kept.append(data)
             return encoded_event_frame(event["type"], data)
 
         # The line knows `note` and not this: in a ring the events would outlive the request.
         self._encode_event = note
         self.writer = SSEWriter(send, timing, lambda: note(alive()))
-        self.kept_events = told
+        self.kept_events = kept
 
     async def open(self, headers: dict[str, str]) -> None:
         """The status and the headers."""
@@ -135,8 +135,8 @@ class ResponsesStreamRenderer:
 
     async def _send_end(self, response: Json) -> None:
         event = self._events.end(response)
-        told = self._sink.kept_events
-        await self._save(response, [] if told is None else [*told, encode_json(event)])
+        events = self._sink.kept_events
+        await self._save(response, [] if events is None else [*events, encode_json(event)])
         self.response = response
         await self._sink.send(event, last=True)
 

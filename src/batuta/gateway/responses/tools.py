@@ -195,16 +195,16 @@ def _parse_search(entry: Fields) -> Tool:
 
 def _parse_custom(entry: Fields, namespace: str | None) -> Tool:
     """Return a tool whose input is a text as a function with one argument."""
-    told = [
+    description = [
         entry.text("description") or "",
         f"Give the whole text as the argument `{CUSTOM_INPUT}`.",
     ]
     form = entry.object("format")
     if form is not None and (grammar := form.text("definition")):
-        told.append(f"The text follows this grammar ({form.text('syntax')}):\n{grammar}")
+        description.append(f"The text follows this grammar ({form.text('syntax')}):\n{grammar}")
     return Tool(
         name=flat_name(namespace, tool_name(entry)),
-        description="\n\n".join(part for part in told if part),
+        description="\n\n".join(part for part in description if part),
         parameters={
             "type": "object",
             "properties": {CUSTOM_INPUT: {"type": "string"}},

@@ -48,8 +48,8 @@ def open_approver(
 
             def tell(plan: PendingPlan) -> None:
                 if webhook is not None:
-                    told = {"type": "approval.waiting", "data": plan_entry(plan)}
-                    tasks.start_soon(webhook.send, f"{plan.id}:{plan.digest}", told)
+                    event = {"type": "approval.waiting", "data": plan_entry(plan)}
+                    tasks.start_soon(webhook.send, f"{plan.id}:{plan.digest}", event)
 
             try:
                 verdict = await _await_verdict(store, prepared, request, tell)
@@ -83,12 +83,12 @@ async def _await_verdict(
     found, request = await _take_up(store, found, asked, request)
     # A clock that goes back must not let it wait for longer.
     left = min(request.expires_in, max(0.0, found.expires - now))
-    told = ""
+    noted = ""
     try:
         with anyio.move_on_after(left):
             while found is not None and found.state == WAITING:
-                if found.digest != told:
-                    told = found.digest
+                if found.digest != noted:
+                    noted = found.digest
                     tell(found)
                 if found.edit:
                     request = await _take_edit(store, found, request)

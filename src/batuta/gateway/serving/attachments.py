@@ -91,14 +91,14 @@ async def read_office_files(question: Question) -> Question:
     Raises:
         APIError: one cannot be read.
     """
-    files = [part for said in question.messages for part in said.parts if _is_office(part)]
+    files = [part for message in question.messages for part in message.parts if _is_office(part)]
     if not files:
         return question
     if len(files) > MAX_OFFICE_FILES:
         raise invalid_value("file", f"more than {MAX_OFFICE_FILES} Office files are sent.")
     messages = [
-        replace(said, parts=tuple([await _read_office(part) for part in said.parts]))
-        for said in question.messages
+        replace(message, parts=tuple([await _read_office(part) for part in message.parts]))
+        for message in question.messages
     ]
     return replace(question, messages=tuple(messages))
 

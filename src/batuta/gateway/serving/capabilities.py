@@ -70,13 +70,13 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
         APIError: `n` or `logprobs` cannot be honoured.
     """
     sampling = question.sampling
-    several, told = (sampling.choices or 1) > 1, sampling.logprobs is not None
-    if served.solver is not None and (several or told):
+    several, logprobs = (sampling.choices or 1) > 1, sampling.logprobs is not None
+    if served.solver is not None and (several or logprobs):
         raise unsupported_parameter("n" if several else "logprobs", f"{served.name} chooses.")
     if several and question.tools and not (served.direct and len(served.pool) == 1):
         reason = "where several workers take part, one answer alone can call tools."
         raise unsupported_parameter("n", reason)
-    if told and GuardrailStage.OUTPUT in guardrails.stages:
+    if logprobs and GuardrailStage.OUTPUT in guardrails.stages:
         raise unsupported_parameter("logprobs", "a policy may change the output.")
 
 

@@ -109,14 +109,14 @@ def bound_workflow(
 
     A step may read all that the steps before it may have said.
     """
-    size, total, said = measure_prompt(_step_request(question)), Decimal(0), 0
+    size, total, replies = measure_prompt(_step_request(question)), Decimal(0), 0
     for step in (step for workflow in workflows for step in workflow.steps):
         worker = pool[step.worker]
         request = _step_request(question, worker.sampling)
         bound = _bound_step(worker, request, limits, size, direct=False)
         price = worker.price or limits.unknown
-        total += bound.max_usd + price.of(Usage(calls=0, input=said))
-        said += bound.desired_output
+        total += bound.max_usd + price.of(Usage(calls=0, input=replies))
+        replies += bound.desired_output
     return total
 
 

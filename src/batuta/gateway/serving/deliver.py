@@ -93,8 +93,8 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
     extra = {**repeated, **sure, **({"files": files} if files else {})}
     if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
         return None
-    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
-    return told if cropping is None else {**told, "cropped": cropping_json(cropping)}
+    summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
+    return summary if cropping is None else {**summary, "cropped": cropping_json(cropping)}
 
 
 def written_files(run: Run) -> list[dict[str, Any]]:

@@ -56,10 +56,10 @@ def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> d
     if not model.direct or len(model.pool) > 1:
         return {}
     states = drift.get(model.pool.workers[0].id, {})
-    told = {kind.value: drift_json(state) for kind, state in states.items()}
+    values = {kind.value: drift_json(state) for kind, state in states.items()}
     if not whole:
-        told = {kind: {"state": state["state"]} for kind, state in told.items()}
-    return {"drift": told} if told else {}
+        values = {kind: {"state": state["state"]} for kind, state in values.items()}
+    return {"drift": values} if values else {}
 
 
 def drift_json(state: DriftState) -> dict[str, Any]:

@@ -25,11 +25,11 @@ _INSIDE = ("content", "output", "annotations")
 
 def find_earlier_files(turns: Iterable[Any]) -> tuple[str, ...]:
     """Return the ids of the files that the turns name as given or written, the newest first."""
-    named = list(dict.fromkeys(list(_walk(list(turns)))[::-1]))
+    named = list(dict.fromkeys(list(_walk_names(list(turns)))[::-1]))
     return tuple(named[:MAX_EARLIER])
 
 
-def _walk(turns: list[Any]) -> Iterator[str]:
+def _walk_names(turns: list[Any]) -> Iterator[str]:
     waiting = turns[::-1]
     while waiting:
         value = waiting.pop()

@@ -83,8 +83,8 @@ def _known_error(run: Run) -> APIError | None:
     """Return the error of a run in which no worker failed, or another call did."""
     match run.error_code:
         case "context_too_long":
-            told = _provider_message(run)
-            message = f"{overflow_words(run, told)}. {_error_sentence(run)}: {told}"
+            reported = _provider_message(run)
+            message = f"{overflow_words(run, reported)}. {_error_sentence(run)}: {reported}"
             return APIError(400, "context_length_exceeded", message, param="messages")
         case "unsupported_field":
             named = _FIELD_PATTERN.search(run.error or "")
@@ -111,12 +111,12 @@ def _known_error(run: Run) -> APIError | None:
 
 def _refusal_error(run: Run) -> APIError:
     """A policy forbids the question, a rule every plan for it, or somebody the plan."""
-    told = _provider_message(run)
+    message = _provider_message(run)
     if run.error_code in {"plan_rule", "not_grounded"}:
-        return APIError(422, run.error_code, f"{told[:1].upper()}{told[1:]}")
+        return APIError(422, run.error_code, f"{message[:1].upper()}{message[1:]}")
     if run.error_code in {"approval_refused", "approval_expired"}:
-        return APIError(403, run.error_code, f"{told[:1].upper()}{told[1:].rstrip('.')}.")
-    return APIError(400, "policy_blocked", f"{told.capitalize()}.", param="messages")
+        return APIError(403, run.error_code, f"{message[:1].upper()}{message[1:].rstrip('.')}.")
+    return APIError(400, "policy_blocked", f"{message.capitalize()}.", param="messages")
 
 
 def _wrong_reply_error(run: Run) -> APIError:
@@ -169,9 +169,9 @@ _NUMBER = re.compile(r"\d{2,12}")
 _SEPARATED = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
 
 
-def overflow_words(run: Run, told: str) -> str:
+def overflow_words(run: Run, message: str) -> str:
     """Say that the prompt is too long, with the provider's numbers, or ours if it tells none."""
-    tokens, most = stated_sizes(told)
+    tokens, most = stated_sizes(message)
     most = most or _smallest_window(run)
     if most is None:
         return "prompt is too long"
@@ -181,9 +181,9 @@ def overflow_words(run: Run, told: str) -> str:
     return f"prompt is too long: {tokens} tokens > {most} maximum"
 
 
-def stated_sizes(told: str) -> tuple[int | None, int | None]:
+def stated_sizes(message: str) -> tuple[int | None, int | None]:
     """Read from a provider's words the tokens of the prompt and those that fit, each if told."""
-    flat = _SEPARATED.sub("", told)
+    flat = _SEPARATED.sub("", message)
     compared = _COMPARED.search(flat)
     if compared:
         return int(compared[1]) + int(compared[2] or 0), int(compared[3])

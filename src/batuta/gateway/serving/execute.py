@@ -239,7 +239,7 @@ class RunService:
                 await self._explorer.settle(prepared_call.chosen)
 
     async def _bind_files(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        if call.server_tools or any(said.attachments for said in call.question.messages):
+        if call.server_tools or any(message.attachments for message in call.question.messages):
             return await self._files.bind(call, caller)
         return call
 

@@ -216,9 +216,9 @@ def model_of_system(system: ServedSystem) -> ServedModel:
 def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
     """Return a sentence: who writes the workflow, and what it is told of the workers."""
     prompt = describe_prompt(conductor, pool)
-    told = prompt.shown if prompt else ""
+    shown = prompt.shown if prompt else ""
     many = f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
-    return f"A workflow for each question, by {conductor.name} over {many}{told}."
+    return f"A workflow for each question, by {conductor.name} over {many}{shown}."
 
 
 class Outcomes(Protocol):

@@ -65,13 +65,13 @@ class ModerationEndpoint:
             raise model_not_found(str(wanted))
         given = await self._check_policies(self._parse_input(body))
         try:
-            told = await client.moderate(given)
+            judgement = await client.moderate(given)
         except ClientError as error:
             raise _provider_error(error) from None
-        name = told.get("id")
+        name = judgement.get("id")
         known = isinstance(name, str) and _ID_PATTERN.fullmatch(name)
         answer = {"id": name if known else "modr", "model": client.worker.model}
-        return json_response({**answer, "results": told["results"]})
+        return json_response({**answer, "results": judgement["results"]})
 
     @asynccontextmanager
     async def _place_of(self, caller: Caller) -> AsyncGenerator[None]:

@@ -362,9 +362,9 @@ def client_session(body: Fields) -> str:
     It is the first there is of a header (`http.body`), `prompt_cache_key`, and the session in
     `metadata.user_id`. What cannot be a name is none and no error.
     """
-    said = body.raw
-    named = body.session or _short_text(said.get("prompt_cache_key"))
-    return named or _short_text(_read_user_id(_metadata_of(said).get("user_id"))[1])
+    fields = body.raw
+    named = body.session or _short_text(fields.get("prompt_cache_key"))
+    return named or _short_text(_read_user_id(_metadata_of(fields).get("user_id"))[1])
 
 
 def request_labels(body: Fields) -> RequestLabels:
@@ -398,17 +398,17 @@ def session_id(tenant: str, named: str, question: Question) -> str:
 
 def _first_texts(question: Question) -> list[str]:
     """Return what stays the same in a conversation: all up to the user's first words."""
-    said: list[str] = []
+    texts: list[str] = []
     for message in question.messages:
-        said.append(message.text)
+        texts.append(message.text)
         if message.role is Role.USER:
             break
-    return said
+    return texts
 
 
 def _metadata_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    said = raw.get("metadata")
-    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    metadata = raw.get("metadata")
+    return cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
 
 
 def _read_user_id(user: object) -> tuple[str, Any]:

@@ -426,52 +426,54 @@ def auxiliary_kind(call: ParsedCall) -> str | None:
         return None
     if question.tools:
         return COMPACTION if _wants_summary(question.messages[-1]) else None
-    said = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
-    return _kind_without_tools(call, said) if said else None
+    messages = [message for message in question.messages if message.role not in _SYSTEM_ROLES]
+    return _kind_without_tools(call, messages) if messages else None
 
 
-def _kind_without_tools(call: ParsedCall, said: list[Message]) -> str | None:
+def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None:
     question = call.question
-    if _wants_title(question, said):
+    if _wants_title(question, messages):
         return TITLE
-    if _is_probe(question, said):
+    if _is_probe(question, messages):
         return QUOTA_PROBE
-    if said[-1].role is Role.USER and said[-1].text.startswith(COMPACTION_BEGINNING):
+    if messages[-1].role is Role.USER and messages[-1].text.startswith(COMPACTION_BEGINNING):
         return COMPACTION
     searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
-    if searches and len(said) == 1 and said[0].text.startswith(_SEARCH):
+    if searches and len(messages) == 1 and messages[0].text.startswith(_SEARCH):
         return WEB_SEARCH
-    if any(_TOPIC_CHECK in message.text for message in question.messages if message not in said):
+    if any(
+        _TOPIC_CHECK in message.text for message in question.messages if message not in messages
+    ):
         return TOPIC_CHECK
     return None
 
 
 def _wants_summary(last: Message) -> bool:
     """Tell whether a summary is wanted, as Claude Code asks for it with its tools on offer."""
-    told = last.text if last.role is Role.USER else ""
-    return told.startswith(_TEXT_ONLY) and _SUMMARY in told
+    text = last.text if last.role is Role.USER else ""
+    return text.startswith(_TEXT_ONLY) and _SUMMARY in text
 
 
-def _wants_title(question: Question, said: list[Message]) -> bool:
+def _wants_title(question: Question, messages: list[Message]) -> bool:
     """Tell whether a title is wanted, as opencode and Claude Code ask for it."""
-    first = said[0]
+    first = messages[0]
     if first.role is not Role.USER:
         return False
-    if len(said) > 1 and len(first.text) <= len(_TITLE_REQUEST) + 2:
+    if len(messages) > 1 and len(first.text) <= len(_TITLE_REQUEST) + 2:
         return first.text.strip() == _TITLE_REQUEST
     form = question.response_format
     fields = form.schema.get("properties") if form else None
     if not isinstance(fields, dict) or fields.keys() != {"title"}:
         return False
-    return len(said) == 1 and first.text.lstrip().startswith("<session>")
+    return len(messages) == 1 and first.text.lstrip().startswith("<session>")
 
 
-def _is_probe(question: Question, said: list[Message]) -> bool:
+def _is_probe(question: Question, messages: list[Message]) -> bool:
     """Tell whether one token is wanted of next to nothing, to see whether the key works."""
     sampling = question.sampling
     if sampling.max_tokens != 1 or sampling.logprobs is not None or len(question.messages) > 1:
         return False
-    return not said[0].attachments and len(said[0].text) <= _LONGEST_PROBE
+    return not messages[0].attachments and len(messages[0].text) <= _LONGEST_PROBE
 
 
 def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool) -> ServedModel:
@@ -506,5 +508,7 @@ def check_grounded(served: ServedModel, guardrails: Guardrails) -> None:
         APIError: a method chooses among replies, of which the engine does not know the answer.
     """
     if guardrails.grounded is not None and served.solver is not None:
-        told = f"{served.name} chooses among replies: {guardrails.grounded.name} cannot check them."
-        raise APIError(403, "policy_blocked", told, param="model")
+        reason = (
+            f"{served.name} chooses among replies: {guardrails.grounded.name} cannot check them."
+        )
+        raise APIError(403, "policy_blocked", reason, param="model")

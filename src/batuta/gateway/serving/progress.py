@@ -112,12 +112,12 @@ class RunProgress:
         if self._workflow is None:
             return ""
         subtask = " ".join(self._workflow.steps[event.index].subtask.split())
-        told = (
+        shown = (
             f" — {subtask[:_MAX_SUBTASK]}{'…' if len(subtask) > _MAX_SUBTASK else ''}"
             if subtask
             else ""
         )
-        return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{told}"
+        return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{shown}"
 
 
 @final

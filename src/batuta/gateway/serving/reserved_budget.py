@@ -31,8 +31,8 @@ def budget_error(found: BudgetStatus, asked: int, own: int = 0) -> APIError:
     owner = "tenant" if bucket.account.startswith("tenant:") else "key"
     span = "day" if bucket.period.count("-") > 1 else "month"
     left = max(0, bucket.cap - found.spent - own)
-    cap, told, wanted = (_format_nano(nano) for nano in (bucket.cap, left, asked))
-    budget = f"The {owner}'s budget of {cap} a {span} has {told} left"
+    cap, remaining, wanted = (_format_nano(nano) for nano in (bucket.cap, left, asked))
+    budget = f"The {owner}'s budget of {cap} a {span} has {remaining} left"
     held = describe_held(found, own)
     if held:
         budget += f", of which {held}"

@@ -140,8 +140,8 @@ def _tell_files(tool: Tool, names: tuple[str, ...]) -> Tool:
     """Return the tool whose description names the files that its programs find."""
     if not names:
         return tool
-    told = f"{tool.description} These files are in its working folder: {', '.join(names)}."
-    return replace(tool, description=told)
+    description = f"{tool.description} These files are in its working folder: {', '.join(names)}."
+    return replace(tool, description=description)
 
 
 def _with_pages(wishes: list[ToolWish], here: Mapping[str, object]) -> list[ToolWish]:

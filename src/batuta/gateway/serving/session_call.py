@@ -466,12 +466,12 @@ class RedisSessions:
             MOST_THREADS,
             int(KEPT_SECONDS),
         )
-        told: Any = await self._redis.ask(
+        stored: Any = await self._redis.ask(
             lambda redis: redis.eval(_NOTE, 1, _redis_key(session), *args)
         )
-        if told is None:
+        if stored is None:
             return await self._local.note(tenant, session, entry)
-        flat = cast("list[Any]", told)
+        flat = cast("list[Any]", stored)
         return read_state(dict(zip(flat[::2], flat[1::2], strict=True)))
 
 

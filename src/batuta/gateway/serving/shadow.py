@@ -148,8 +148,8 @@ class ShadowRuns:
             question = _judge_question(case, asked.reply, is_first=is_first)
             judged = await self._ask(case, case.judge, question, _LONGEST_VERDICT)
             nano += run_nano(judged) if judged is not None else 0
-            said = judged.reply.text if judged is not None and judged.reply is not None else ""
-            verdict = read_comparison(said, is_first=is_first)
+            text = judged.reply.text if judged is not None and judged.reply is not None else ""
+            verdict = read_comparison(text, is_first=is_first)
         await self._store.flush()
         await note_shadow(self._store.database, case.run.id, verdict, nano_to_usd(nano))
 

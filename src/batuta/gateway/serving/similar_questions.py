@@ -68,9 +68,9 @@ def question_core(text: str) -> str | None:
         text = text[found.end() :]
     while (shorter := _AFTER.sub("", text).rstrip(" ")) != text:
         text = shorter
-    for form, told in _FORMS:
+    for form, template in _FORMS:
         if (found := form.fullmatch(text)) is not None:
-            return told.format(found["of"])
+            return template.format(found["of"])
     return text[:1].lower() + text[1:] if text else None
 
 

@@ -289,10 +289,10 @@ class ConversationWorkers:
 
 def _conversation_beginning(question: Question, model: str) -> int:
     """Return a hash of what stays the same in a conversation: all up to the user's first words."""
-    said: list[str] = []
+    texts: list[str] = []
     for message in question.messages:
-        said.append(message.text)
+        texts.append(message.text)
         if message.role is Role.USER:
             break
     key = question.cache.key if question.cache else None
-    return hash((model, key, *said))
+    return hash((model, key, *texts))

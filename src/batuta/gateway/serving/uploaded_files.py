@@ -314,8 +314,8 @@ class UploadedFiles:
             return {"type": "text", "text": f"The file {file.name} ({file.id}) is uploaded."} | kept
         if file.text is not None and file.text.strip():
             kind = "input_text" if named.is_spoken_to_openai else "text"
-            told = f"File {file.name} ({file.id}):\n{wrap_fetched(file.text)}"
-            return {"type": kind, "text": told, **kept}
+            file_text = f"File {file.name} ({file.id}):\n{wrap_fetched(file.text)}"
+            return {"type": kind, "text": file_text, **kept}
         table = self.require_table()
         head = await table.find(file.id, tenant)
         content = await table.read(file.id, tenant) if head is not None else None

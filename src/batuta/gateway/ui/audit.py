@@ -50,5 +50,5 @@ class AuditPage:
 
 def _describe_details(record: AuditRecord) -> str:
     """The details in one line, the values as JSON."""
-    told = json.loads(record.details)
-    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in told.items())
+    details = json.loads(record.details)
+    return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

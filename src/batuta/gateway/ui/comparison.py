@@ -83,11 +83,11 @@ def comparison_rows(runs: Sequence[Run]) -> list[ComparisonRow]:
         ("Time", lambda run: format_seconds(run.seconds), lambda run: run.seconds),
     ]
     same = ("",) * len(runs)
-    told = [
+    compared = [
         ComparisonRow(name=name, values=tuple(map(text, runs)), changes=same)
         for name, text in words
     ]
-    return told + [
+    return compared + [
         ComparisonRow(
             name=name,
             values=tuple(map(text, runs)),

@@ -30,8 +30,8 @@ class Conversation:
     @property
     def instructions(self) -> str:
         """The system prompt; empty: there is none."""
-        said = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
-        return "\n\n".join(text for text in said if text)
+        texts = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
+        return "\n\n".join(text for text in texts if text)
 
     @property
     def attachments(self) -> list[str]:
@@ -69,9 +69,9 @@ class Conversation:
         Files and pictures of that question stay, and those of the new one are added.
         """
         place, messages = _last_place(self._question.messages), self._question.messages
-        said = _asked_of(asked)
+        newest = _asked_of(asked)
         kept = tuple(part for part in messages[place].parts if not isinstance(part, Text))
-        again = replace(messages[place], parts=(*kept, *said.parts))
+        again = replace(messages[place], parts=(*kept, *newest.parts))
         return self._with_messages(
             asked, (*_leave_instructions(messages[:place]), again, *messages[place + 1 :])
         )
@@ -112,7 +112,9 @@ def encode_question(question: Question) -> dict[str, Any]:
 
 def list_pictures(question: Question) -> list[Image]:
     """Return the pictures of a conversation in their order."""
-    return [part for said in question.messages for part in said.parts if isinstance(part, Image)]
+    return [
+        part for message in question.messages for part in message.parts if isinstance(part, Image)
+    ]
 
 
 def last_asked(question: Question) -> Message:
@@ -123,7 +125,7 @@ def last_asked(question: Question) -> Message:
 def pictures_before(question: Question) -> int:
     """Return the number of pictures before the last message of the user."""
     before = question.messages[: _last_place(question.messages)]
-    return sum(isinstance(part, Image) for said in before for part in said.parts)
+    return sum(isinstance(part, Image) for message in before for part in message.parts)
 
 
 def describe_attachments(message: Message) -> Iterator[tuple[str, str]]:
@@ -154,10 +156,10 @@ def _asked_of(asked: Question) -> Message:
     Raises:
         APIError: there are others beside it and the system prompt.
     """
-    said = _leave_instructions(asked.messages)
-    if len(said) != 1 or said[0].role is not Role.USER:
+    messages = _leave_instructions(asked.messages)
+    if len(messages) != 1 or messages[0].role is not Role.USER:
         raise invalid_value("messages", "there must be one of the user, which asks.")
-    return said[0]
+    return messages[0]
 
 
 def _leave_instructions(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -285,10 +285,10 @@ def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
 
 def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
     """The settings in which the trainings of the folders differ: each one's name and values."""
-    told = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
+    settings = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
     rows = [
-        (name, [one.get(name, "–") for one in told])
-        for name in sorted({n for t in told for n in t})
+        (name, [one.get(name, "–") for one in settings])
+        for name in sorted({n for t in settings for n in t})
     ]
     return [(name, values) for name, values in rows if len(set(values)) > 1][:_MAX_CHANGED]
 
@@ -334,13 +334,13 @@ class LearningPages:
         seen = [await run_sync(read_training, each) for each in runs[:_MAX_LISTED]]
         found = await run_sync(find_reports, self._folders)
         found = await run_sync(drop_copies, found[: 2 * _MAX_LISTED])
-        told = [(each, await run_sync(_report_headlines, each)) for each in found[:_MAX_LISTED]]
+        reports = [(each, await run_sync(_report_headlines, each)) for each in found[:_MAX_LISTED]]
         return render_page(
             request,
             "learning.html.jinja",
             session=session,
             trainings=seen,
-            reports=[(each, lines) for each, lines in told if lines],
+            reports=[(each, lines) for each, lines in reports if lines],
             folders=self._folders,
         )
 
@@ -407,13 +407,13 @@ class LearningPages:
     async def report(self, request: Request, session: WebSession) -> Response:
         """One report's figures."""
         found = await self._find_folder(request, find_reports)
-        told = await run_sync(read_report, found)
+        figures = await run_sync(read_report, found)
         return render_page(
             request,
             "report.html.jinja",
             session=session,
             found=found,
-            reports=[(each, rank_systems(each)) for each in told],
+            reports=[(each, rank_systems(each)) for each in figures],
             whole=(found.path / REPORT_PAGE).is_file(),
             questions=(found.path / QUESTION_PAGE).is_file(),
         )

@@ -234,7 +234,7 @@ class PageRuns:
 
 
 def _count_characters(question: Question) -> int:
-    return sum(len(_content_of(part)) for said in question.messages for part in said.parts)
+    return sum(len(_content_of(part)) for message in question.messages for part in message.parts)
 
 
 def _content_of(part: Part) -> str:

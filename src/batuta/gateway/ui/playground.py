@@ -398,8 +398,8 @@ class ApiBodyEndpoint:
         origin, given = _find_origin(body)
         run = await load_run(self._store, self._page_runs, given, visitor) if given else None
         call = _read_call(body, origin, run)
-        said = {**_drop_fields(body, *_ORIGINS, "scope").raw, **encode_question(call.question)}
-        content = encode_json(said)
+        fields = {**_drop_fields(body, *_ORIGINS, "scope").raw, **encode_question(call.question)}
+        content = encode_json(fields)
         response = Response(content, media_type="application/json", headers=PAGE_HEADERS)
         await response(scope, receive, send)
 

@@ -129,10 +129,10 @@ class PoolForms:
         found = await check_worker(self._catalogue.clients[worker.id], worker)
         cost = format_cost(usage_cost(found.usage, worker.price))
         took = f"{format_seconds(found.seconds)}, {found.usage.total} tokens, {cost}"
-        said = f"answered in {took}" if found.error is None else f"{found.error} ({took})"
+        outcome = f"answered in {took}" if found.error is None else f"{found.error} ({took})"
         if len(self.tests) >= _MOST_TESTS:
             self.tests.clear()
-        self.tests[name] = WorkerTest(at=time.time(), answers=found.error is None, text=said)
+        self.tests[name] = WorkerTest(at=time.time(), answers=found.error is None, text=outcome)
         if self._store is not None:
             entry = AuditEntry(
                 actor=session.caller.actor,

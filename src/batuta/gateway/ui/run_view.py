@@ -117,10 +117,10 @@ def panel_scope(given: str | None) -> str:
 def describe_access(step: Step, number: int) -> str:
     """Say whose answers a step reads, in words."""
     own = ", ".join(str(index + 1) for index in step.access)
-    told = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
+    readings = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
     if step.previous:
-        told.append(f"round {number}")
-    return " and ".join(told) or "the question only"
+        readings.append(f"round {number}")
+    return " and ".join(readings) or "the question only"
 
 
 def describe_decision(round_: Round) -> str:
@@ -335,16 +335,16 @@ def sum_drafts(round_: Round) -> Cost:
 
 def describe_limits(limits: Limits) -> str:
     """Say the limits of a run in a few words."""
-    said = [f"{limits.steps} step{'' if limits.steps == 1 else 's'}"]
+    limited = [f"{limits.steps} step{'' if limits.steps == 1 else 's'}"]
     if limits.rounds > 1:
-        said.append(f"{limits.rounds} rounds")
+        limited.append(f"{limits.rounds} rounds")
     if limits.usd is not None:
-        said.append(format_usd(Decimal(str(limits.usd))))
+        limited.append(format_usd(Decimal(str(limits.usd))))
     if limits.tokens is not None:
-        said.append(f"{format_count(limits.tokens)} tok")
+        limited.append(f"{format_count(limits.tokens)} tok")
     if limits.seconds is not None:
-        said.append(format_seconds(limits.seconds))
-    return ", ".join(said)
+        limited.append(format_seconds(limits.seconds))
+    return ", ".join(limited)
 
 
 def split_comment(comment: str) -> tuple[str, str]:
@@ -364,4 +364,4 @@ def join_comment(expected: str, rest: str) -> str:
 def pictures_until(question: Question, place: int) -> int:
     """Return the number of pictures before the message at that place."""
     before = question.messages[:place]
-    return sum(isinstance(part, Image) for said in before for part in said.parts)
+    return sum(isinstance(part, Image) for message in before for part in message.parts)

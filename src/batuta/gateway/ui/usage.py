@@ -90,13 +90,13 @@ class UsagePage:
             APIError: the address asks for what there is not.
         """
         store = require_part(self._kept, "This server keeps no runs.")
-        said = request.query_params.get("days") or str(SPANS[2])
-        if said not in {str(days) for days in SPANS}:
+        days_asked = request.query_params.get("days") or str(SPANS[2])
+        if days_asked not in {str(days) for days in SPANS}:
             raise invalid_value("days", f"it is one of {', '.join(map(str, SPANS))}.")
         tenant, now = session.tenant, time.time()
         tables = _ADMIN_TABLES if tenant is None else _TABLES
         only = _read_choice(request, [column for column, _ in tables])
-        span = UsageSpan.of(int(said), now)
+        span = UsageSpan.of(int(days_asked), now)
         by_time = await report_spending(
             store.database, (span.unit, "model"), tenant=tenant, since=span.first_day, only=only
         )

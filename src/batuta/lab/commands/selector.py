@@ -50,7 +50,7 @@ def selector(
     recipe = SelectorRecipe(name=name, features=choose_features(embedding), dollar=dollar)
     known = read_outcomes(history, tasks)
     with open_progress_bars() as bar:
-        bar.add_task("features and folds", total=None, said="")
+        bar.add_task("features and folds", total=None, status="")
         trained = train_selector(known, out, recipe, seed=seed)
     write_output(f"{training_summary(trained)}\n")
 

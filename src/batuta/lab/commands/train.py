@@ -70,10 +70,10 @@ def warmup(
     from batuta.lab.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, status="")
 
         def show_progress(step: int, loss: float) -> None:
-            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+            bar.update(line, completed=step + 1, status=f"loss {loss:.3f} nats a token")
 
         folder = run_warmup(settings, show_progress, resume=resume)
     write_output(f"{folder}\n")
@@ -165,8 +165,8 @@ def rejection(
 
         def show_progress(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
             if doing not in lines:
-                lines[doing] = bar.add_task(doing, total=total, said="")
-            bar.update(lines[doing], completed=done, said=format_metrics(figures))
+                lines[doing] = bar.add_task(doing, total=total, status="")
+            bar.update(lines[doing], completed=done, status=format_metrics(figures))
 
         folder = run_rejection_sampling(settings, show_progress)
     write_output(f"{folder}\n")
@@ -198,10 +198,10 @@ def distil(
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("distilling", total=settings.distil.steps, said="")
+        line = bar.add_task("distilling", total=settings.distil.steps, status="")
 
         def show_progress(step: int, steps: int, loss: float) -> None:
-            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
+            bar.update(line, completed=step, total=steps, status=f"loss {loss:.3f} nats a token")
 
         folder = run_distillation(settings, drafts, show_progress, resume=resume)
     write_output(f"{folder}\n")
@@ -269,10 +269,10 @@ def _train_policy(settings: TrainSettings, options: ConductorTrainingOptions) ->
     if tuned is not None and not start.resume:
         _distil_workflows(settings, tuned)
     with budget_exit(), open_progress_bars() as bar:
-        line = bar.add_task("learning", total=settings.optimiser.steps, said="")
+        line = bar.add_task("learning", total=settings.optimiser.steps, status="")
 
         def show_progress(figures: dict[str, Any]) -> None:
-            bar.update(line, completed=figures["step"], said=format_metrics(figures))
+            bar.update(line, completed=figures["step"], status=format_metrics(figures))
 
         folder = train_conductor(
             settings, sys.argv, show_progress, resume=start.resume, checkpoint=start.checkpoint
@@ -288,10 +288,10 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
     from batuta.lab.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
+        line = bar.add_task("learning what was found", total=settings.rejection.steps, status="")
 
         def show_progress(step: int, steps: int, loss: float) -> None:
-            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
+            bar.update(line, completed=step, total=steps, status=f"loss {loss:.3f} nats a token")
 
         run_distillation(settings, tuned, show_progress)
 

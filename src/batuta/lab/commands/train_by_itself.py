@@ -95,7 +95,7 @@ def train_by_itself(
         settings,
         clock,
         command=sys.argv,
-        on_progress=lambda said: console.print(said, markup=False, highlight=False),
+        on_progress=lambda line: console.print(line, markup=False, highlight=False),
     )
     _print_report(console, report, held=len(held))
     write_output(f"{report.folder}\n")

@@ -253,11 +253,11 @@ async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
 
 async def _read_reasons(store: Store, rows: Sequence[RunSummary]) -> list[str]:
     """Return the reasons of the session's decisions, the oldest first; of what is not kept none."""
-    said: list[str] = []
+    reasons: list[str] = []
     for row in reversed(rows):
         run = await store.get(row.id)
-        said += [] if run is None else _list_reasons(run)
-    return said
+        reasons += [] if run is None else _list_reasons(run)
+    return reasons
 
 
 def _list_reasons(run: Run) -> list[str]:

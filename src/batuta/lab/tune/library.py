@@ -260,11 +260,11 @@ def program_pairs(
         programs: the workers that may run programs.
         asked: whether the writer is asked the question itself; else it is told to write a program.
     """
-    told = "" if asked else WRITE_PROGRAM
+    instruction = "" if asked else WRITE_PROGRAM
     roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
     for program in programs:
         for writer in writers:
-            first = CandidateStep(roles[0], writer, text=told)
+            first = CandidateStep(roles[0], writer, text=instruction)
             yield Candidate((first, CandidateStep(roles[1], program)))
 
 

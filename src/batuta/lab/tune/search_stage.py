@@ -114,9 +114,9 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
         each = _SCREENING * search.arena.levels
         while each and not await screen(each, has_money):
             each //= 2
-    told = _ProgressReporter(context, search)
+    reporter = _ProgressReporter(context, search)
     while await search.run_round():
-        told.tell()
+        reporter.tell()
         if context.spent_share() >= _EXPLORED * whole:
             search.stop_exploring()
     context.report(TuneStage.SEARCH, describe_progress(search))
@@ -128,11 +128,11 @@ class _ProgressReporter:
 
     context: TuneContext
     search: Search
-    told: float = 0.0
+    reported: float = 0.0
 
     def tell(self) -> None:
         """Report the progress if enough was spent since the last report."""
         share = self.context.spent_share()
-        if share - self.told >= _REPORT_STEP:
-            self.told = share
+        if share - self.reported >= _REPORT_STEP:
+            self.reported = share
             self.context.report(TuneStage.SEARCH, describe_progress(self.search))
