@@ -32,6 +32,8 @@ class World:
 
     house: Any
     keyed: Any
+    pool: Any
+    """A server of a settings file, which its admin changes."""
     run: str
     """The id of a run of several steps."""
     keys: dict[str, str]
@@ -150,28 +152,32 @@ def ask_three_turns_with_a_picture(visitor, world):
     visitor.look()
 
 
-def find_yesterdays_slowest_and_dearest(visitor, world):
+def find_yesterdays_slowest(visitor, world):
+    _find_first_of_yesterday(visitor, "Time", "The slowest of yesterday")
+
+
+def find_yesterdays_dearest(visitor, world):
+    _find_first_of_yesterday(visitor, "Cost", "The dearest of yesterday")
+
+
+def _find_first_of_yesterday(visitor, column, question):
     page = visitor.page
-    for column, question in (
-        ("Time", "The slowest of yesterday"),
-        ("Cost", "The dearest of yesterday"),
-    ):
-        page.goto("/ui/runs")
-        visitor.press(".filters summary:has-text('More filters')")
-        visitor.write("[name=since]", "yesterday")
-        visitor.write("[name=until]", "yesterday")
-        visitor.press(".filters > button")
-        page.wait_for_url("**since=yesterday**")
-        assert "95th percentile" in page.inner_text(".totals")
-        if page.viewport_size["width"] > 640:
-            visitor.press(f".runs thead a:has-text('{column}')")
-        else:
-            visitor.choose("[name=sort]", f"by {column.lower()}")
-        page.wait_for_url("**sort=**")
-        visitor.look()
-        visitor.press(".runs .what a")
-        page.wait_for_selector(".run-head")
-        assert question in page.inner_text("h1")
+    page.goto("/ui/runs")
+    visitor.press(".filters summary:has-text('More filters')")
+    visitor.write("[name=since]", "yesterday")
+    visitor.write("[name=until]", "yesterday")
+    visitor.press(".filters > button")
+    page.wait_for_url("**since=yesterday**")
+    assert "95th percentile" in page.inner_text(".totals")
+    if page.viewport_size["width"] > 640:
+        visitor.press(f".runs thead a:has-text('{column}')")
+    else:
+        visitor.choose("[name=sort]", f"by {column.lower()}")
+    page.wait_for_url("**sort=**")
+    visitor.look()
+    visitor.press(".runs .what a")
+    page.wait_for_selector(".run-head")
+    assert question in page.inner_text("h1")
 
 
 def see_why_a_run_failed(visitor, world):
@@ -260,6 +266,36 @@ def _add_step(folder):
     return step
 
 
+def add_and_test_a_worker(visitor, world):
+    page, name = visitor.page, f"cy-{time.monotonic_ns()}"
+    before = world.pool.path.read_text()
+    visitor.sign_in(ADMIN)
+    visitor.press("nav >> text=Pool")
+    visitor.press("summary:has-text('Add a worker')")
+    form = "form[action='/ui/pool']"
+    visitor.write(f"{form} [name=id]", name)
+    visitor.write(f"{form} [name=model]", "gpt-cy")
+    visitor.write(f"{form} [name=base_url]", world.pool.provider.url)
+    visitor.write(f"{form} [name=key_env]", "POOL_KEY")
+    visitor.write(f"{form} [name=description]", "Quick and short.")
+    visitor.write(f"{form} [name=input]", "2")
+    visitor.write(f"{form} [name=output]", "4")
+    visitor.look()
+    visitor.press(f"{form} button:has-text('Add')")
+    page.wait_for_selector(f".workers b:has-text('{name}')")
+    visitor.press(f"form[action='/ui/pool/test/{name}'] button")
+    page.wait_for_selector(f"summary:has-text('{name}') .chip:has-text('answers')")
+    assert f'id = "{name}"' in world.pool.path.read_text()
+    told = page.locator(f".change:has(summary:has-text('{name}')) [role=status]")
+    assert "answered in" in told.inner_text()
+    visitor.look()
+    visitor.press("summary:has-text('What was changed here')")
+    visitor.press("button:has-text('Take back')")
+    page.wait_for_selector(f".workers:not(:has-text('{name}'))")
+    visitor.look()
+    assert world.pool.path.read_text() == before
+
+
 def limit_a_key_and_see_its_spending(visitor, world):
     page = visitor.page
     visitor.sign_in(ADMIN)
@@ -340,18 +376,20 @@ def look_as_a_tenant(visitor, world):
 
 JOURNEYS = (
     ask_three_turns_with_a_picture,
-    find_yesterdays_slowest_and_dearest,
+    find_yesterdays_slowest,
+    find_yesterdays_dearest,
     see_why_a_run_failed,
     edit_a_plan_and_play_it,
     read_a_wrong_question,
     compare_two_systems_on_ten_questions,
     follow_a_training,
+    add_and_test_a_worker,
     limit_a_key_and_see_its_spending,
     follow_an_agents_session,
     share_a_link_to_a_step,
     look_as_a_tenant,
 )
-WITH_KEYS = (limit_a_key_and_see_its_spending, look_as_a_tenant)
+WITH_KEYS = (add_and_test_a_worker, limit_a_key_and_see_its_spending, look_as_a_tenant)
 
 
 def post_chat(url, text, *, model="batuta-ultra", session=""):

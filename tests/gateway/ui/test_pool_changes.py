@@ -1,60 +1,26 @@
 """The admin's changes of the pool, on a server that was put together from a settings file."""
 
 from contextlib import asynccontextmanager
-from functools import partial
 
 import aiohttp
 import pytest
 
-from batuta.clients import HttpTransport
-from batuta.config.pool_file import PoolFile
-from batuta.gateway import ServerState
-from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.assemble import ServeOptions
-from batuta.gateway.serving.pool_editor import PoolEditor
-from batuta.store import Store
-from batuta.store.key_hasher import KeyHasher
-from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from gateway.live_server import Serving
+from gateway.ui.edited_pool import HASHER, KEY_VARIABLE, EditedPool
 from gateway.ui.page_server import ADMIN
 from gateway.ui.visitors import sign_in, token_of
-
-HASHER = KeyHasher(b"a secret of the tests, long enough for it")
 
 
 @asynccontextmanager
 async def opened(folder, monkeypatch):
     """A server of two workers of one fake provider, with a browser of the admin's."""
-    monkeypatch.setenv("POOL_KEY", KEY)
-    path = folder / "batuta.toml"
-    async with (
-        FakeOpenAI() as provider,
-        HttpTransport() as http,
-        Store(folder / "runs.db") as store,
-    ):
-        workers = "".join(
-            f'\n[[workers]]  # {name}\nid = "{name}"\nmodel = "gpt-{name}"\nbase_url = "{provider.url}"\n'
-            'key_env = "POOL_KEY"\nprice = { input = 1, output = 2 }\n'
-            for name in ("ada", "bob")
-        )
-        path.write_text(f"# Ours.\n{workers}")
-        options = ServeOptions(
-            pool=str(path), conductor=None, history=None, cascade=None, checker=None, folders=()
-        )
-        catalogue = options.build_catalogue(await options.load_config(http))
-        editor = PoolEditor(PoolFile(path), catalogue, store, partial(options.reread, http, store))
-        state = ServerState(
-            catalogue=catalogue,
-            store=store,
-            authenticator=Authenticator(store, HASHER, ADMIN, cache_seconds=0.0),
-            pool_editor=editor,
-        )
-        async with Serving(state) as server:
-            jar = aiohttp.CookieJar(unsafe=True)
-            async with aiohttp.ClientSession(server.url, cookie_jar=jar) as browser:
-                await sign_in(browser, ADMIN)
-                yield PoolVisit(browser, path, store, provider)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    async with EditedPool.open(folder) as pool, Serving(pool.state) as server:
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(server.url, cookie_jar=jar) as browser:
+            await sign_in(browser, ADMIN)
+            yield PoolVisit(browser, pool.path, pool.store, pool.provider)
 
 
 class PoolVisit:

@@ -179,6 +179,7 @@ class PoolPage:
             "pool.html.jinja",
             session=session,
             source=catalogue.page_context.source,
+            unfolded=request.query_params.get("worker", ""),
             simulated=catalogue.page_context.simulated,
             workers=[(w, found[w.id], _worker_facts(w)) for w in catalogue.pool],
             health=catalogue.health,

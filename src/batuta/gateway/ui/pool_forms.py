@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from anyio.to_thread import run_sync
 from starlette.requests import Request
@@ -120,7 +120,7 @@ class PoolForms:
             )
         except BatutaError as error:
             raise _refuse_change(error) from None
-        return RedirectResponse(_POOL_PATH, _SEE_OTHER, PAGE_HEADERS)
+        return _return_to(worker)
 
     async def _test(self, name: str, session: WebSession) -> Response:
         worker = self._catalogue.pool[WorkerId(name)] if name in self._catalogue.pool else None
@@ -141,7 +141,7 @@ class PoolForms:
                 details={"cost": cost, "answers": found.error is None},
             )
             await self._store.audit.append(entry)
-        return RedirectResponse(_POOL_PATH, _SEE_OTHER, PAGE_HEADERS)
+        return _return_to(name)
 
     async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
         if not session.is_admin:
@@ -153,6 +153,12 @@ class PoolForms:
             message = "The pool comes from no settings file: write a batuta.toml to change it."
             raise APIError(409, "conflict", message)
         return self._editor
+
+
+def _return_to(worker: str) -> Response:
+    """Lead back to the screen, where the worker is unfolded."""
+    address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
+    return RedirectResponse(address, _SEE_OTHER, PAGE_HEADERS)
 
 
 def _refuse_change(error: BatutaError) -> APIError:
