@@ -132,12 +132,12 @@ class ServerState:
 
 
 def create_app(state: ServerState) -> Starlette:
-    """The ASGI app that serves what `state` names; nobody runs its background jobs."""
+    """Return the ASGI app that serves what `state` names; nobody runs its background jobs."""
     return assemble_app(state)[0]
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses, ShadowRuns]:
-    """The ASGI app, and what works in the background while their `work` goes on."""
+    """Return the ASGI app, and what works in the background while their `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     drift = DriftMonitor(catalogue, store)
     pending = PendingToolRuns(store, state.waiting_runs)
@@ -262,7 +262,7 @@ class ServerRoutes:
         ]
 
     async def list_models(self, request: Request) -> Response:
-        """Every model that the caller may use."""
+        """Return every model that the caller may use."""
         created, caller = self._catalogue.created, caller_of(request.scope)
         drift, whole = await self._drift.read(), caller.role is not CallerRole.KEY
         data = [
@@ -280,7 +280,7 @@ class ServerRoutes:
         return json_response({"object": "list", "data": data, **ends})
 
     async def get_model(self, request: Request) -> Response:
-        """One model."""
+        """Return one model."""
         name: str = request.path_params["id"]
         model = self._catalogue.resolve_model(name)
         caller = caller_of(request.scope)
@@ -292,7 +292,7 @@ class ServerRoutes:
         return json_response(model.model_object(self._catalogue.created, name) | known)
 
     async def healthz(self, _: Request) -> Response:
-        """The process answers."""
+        """Say that the process answers."""
         return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
@@ -351,7 +351,7 @@ class _GatewayApp(Starlette):
         self._around = around
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The layer, and the routes within it."""
+        """Return the layer, and the routes within it."""
         return self._around(self.router)
 
 
@@ -365,7 +365,7 @@ def _explain_error(scope: Scope, error: Exception) -> APIError | None:
 
 
 def _allowed_methods(scope: Scope) -> list[str]:
-    """The methods of every route of that path; the router names those of the first alone."""
+    """Return the methods of every route of that path; the router names those of the first alone."""
     routes = (route for route in scope["app"].routes if isinstance(route, Route))
     there = (route for route in routes if route.matches(scope)[0] is not Match.NONE)
     return sorted({method for route in there for method in route.methods or ()})

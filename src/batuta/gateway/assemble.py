@@ -103,7 +103,7 @@ class ServeOptions:
     folders: tuple[Path, ...]
 
     async def load_config(self, http: HttpTransport) -> LoadedConfig:
-        """The pool and its conductor, as they are set now.
+        """Return the pool and its conductor, as they are set now.
 
         Raises:
             ConfigError: the settings cannot be used.
@@ -122,7 +122,7 @@ class ServeOptions:
         return catalogue
 
     def build_catalogue(self, config: LoadedConfig) -> Catalogue:
-        """The models over the workers: the variants, the workers themselves, the baselines.
+        """Return the models over the workers: the variants, the workers themselves, the baselines.
 
         Raises:
             BatutaError: the settings or the outcomes cannot be used.
@@ -400,7 +400,7 @@ async def reload_on_hangup(
 
 
 def _mini_seconds(limits: Limits) -> float:
-    """The deadline of batuta-mini: its own, or an earlier one of the settings."""
+    """Return the deadline of batuta-mini: its own, or an earlier one of the settings."""
     return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
 
 
@@ -412,7 +412,7 @@ def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
 
 
 def _served_limits(config: LoadedConfig) -> Limits:
-    """The file's limits; a served run always has a deadline."""
+    """Return the file's limits; a served run always has a deadline."""
     limits = config.limits
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
 

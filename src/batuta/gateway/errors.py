@@ -54,7 +54,7 @@ class APIError(Exception):
         self.headers = headers
 
     def with_headers(self, headers: Mapping[str, str]) -> APIError:
-        """The same with more headers."""
+        """Return the same with more headers."""
         more = {**self.headers, **headers}
         return APIError(self.status, self.code, self.message, param=self.param, headers=more)
 
@@ -82,24 +82,24 @@ def _crop_text(text: str, most: int) -> str:
 
 
 def missing_parameter(param: str) -> APIError:
-    """A field that must be there is not."""
+    """Return the error of a field that is missing."""
     message = f"Missing required parameter: '{param}'."
     return APIError(400, "missing_required_parameter", message, param=param)
 
 
 def invalid_type(param: str, wanted: str, value: object) -> APIError:
-    """A field has another JSON type than it must have."""
+    """Return the error of a field with another JSON type than it must have."""
     message = f"Invalid type for '{param}': expected {wanted}, but got {_json_type(value)}."
     return APIError(400, "invalid_type", message, param=param)
 
 
 def invalid_value(param: str, reason: str) -> APIError:
-    """A field's value cannot be used; `reason` is a sentence."""
+    """Return the error of a value that cannot be used; `reason` is a sentence."""
     return APIError(400, "invalid_value", f"Invalid value for '{param}': {reason}", param=param)
 
 
 def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.") -> APIError:
-    """A field that is understood and cannot be honoured."""
+    """Return the error of a field that is understood and cannot be honoured."""
     message = f"Unsupported parameter: '{param}': {reason}"
     return APIError(400, "unsupported_parameter", message, param=param)
 
@@ -118,7 +118,7 @@ def not_found(what: str) -> APIError:
 
 
 def require_part(part: _Part | None, message: str) -> _Part:
-    """A part of the server that it may do without.
+    """Return a part of the server that it may do without.
 
     Raises:
         APIError: it is not.
@@ -129,7 +129,7 @@ def require_part(part: _Part | None, message: str) -> _Part:
 
 
 def server_closing() -> APIError:
-    """The server is about to stop."""
+    """Return the error of a server that is about to stop."""
     message = "The server is shutting down; try again."
     return APIError(503, "overloaded", message, headers={"retry-after": "1"})
 
@@ -153,7 +153,7 @@ def _json_type(value: object) -> str:
 
 
 def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str, Any]:
-    """The refusal in this dialect's form; our code and the field at fault go with it."""
+    """Return the refusal in this dialect's form; our code and the field at fault go with it."""
     family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
     error = {
         "type": _MESSAGES_TYPES.get(api_error.status, family),

@@ -144,7 +144,7 @@ class _HttpProtocol(GuardedProtocol):
 
 
 def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.socket:
-    """A listening socket, on the loopback unless a key is needed to be served.
+    """Return a listening socket, on the loopback unless a key is needed to be served.
 
     Raises:
         ConfigError: the host is elsewhere and no key is needed, or the port cannot be had.

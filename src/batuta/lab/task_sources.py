@@ -44,11 +44,11 @@ class TaskSource(Protocol):
         ...
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
-        """The question with its answer; None: it is not of this world."""
+        """Return the question with its answer; None: it is not of this world."""
         ...
 
     def hand_written_conductor(self) -> Conductor:
-        """A conductor made for its workers by hand.
+        """Return a conductor made for its workers by hand.
 
         Raises:
             ConfigError: there is none.
@@ -97,6 +97,6 @@ def check_simulated_questions(
 
 
 def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
-    """The grader of the world that the task was drawn from; None: the task names its own."""
+    """Return the grader of the world that the task was drawn from; None: the task names its own."""
     source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
     return None if source is None else source.grade_answer

@@ -58,7 +58,7 @@ class AskOptions(TypedDict, total=False):
 
 
 def complete_question(question: Question, options: AskOptions) -> Question:
-    """The question with the tools, form, sampling and tags of the options.
+    """Return the question with the tools, form, sampling and tags of the options.
 
     Raises:
         ValueError: one of the tags is none.
@@ -73,7 +73,7 @@ def complete_question(question: Question, options: AskOptions) -> Question:
 
 
 def merge_limits(usual: Limits, options: AskOptions) -> Limits:
-    """The session's limits, and the question's own where it has some.
+    """Return the session's limits, and the question's own where it has some.
 
     Raises:
         ValueError: more steps or rounds than there can be.

@@ -20,7 +20,7 @@ _MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gi
 
 
 def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Question:
-    """The question that was meant, with the pictures in its last message.
+    """Return the question that was meant, with the pictures in its last message.
 
     Raises:
         ValueError: it is empty, or a message of it is malformed.
@@ -35,7 +35,7 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
 
 
 def load_image(given: ImageLike) -> Image:
-    """The picture as a message carries it: its address, or its bytes as a `data:` address.
+    """Return the picture as a message carries it: its address, or its bytes as a `data:` address.
 
     Raises:
         OSError: the file cannot be read.

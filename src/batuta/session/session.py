@@ -146,7 +146,7 @@ class Session:
         return run
 
     def stream(self, question: QuestionLike, **options: Unpack[AskOptions]) -> RunStream:
-        """The events of a run as they happen; `stream.run` is the run once they have ended.
+        """Return the events of a run as they happen; `stream.run` is the run once they have ended.
 
         Leaving the loop early cancels the run. Arguments as for `ask`.
         """
@@ -227,7 +227,7 @@ class Session:
         return found
 
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
-        """One run, counted and kept also if it is cancelled."""
+        """Conduct one run, counted and kept also if it is cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
         system = self._system
         conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
@@ -266,7 +266,7 @@ def open_session(
     store: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
-    """A session over a pool, for `async with`; also known as `batuta.open`.
+    """Return a session over a pool, for `async with`; also known as `batuta.open`.
 
     Raises:
         ValueError: a `Pool` without clients, or clients without a `Pool`.
@@ -348,7 +348,10 @@ def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchPr
 async def answer_tool_calls(
     question: Question, calls: Sequence[ToolCall], run_tool: ToolRunner
 ) -> Question:
-    """The conversation with what the tools returned; a tool that fails says so to the worker."""
+    """Return the conversation with what the tools returned.
+
+    A tool that fails says so to the worker.
+    """
     results: list[Message] = []
     for call in calls:
         try:

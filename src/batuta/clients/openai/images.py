@@ -51,7 +51,7 @@ class ImageClient(ProviderClient):
         )
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The picture; it comes whole.
+        """Return the picture; it comes whole.
 
         Raises:
             ClientError: the call gave no usable picture.
@@ -74,7 +74,7 @@ class ImageAdapter:
         self._extra = dialect.extra
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        """The JSON to send.
+        """Return the JSON to send.
 
         Raises:
             BadRequestError: there is a picture to be changed, or nothing to be drawn.
@@ -88,7 +88,7 @@ class ImageAdapter:
         return {"model": self._model, "prompt": prompt, "n": 1, **self._extra}
 
     def parse_reply(self, data: Any) -> ProviderReply:
-        """A whole reply read.
+        """Return a whole reply read.
 
         Raises:
             ErrorReply: it is an error object.

@@ -230,7 +230,7 @@ class Authenticator:
         return self._new_session(key.id, key.digest)
 
     def open_user_session(self, user: ApiKey) -> str:
-        """The session of somebody whom an identity provider has named.
+        """Return the session of somebody whom an identity provider has named.
 
         Raises:
             APIError: their entry was revoked.
@@ -274,7 +274,7 @@ class Authenticator:
         return hmac.compare_digest(given, self._admin)
 
     async def _find_key(self, credential: str) -> ApiKey | None:
-        """The key of that text, remembered by its whole hash."""
+        """Return the key of that text, remembered by its whole hash."""
         name = parse_key_id(credential)
         if name is None or self._key_hasher is None or self._store is None:
             return None

@@ -119,7 +119,7 @@ class OidcClient:
         self._lock = anyio.Lock(fast_acquire=True)
 
     async def start_sign_in(self, then: str) -> SignInStart:
-        """The beginning: a state, a nonce and a verifier that only this browser has.
+        """Return the beginning: a state, a nonce and a verifier that only this browser has.
 
         Raises:
             APIError: the provider cannot be reached.
@@ -166,7 +166,7 @@ class OidcClient:
         return self._user_of(claims), flow["then"]
 
     async def _fetch_claims(self, code: str, flow: Mapping[str, str]) -> Mapping[str, Any]:
-        """The claims of the ID token that the code stands for, checked."""
+        """Return the claims of the ID token that the code stands for, checked."""
         provider, options = await self._load_provider(), self.options
         fields = {
             "grant_type": "authorization_code",

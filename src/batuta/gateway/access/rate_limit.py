@@ -138,7 +138,7 @@ async def enter_place(limiter: RateLimiter, key: str, token: str, most: int | No
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """The headers that tell clients when to try again."""
+    """Return the headers that tell clients when to try again."""
     return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
 
 
@@ -190,7 +190,7 @@ class _LastMinute:
         self.total += taken.amount
 
     def seconds_until_fit(self, now: float, cap: int, amount: int) -> float:
-        """Seconds until the amount fits, if nothing else is taken meanwhile."""
+        """Return the seconds until the amount fits, if nothing else is taken meanwhile."""
         left = self.total
         for taken in self.taken:
             left -= taken.amount

@@ -50,7 +50,7 @@ class ApprovalRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """The plans that wait, oldest first."""
+        """Return the plans that wait, oldest first."""
         check_query(request.query_params)
         found = await self._store.approvals.list()
         return json_response({"object": "list", "data": [plan_entry(one) for one in found]})

@@ -43,7 +43,7 @@ def list_page(
     entry: Callable[[Row], dict[str, Any]],
     cursor: Callable[[Row], str],
 ) -> dict[str, Any]:
-    """A page as the API sends it.
+    """Return a page as the API sends it.
 
     Args:
         rows: those that were found, one more than `limit` if there are more.

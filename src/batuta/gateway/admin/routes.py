@@ -71,7 +71,7 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """The keys (of `tenant`), never their text, newest first; a page after `after`."""
+        """Return the keys (of `tenant`), never their text, newest first; a page after `after`."""
         query = request.query_params
         check_query(query, "tenant", "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
@@ -84,12 +84,12 @@ class AdminRoutes:
         return json_response(list_page(found, limit, key_entry, lambda key: key.cursor))
 
     async def get(self, request: Request) -> Response:
-        """One key."""
+        """Return one key."""
         check_query(request.query_params)
         return json_response(key_entry(await self._find_key(request)))
 
     async def create(self, request: Request) -> Response:
-        """A new key; its text is in this answer and nowhere else."""
+        """Return a new key; its text is in this answer and nowhere else."""
         body = await _read_body(request, _CREATE_FIELDS)
         tenant, name = body.text("tenant") or "default", body.need_text("name")
         policy, expires = self._parse_permissions(body), _parse_expiry(body)
@@ -119,14 +119,14 @@ class AdminRoutes:
         return json_response(key_entry(changed or key))
 
     async def revoke(self, request: Request) -> Response:
-        """The end of a key."""
+        """Return the end of a key."""
         key = await self._find_key(request)
         revoked = await self._store.keys.revoke(key.id, by=actor_of(request))
         self._authenticator.forget(key.id)
         return json_response(key_entry(revoked or key))
 
     async def rotate(self, request: Request) -> Response:
-        """A new text for a key; the old one is taken for `grace_s` more."""
+        """Return a new text for a key; the old one is taken for `grace_s` more."""
         body, key = await _read_body(request, {"grace_s"}), await self._find_key(request)
         given = body.number("grace_s", 0, _MAX_SECONDS)
         try:
@@ -145,7 +145,7 @@ class AdminRoutes:
         return json_response({**key_entry(changed), "key": issued.text})
 
     async def tenants(self, request: Request) -> Response:
-        """The tenants and their budgets, by name; a page after the tenant named `after`."""
+        """Return the tenants and their budgets, by name; a page after the tenant named `after`."""
         query = request.query_params
         check_query(query, "limit", "after")
         limit = parse_limit(query, MAX_PAGE)
@@ -153,7 +153,7 @@ class AdminRoutes:
         return json_response(list_page(found, limit, tenant_entry, lambda one: one.name))
 
     async def budget(self, request: Request) -> Response:
-        """A tenant's budget: both parts, null for none."""
+        """Return a tenant's budget: both parts, null for none."""
         body = await _read_body(request, {"per_day", "per_month"})
         try:
             policy = read_permissions({name: body.get(name) for name in body.names})
@@ -176,7 +176,10 @@ class AdminRoutes:
         return json_response({"name": name, "object": "tenant", "deleted": True})
 
     async def spend(self, request: Request) -> Response:
-        """The ledger added up; `by`, `tenant`, `since` and `until` as `batuta keys spend`."""
+        """Return the ledger added up.
+
+        `by`, `tenant`, `since` and `until` are those of `batuta keys spend`.
+        """
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day,tenant").split(",") if name]
@@ -230,7 +233,10 @@ class AdminRoutes:
         return json_response({"object": "list", "data": rows})
 
     async def audit(self, request: Request) -> Response:
-        """The audit trail, newest first; of one `action`, a page of records before `after`."""
+        """Return the audit trail, newest first.
+
+        With `action`, return only its records; with `after`, the page before that one.
+        """
         query = request.query_params
         check_query(query, "limit", "after", "action")
         limit, after = parse_limit(query, MAX_PAGE), query.get("after")
@@ -275,22 +281,22 @@ class AdminRoutes:
 
 
 def key_entry(key: ApiKey) -> dict[str, Any]:
-    """A key as an object of the API."""
+    """Return a key as an object of the API."""
     return {"object": "key", **key_json(key)}
 
 
 def audit_entry(record: AuditRecord) -> dict[str, Any]:
-    """A record of the audit trail as an object of the API."""
+    """Return a record of the audit trail as an object of the API."""
     return {"object": "audit.record", **record.as_json()}
 
 
 def tenant_entry(tenant: Tenant) -> dict[str, Any]:
-    """A tenant as an object of the API."""
+    """Return a tenant as an object of the API."""
     return {"object": "tenant", **tenant_json(tenant)}
 
 
 async def _read_body(request: Request, known: set[str]) -> Fields:
-    """The body, which may have these fields and no others.
+    """Return the body, which may have these fields and no others.
 
     Raises:
         APIError: it has another one: a misspelt limit must not be a limit that is not there.

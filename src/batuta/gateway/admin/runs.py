@@ -64,7 +64,7 @@ class RunRoutes:
         )
 
     async def sum_runs(self, request: Request) -> Response:
-        """The totals of the runs that the same parameters list."""
+        """Return the totals of the runs that the same parameters list."""
         totals = await self._store.totals(_read_filter(request))
         return json_response(totals_entry(totals))
 
@@ -82,7 +82,7 @@ class RunRoutes:
         return json_response({"object": "list", "data": data, "total": saving_json(total)})
 
     async def get_run(self, request: Request) -> Response:
-        """A run with its whole trace; the trace is null if its content was not kept."""
+        """Return a run with its whole trace; the trace is null if its content was not kept."""
         check_query(request.query_params)
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
@@ -124,7 +124,7 @@ class RunRoutes:
 
 
 def run_entry(row: RunSummary) -> dict[str, Any]:
-    """A run as a list shows it; an unknown cost is null."""
+    """Return a run as a list shows it; an unknown cost is null."""
     known = row.cost.usd or not row.cost.unpriced_calls
     return {
         "id": row.id,
@@ -159,7 +159,7 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
 
 
 def totals_entry(totals: RunTotals) -> dict[str, Any]:
-    """The totals as the API tells them; an unknown cost is null."""
+    """Return the totals as the API tells them; an unknown cost is null."""
     known = totals.cost.usd or not totals.cost.unpriced_calls
     return {
         "object": "run.totals",

@@ -28,7 +28,7 @@ class RenderCompletion(Protocol):
     """Writes a whole answer."""
 
     def __call__(self, run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
-        """The body of a run that has an answer."""
+        """Return the body of a run that has an answer."""
         ...
 
 

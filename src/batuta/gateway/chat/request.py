@@ -119,7 +119,7 @@ _NO_SAMPLING = Sampling()
 
 
 def parse_model(body: Fields) -> str:
-    """The served model's name.
+    """Return the served model's name.
 
     Raises:
         APIError: there is none.
@@ -128,7 +128,7 @@ def parse_model(body: Fields) -> str:
 
 
 def parse_chat(body: Fields) -> ParsedCall:
-    """The whole body.
+    """Return what the body asks for.
 
     Raises:
         APIError: the first thing that is wrong with it, by the field's path.
@@ -233,7 +233,7 @@ def _check_accepted(body: Fields) -> None:
 
 
 def parse_messages(body: Fields) -> tuple[Message, ...]:
-    """The conversation.
+    """Return the conversation.
 
     Raises:
         APIError: it is missing, empty or malformed.
@@ -289,14 +289,14 @@ def _parse_tool_call(call: Fields) -> ToolCall:
 
 
 def _tool_text(turn: Fields) -> str:
-    """The content of a tool's turn: text only."""
+    """Return the content of a tool's turn: text only."""
     turn.need("content")
     parts = _parse_parts(turn, images=False)
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
 def _parse_parts(turn: Fields, *, images: bool) -> tuple[Part, ...]:
-    """The content, given as a string or as an array of parts."""
+    """Return the content, given as a string or as an array of parts."""
     content = turn.get("content")
     if isinstance(content, str):
         return (Text(content, cache=turn.cache_mark()),)
@@ -340,7 +340,7 @@ def _parse_file(part: Fields) -> Part:
 
 
 def _required_text(part: Fields, name: str) -> str:
-    """A string that must be there and may be empty."""
+    """Return a string that must be there and may be empty."""
     part.need(name)
     return part.text(name) or ""
 

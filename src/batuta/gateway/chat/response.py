@@ -27,7 +27,7 @@ from batuta.gateway.serving.server_tools import CitedPlace, find_citations, foun
 
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
-    """The reply of a run that has an answer.
+    """Return the reply of a run that has an answer.
 
     Args:
         run: how the answer came about.
@@ -59,19 +59,19 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
 
 
 def completion_id(run_id: str) -> str:
-    """The completion's id, from which the run's can be derived."""
+    """Return the completion's id, from which the run's can be derived."""
     return f"chatcmpl-{run_id}"
 
 
 def logprobs_object(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """The log probabilities of a choice; null if there are none."""
+    """Return the log probabilities of a choice; null if there are none."""
     if not tokens:
         return None
     return {"content": [token_object(token) for token in tokens], "refusal": None}
 
 
 def token_object(token: TokenLogprob) -> dict[str, Any]:
-    """A token with its log probability, and those of the most probable ones in its place."""
+    """Return a token with its log probability, and those of the most probable ones in its place."""
     return {**_bare_token(token), "top_logprobs": [_bare_token(other) for other in token.others]}
 
 
@@ -88,7 +88,7 @@ def finish_reason(reply: Reply) -> str:
 
 
 def tool_call_object(call: ToolCall) -> dict[str, Any]:
-    """A tool call as the API writes it."""
+    """Return a tool call as the API writes it."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 

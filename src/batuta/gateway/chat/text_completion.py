@@ -42,7 +42,7 @@ _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 def parse_completion(body: Fields) -> ParsedCall:
-    """The whole body.
+    """Return what the body asks for.
 
     Raises:
         APIError: the first thing that is wrong with it, by the field's path.
@@ -69,7 +69,7 @@ def parse_completion(body: Fields) -> ParsedCall:
 
 
 def _parse_prompt(body: Fields) -> str:
-    """The prompt: a string, or an array of one."""
+    """Return the prompt: a string, or an array of one."""
     given = body.need("prompt")
     if isinstance(given, list):
         entries = cast("list[Any]", given)
@@ -88,7 +88,7 @@ def _parse_prompt(body: Fields) -> str:
 def render_text_completion(
     run: Run, reply: Reply, model: str, *, trace: bool = False
 ) -> dict[str, Any]:
-    """The reply of a run that has an answer, as a `text_completion` object."""
+    """Return the reply of a run that has an answer, as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
     body["usage"] = usage_of(run)

@@ -43,7 +43,7 @@ class EmbeddingCall:
 
 
 def parse_embedding(body: Fields) -> EmbeddingCall:
-    """The whole body.
+    """Return what the body asks for.
 
     Raises:
         APIError: the first thing that is wrong with it, by the field's path.
@@ -68,7 +68,7 @@ def parse_embedding(body: Fields) -> EmbeddingCall:
 
 
 def _parse_input(given: Any) -> list[Text]:
-    """A string, token ids, or an array of either."""
+    """Return a string, token ids, or an array of either."""
     if given is None:
         raise missing_parameter("input")
     if isinstance(given, str):
@@ -149,7 +149,7 @@ def _check_policies(prepared: PreparedCall) -> None:
 
 
 def embedding_list(asked: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:
-    """The vectors of a run, in the order of the texts."""
+    """Return the vectors of a run, in the order of the texts."""
     rows = [
         {"object": "embedding", "index": index, "embedding": _encode_vector(vector, asked)}
         for index, vector in enumerate(reply.vectors)

@@ -25,7 +25,7 @@ _LONGEST = 400
 
 
 def session_header(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The session that the headers name; empty: none, or nothing that is a name."""
+    """Return the session that the headers name; empty: none, or nothing that is a name."""
     found = {name: value for name, value in headers if name in SESSION_HEADERS}
     for name in SESSION_HEADERS:
         value = found.get(name, b"").strip()
@@ -122,7 +122,7 @@ _ODD_COLON = re.compile(rb'"[ \t\r\n]+:|\\u00(?:22|3[aA])')
 
 
 def encode_json(value: Any) -> bytes:
-    """The value as JSON; a model's lone surrogates are written as escapes."""
+    """Return the value as JSON; a model's lone surrogates are written as escapes."""
     try:
         return orjson.dumps(value)
     except TypeError:  # odd text or integers over 64 bits: rare and slow
@@ -130,7 +130,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def plain_json(value: Any) -> Any:
-    """A copy of the value that is nothing but JSON."""
+    """Return a copy of the value that is nothing but JSON."""
     return json.loads(encode_json(value))
 
 
@@ -163,7 +163,7 @@ def check_keys(body: bytes) -> None:
 
 
 def decode_checked(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request's body must be, no part of which has a key twice.
+    """Return the JSON object that a request's body must be, no part of which has a key twice.
 
     Raises:
         APIError: it is none, or one has.
@@ -209,7 +209,7 @@ def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request's body must be.
+    """Return the JSON object that a request's body must be.
 
     Raises:
         APIError: it is none.
@@ -237,7 +237,7 @@ _LARGE_BODY = 200_000
 
 
 def header_value(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that name, given in lower case."""
+    """Return the first header of that name, given in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return value
@@ -245,7 +245,7 @@ def header_value(scope: Scope, name: bytes) -> bytes | None:
 
 
 def query_number(given: str, name: str, low: int, high: int) -> int:
-    """The whole number of a query.
+    """Return the whole number of a query.
 
     Raises:
         APIError: it is none, or out of these bounds.
@@ -259,7 +259,7 @@ def query_number(given: str, name: str, low: int, high: int) -> int:
 
 
 def cookie_value(scope: Scope, name: str) -> str | None:
-    """The first cookie of that name, as it was sent.
+    """Return the first cookie of that name, as it was sent.
 
     Nothing is unquoted: values of ours need no quotes, and the standard library's reader takes
     the square of a value's length.
@@ -277,7 +277,7 @@ class ClientGone(Exception):
 
 
 async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
-    """The whole body, if it arrives within that time.
+    """Return the whole body, if it arrives within that time.
 
     Raises:
         ClientGone: it will not come.
@@ -292,7 +292,7 @@ async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
 
 
 async def read_checked_body(receive: Receive) -> bytes:
-    """The whole body, once it is known that it can be read quickly.
+    """Return the whole body, once it is known that it can be read quickly.
 
     Raises:
         ClientGone: it will not come.
@@ -321,7 +321,7 @@ BodyReader = Callable[[Scope, Receive], Awaitable["Fields"]]
 
 
 async def read_fields(scope: Scope, receive: Receive) -> Fields:
-    """The JSON object of the body.
+    """Return the JSON object of the body.
 
     Raises:
         ClientGone: it will not come.
@@ -375,7 +375,7 @@ def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]
 
 
 def json_response(body: Any, status: int = 200) -> Response:
-    """The value as a response."""
+    """Return the value as a response."""
     return Response(encode_json(body), status, media_type="application/json")
 
 
@@ -407,7 +407,7 @@ class Fields:
 
     @staticmethod
     def of(value: object, where: str) -> Fields:
-        """The object at the path `where`."""
+        """Return the object at the path `where`."""
         if not isinstance(value, dict):
             raise invalid_type(where, "an object", value)
         return Fields(cast("dict[str, Any]", value), where)
@@ -428,7 +428,7 @@ class Fields:
         return self._where
 
     def path(self, name: str) -> str:
-        """The full path of a field, as an error names it."""
+        """Return the full path of a field, as an error names it."""
         return f"{self._where}.{name}" if self._where else name
 
     def mentions(self, names: Collection[str]) -> bool:
@@ -436,18 +436,18 @@ class Fields:
         return not self._data.keys().isdisjoint(names)
 
     def get(self, name: str) -> Any:
-        """The value, whatever it is; None if absent."""
+        """Return the value, whatever it is; None if absent."""
         return self._data.get(name)
 
     def need(self, name: str) -> Any:
-        """The value, whatever it is; refused if absent."""
+        """Return the value, whatever it is; refused if absent."""
         value = self._data.get(name)
         if value is None:
             raise missing_parameter(self.path(name))
         return value
 
     def unused(self, known: Collection[str], accepted: Collection[str]) -> list[str]:
-        """The fields that change nothing: unknown ones, and accepted ones that say something."""
+        """Return the fields that change nothing: unknown ones, and accepted ones that are set."""
         return [
             name
             for name, value in self._data.items()
@@ -455,14 +455,14 @@ class Fields:
         ]
 
     def text(self, name: str) -> str | None:
-        """A string."""
+        """Return a string."""
         value = self._data.get(name)
         if value is not None and not isinstance(value, str):
             raise invalid_type(self.path(name), "a string", value)
         return value
 
     def need_text(self, name: str) -> str:
-        """A string that is not empty."""
+        """Return a string that is not empty."""
         self.need(name)
         value = self.text(name)
         if not value:
@@ -470,14 +470,14 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool | None:
-        """A boolean."""
+        """Return a boolean."""
         value = self._data.get(name)
         if value is not None and not isinstance(value, bool):
             raise invalid_type(self.path(name), "a boolean", value)
         return value
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """A number from `low` to `high`."""
+        """Return a number from `low` to `high`."""
         value = self._data.get(name)
         if value is None:
             return None
@@ -499,7 +499,7 @@ class Fields:
         return control.choice("ttl", ("5m", "1h")) or "5m"
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """An integer from `low` to `high`."""
+        """Return an integer from `low` to `high`."""
         value = self._data.get(name)
         if value is None:
             return None
@@ -509,7 +509,7 @@ class Fields:
         return value
 
     def choice(self, name: str, options: Collection[str]) -> str | None:
-        """One of those strings."""
+        """Return one of those strings."""
         value = self.text(name)
         if value is not None and value not in options:
             wanted = ", ".join(f"'{option}'" for option in options)
@@ -517,7 +517,7 @@ class Fields:
         return value
 
     def array(self, name: str, most: int) -> list[Any] | None:
-        """An array of at most `most` entries."""
+        """Return an array of at most `most` entries."""
         value = self._data.get(name)
         if value is None:
             return None
@@ -530,7 +530,7 @@ class Fields:
         return entries
 
     def texts(self, name: str, most: int) -> tuple[str, ...] | None:
-        """An array of at most `most` strings, none of them empty."""
+        """Return an array of at most `most` strings, none of them empty."""
         entries = self.array(name, most)
         if entries is None:
             return None
@@ -542,16 +542,16 @@ class Fields:
         return tuple(entries)
 
     def object(self, name: str) -> Fields | None:
-        """An object."""
+        """Return an object."""
         value = self._data.get(name)
         return None if value is None else Fields.of(value, self.path(name))
 
     def need_object(self, name: str) -> Fields:
-        """An object; refused if absent."""
+        """Return an object; refused if absent."""
         return Fields.of(self.need(name), self.path(name))
 
     def objects(self, name: str, most: int) -> list[Fields] | None:
-        """An array of at most `most` objects."""
+        """Return an array of at most `most` objects."""
         entries = self.array(name, most)
         if entries is None:
             return None

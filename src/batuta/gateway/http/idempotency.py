@@ -160,7 +160,7 @@ class _ResponseRecorder:
         self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def answer(self, *, content: bool) -> StoredAnswer | None:
-        """The answer, if it is a good one and all of it is there."""
+        """Return the answer, if it is a good one and all of it is there."""
         start = self._start
         if (
             start is None

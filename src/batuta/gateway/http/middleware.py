@@ -132,7 +132,7 @@ ExplainError = Callable[[Scope, Exception], APIError | None]
 
 
 def request_id(scope: Scope) -> str | None:
-    """The id under which the request's answer is known."""
+    """Return the id under which the request's answer is known."""
     name = scope.get(_REQUEST_ID_KEY)
     return name if isinstance(name, str) else None
 
@@ -343,11 +343,11 @@ class _Answer:
         await send_json(self.send, body, error.status, error.headers)
 
     def elapsed(self) -> float:
-        """Seconds since the request came."""
+        """Return the seconds since the request came."""
         return perf_counter() - self._began
 
     def logged_ids(self) -> dict[str, str]:
-        """The ids of the request and of its run, as the answer's headers told them."""
+        """Return the ids of the request and of its run, as the answer's headers told them."""
         ids: dict[str, str] = {}
         for name, value in self._headers:
             if name in _LOGGED_HEADERS:
@@ -407,7 +407,7 @@ def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 @lru_cache(maxsize=128)
 def _host_name(host: str) -> str:
-    """The name in a `Host` header; empty if it has none."""
+    """Return the name in a `Host` header; empty if it has none."""
     match = _HOST_PATTERN.fullmatch(host)
     return match["name"].lower() if match else ""
 
@@ -425,7 +425,7 @@ def _is_under(path: str, folder: str) -> bool:
 
 
 def _read_credential(headers: Headers) -> str | None:
-    """The key that the headers show: as OpenAI's clients send it, or as Anthropic's do."""
+    """Return the key that the headers show: as OpenAI's clients send it, or as Anthropic's do."""
     given = headers.get(b"authorization")
     if given is not None and given[: len(_BEARER)].lower() == _BEARER:
         return given[len(_BEARER) :].strip().decode("latin-1")

@@ -30,7 +30,7 @@ class KeepAlive(Protocol):
     """Work that must be done from time to time while a flight lasts."""
 
     def seconds_until_due(self) -> float:
-        """Seconds until `tick` is wanted."""
+        """Return the seconds until `tick` is wanted."""
         ...
 
     async def tick(self) -> DisconnectReason | None:
@@ -175,13 +175,16 @@ class SSEWriter:
         await self._send({"type": "http.response.body", "body": frame, "more_body": False})
 
     def seconds_until_due(self) -> float:
-        """Seconds until the reader must hear something, or must have read."""
+        """Return the seconds until the reader must hear something, or must have read."""
         if self._writing_since is None:
             return max(0.0, self._last_write + self._timeouts.keep_alive - monotonic())
         return max(0.0, self._writing_since + self._timeouts.write - monotonic())
 
     async def tick(self) -> DisconnectReason | None:
-        """A sign of life if nothing was said for long; an end if nothing was read for long."""
+        """Return a sign of life if nothing was said for long.
+
+        If nothing was read for long, the end is returned.
+        """
         if self.seconds_until_due() > 0:
             return None
         if self._writing_since is not None:
@@ -202,10 +205,10 @@ class StreamTimeouts:
 
 
 def event_frame(event: dict[str, Any]) -> bytes:
-    """The event as it is sent."""
+    """Return the event as it is sent."""
     return encoded_event_frame(event["type"], encode_json(event))
 
 
 def encoded_event_frame(kind: str, data: bytes) -> bytes:
-    """An encoded event as it is sent."""
+    """Return an encoded event as it is sent."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)

@@ -31,7 +31,7 @@ PROGRESS_SIGNATURE = "batuta-progress"
 
 
 def parse_turns(body: Fields) -> tuple[Message, ...]:
-    """The system prompt and the turns.
+    """Return the system prompt and the turns.
 
     Raises:
         APIError: they are missing, empty or malformed.
@@ -53,7 +53,7 @@ def _parse_system(body: Fields) -> tuple[Message, ...]:
 
 
 def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
-    """A turn as ours: the results of tools are turns of their own."""
+    """Return a turn as ours: the results of tools are turns of their own."""
     turn.need("role")
     role = Role(turn.choice("role", _ROLES) or "")
     turn.need("content")
@@ -103,7 +103,7 @@ def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
 
 
 def _parse_blocks(holder: Fields, name: str) -> list[Fields]:
-    """The content, given as a string or as an array of blocks."""
+    """Return the content, given as a string or as an array of blocks."""
     content = holder.get(name)
     if isinstance(content, str):
         return [Fields({"type": "text", "text": content}, holder.path(name))]
@@ -258,7 +258,7 @@ def _parse_result_block(block: Fields) -> Part:
 
 
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
-    """The reasoning, if it is a worker's own, and its signed form."""
+    """Return the reasoning, if it is a worker's own, and its signed form."""
     if block.text("type") == "redacted_thinking":
         model, _, data = split_signature(block.text("data") or "")
         return [], [Thought(model=model, redacted=data)] if model else []

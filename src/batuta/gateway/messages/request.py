@@ -70,7 +70,7 @@ class MessageCall:
 
 
 def parse_message(body: Fields) -> MessageCall:
-    """The whole body.
+    """Return what the body asks for.
 
     Raises:
         APIError: the first thing that is wrong with it, by the field's path.
@@ -100,7 +100,7 @@ def _find_earlier(body: Fields) -> tuple[str, ...]:
 
 
 def parse_question(body: Fields) -> Question:
-    """The conversation, the tools, and how the answer is to be sampled.
+    """Return the conversation, the tools, and how the answer is to be sampled.
 
     Raises:
         APIError: something of it is malformed.
@@ -138,7 +138,7 @@ def estimate_question_tokens(question: Question) -> int:
 
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:
-    """The client's own tools; those that Anthropic's servers run are left out."""
+    """Return the client's own tools; those that Anthropic's servers run are left out."""
     entries = body.objects("tools", MAX_ENTRIES) or ()
     tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in {None, "custom"})
     if len({tool.name for tool in tools}) != len(tools):
@@ -212,7 +212,7 @@ def _parse_thinking(body: Fields) -> str | None:
 
 
 def _parse_effort(body: Fields) -> str | None:
-    """The word for the effort: the one that is given, or that of the thinking budget."""
+    """Return the word for the effort: the one that is given, or that of the thinking budget."""
     output = body.object("output_config")
     word = output.choice("effort", _EFFORT_NAMES) if output else None
     if word is not None:

@@ -41,14 +41,14 @@ _MAX_CITED = 150
 
 
 def message_id(run_id: RunId) -> str:
-    """The message's id, from which the run's can be derived."""
+    """Return the message's id, from which the run's can be derived."""
     return f"msg_{run_id}"
 
 
 def message_object(
     run: Run, reply: Reply, model: str, *, thinks: bool = False, trace: bool = False
 ) -> Json:
-    """The reply of a run that has an answer.
+    """Return the reply of a run that has an answer.
 
     Args:
         run: how the answer came about.
@@ -128,7 +128,7 @@ def _citation_object(page: Citation, pages: Sequence[Citation]) -> Json:
 
 
 def _thinking_blocks(reply: Reply) -> list[Json]:
-    """The reasoning, as it was signed if it was."""
+    """Return the reasoning, as it was signed if it was."""
     blocks = [_thinking_block(thought) for thought in reply.thoughts]
     if not reply.reasoning or any(thought.text for thought in reply.thoughts):
         return blocks
@@ -161,7 +161,7 @@ def stop_reason(reply: Reply) -> str:
 
 
 def message_usage(run: Run) -> Json:
-    """Tokens of the call that gave the answer; all others are `orchestration_…`.
+    """Return the tokens of the call that gave the answer; all others are `orchestration_…`.
 
     `input_tokens` are, in this dialect, those neither read from nor written to a cache.
     """
@@ -229,7 +229,7 @@ class MessageEventWriter:
         return "".join(self._texts)
 
     def begin(self) -> Events:
-        """The first events."""
+        """Return the first events."""
         return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
 
     def thinking(self, text: str, signature: str) -> Events:
@@ -238,7 +238,10 @@ class MessageEventWriter:
         return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
 
     def sign(self, thought: Thought) -> Events:
-        """A piece of thinking has ended; its provider signed it, or keeps it to itself."""
+        """Return the events of the end of a piece of thinking.
+
+        Its provider signed it, or keeps it to itself.
+        """
         self._thoughts.append(thought)
         if thought.redacted:
             events = [*self._close_block(), self._block_start(_thinking_block(thought))]
@@ -250,7 +253,7 @@ class MessageEventWriter:
         return [*events, *self._close_block()]
 
     def progress(self, piece: ProgressPiece) -> Events:
-        """A line of how the run goes on, or what a step says."""
+        """Return a line of how the run goes on, or what a step says."""
         text = piece.text
         if piece.is_line:
             text = f"\n{text}\n" if self._mid_line else f"{text}\n"
@@ -269,7 +272,7 @@ class MessageEventWriter:
         return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
 
     def server_call(self, call: ServerCall) -> Events:
-        """A call that the server ran has ended, with what came out."""
+        """Return the events of a call that the server ran, with what came out."""
         events = self._close_block()
         self._server_calls.append(call)
         events.append(self._block_start(call_block(call, {})))
@@ -282,7 +285,7 @@ class MessageEventWriter:
         return events
 
     def image(self, image: Image) -> Events:
-        """A picture that the model made."""
+        """Return the events of a picture that the model made."""
         self._images += 1
         events = [*self._close_block(), self._block_start(image_block(image))]
         return [*events, _block_stop_event(self._count - 1)]
@@ -336,7 +339,7 @@ class MessageEventWriter:
         return events
 
     def _whole_thinking(self, reply: Reply) -> Events:
-        """All of the thinking at once."""
+        """Return all of the thinking at once."""
         events: Events = []
         if reply.reasoning and not any(thought.text for thought in reply.thoughts):
             events += self.thinking(reply.reasoning, REASONING_SIGNATURE)
@@ -346,7 +349,7 @@ class MessageEventWriter:
         return events
 
     def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
-        """The last events."""
+        """Return the last events."""
         last: Json = {
             "type": "message_delta",
             "delta": _stop_fields(run, reply),
@@ -366,7 +369,7 @@ class MessageEventWriter:
         return [*events, self._block_start(block)]
 
     def _close_block(self) -> Events:
-        """The open block of text or thinking ends."""
+        """End the open block of text or thinking."""
         if self._open is None:
             return []
         place, signature = self._count - 1, self._open
@@ -406,7 +409,10 @@ def _tool_use_block(call: ToolCall, given: Json) -> Json:
 
 
 def _arguments_object(arguments: str) -> Json:
-    """The arguments as this dialect wants them; what is no object is passed under one name."""
+    """Return the arguments as this dialect wants them.
+
+    What is no object is passed under one name.
+    """
     try:
         value: Any = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

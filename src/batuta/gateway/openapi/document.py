@@ -164,7 +164,7 @@ OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def build_document(routes: Iterable[BaseRoute]) -> Json:
-    """The document of those routes; the web page's own are left out."""
+    """Return the document of those routes; the web page's own are left out."""
     paths: dict[str, Json] = {}
     for method, path in sorted(described_routes(routes), key=lambda route: (route[1], route[0])):
         operation = OPERATIONS.get((method, path)) or OPTIONAL_OPERATIONS.get((method, path))
@@ -200,7 +200,7 @@ def build_document(routes: Iterable[BaseRoute]) -> Json:
 
 
 def described_routes(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
-    """The methods and paths of the API, without those of the web page."""
+    """Return the methods and paths of the API, without those of the web page."""
     found: set[tuple[str, str]] = set()
     for route in routes:
         if not isinstance(route, Route) or route.path == "/" or route.path.startswith(_PAGE_PREFIX):
@@ -254,7 +254,7 @@ def _schema_reference(name: str) -> Json:
 
 
 def _request_schemas() -> dict[str, Json]:
-    """The bodies, as their parsers read them."""
+    """Return the bodies, as their parsers read them."""
     return {
         "ChatRequest": body_schema(
             chat.parse_chat,
@@ -390,7 +390,7 @@ class DocumentEndpoint:
         self._building = anyio.Lock()
 
     async def send(self, _: Request) -> Response:
-        """The document."""
+        """Return the document."""
         async with self._building:  # once, however many ask at first
             if self._body is None:
                 document = await anyio.to_thread.run_sync(build_document, self._routes)

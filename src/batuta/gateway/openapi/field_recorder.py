@@ -33,7 +33,7 @@ class _ObjectNotes:
         """Fields that were taken as they come."""
 
     def schema(self) -> Json:
-        """The object's schema."""
+        """Return the object's schema."""
         properties = {name: self._property(name, noted) for name, noted in self.properties.items()}
         required = sorted(self.required or ())
         body: Json = {"type": "object", "properties": properties}
@@ -93,7 +93,7 @@ class FieldRecorder(Fields):
         return True
 
     def get(self, name: str) -> Any:
-        """A string if it is there; the field is left open."""
+        """Return a string if it is there; the field is left open."""
         self._notes.properties.setdefault(name, {})
         self._notes.open_names.add(name)
         there = self._recording.given.get(self.path(name))
@@ -105,13 +105,13 @@ class FieldRecorder(Fields):
         return _TEXT
 
     def text(self, name: str) -> str | None:
-        """A string, if it is needed."""
+        """Return a string, if it is needed."""
         self._note(name, type="string")
         there = self._recording.given.get(self.path(name))
         return _TEXT if there is None and name in self._needed else there
 
     def need_text(self, name: str) -> str:
-        """A string."""
+        """Return a string."""
         self._note(name, type="string", minLength=1)
         self._needed.add(name)
         return _TEXT
@@ -132,7 +132,7 @@ class FieldRecorder(Fields):
         return low if name in self._needed else None
 
     def choice(self, name: str, options: Collection[str]) -> str | None:
-        """The value of this run; else the first, if it is needed."""
+        """Return the value of this run; else the first, if it is needed."""
         known = self._notes.properties.get(name, {}).get("enum", [])
         self._note(name, type="string", enum=list(dict.fromkeys((*known, *options))))
         path = self.path(name)
@@ -143,7 +143,7 @@ class FieldRecorder(Fields):
         return next(iter(options)) if name in self._needed else None
 
     def array(self, name: str, most: int) -> list[Any] | None:
-        """An empty one."""
+        """Return an empty one."""
         self._note(name, type="array", maxItems=most)
         return [] if name in self._needed else None
 
@@ -153,18 +153,18 @@ class FieldRecorder(Fields):
         return None
 
     def object(self, name: str) -> Fields | None:
-        """One whose reads are noted too."""
+        """Return one whose reads are noted too."""
         self._note(name, type="object")
         return self._inner(name, self.path(name))
 
     def need_object(self, name: str) -> Fields:
-        """The same; the field is needed."""
+        """Return the same; the field is needed."""
         self._note(name, type="object")
         self._needed.add(name)
         return self._inner(name, self.path(name))
 
     def objects(self, name: str, most: int) -> list[Fields] | None:
-        """One object, whose reads are noted too."""
+        """Return one object, whose reads are noted too."""
         self._note(name, type="array", maxItems=most)
         return [self._inner(name, f"{self.path(name)}[]")]
 
@@ -175,7 +175,7 @@ def body_schema(
     needed: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> Json:
-    """The schema of the bodies that `parse` reads.
+    """Return the schema of the bodies that `parse` reads.
 
     Args:
         parse: reads a body.

@@ -106,7 +106,7 @@ class BackgroundResponses:
     async def submit(
         self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
     ) -> Json:
-        """The response as it waits for its turn.
+        """Return the response as it waits for its turn.
 
         Raises:
             APIError: it cannot be run, or there is no background here.
@@ -183,7 +183,7 @@ class BackgroundResponses:
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:
-        """The response as it is now."""
+        """Return the response as it is now."""
         body = await body_of(row)
         if JobState(row.status).is_final:
             return body
@@ -196,7 +196,7 @@ class BackgroundResponses:
         return result or {**body, "status": status.state.value}
 
     async def cancel(self, row: StoredResponse) -> Json:
-        """The response once it is cancelled; as it is if it had ended."""
+        """Return the response once it is cancelled; as it is if it had ended."""
         body = await self.current_response(row)
         if JobState(body["status"]).is_final:
             return body
@@ -212,7 +212,7 @@ class BackgroundResponses:
         return await self._jobs.status(row.id, row.tenant) is not None
 
     async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:
-        """The events numbered above `after`, as they come; the last one tells the end."""
+        """Yield the events numbered above `after`, as they come; the last one tells the end."""
         number, ended = after, False
         async for event in self._jobs.events(name, caller.tenant, after):
             number, ended = event.number, event.body["type"] in _END_EVENTS
@@ -265,7 +265,7 @@ class _CheckpointSink:
 
 
 def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> PreparedCall:
-    """The prepared call whose finished calls survive a crash."""
+    """Return the prepared call whose finished calls survive a crash."""
     served, conductor = prepared.served_model, prepared.served_model.conductor
     if conductor is not None:
         served = replace(served, conductor=checkpoint.wrap_conductor(conductor))

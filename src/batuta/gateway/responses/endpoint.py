@@ -196,7 +196,7 @@ class StoredResponseEndpoint:
         )
 
     async def _forgotten(self, row: StoredResponse, request: Request) -> Json:
-        """The response is deleted; with `conversation=true` all that it belongs to."""
+        """Say that the response is deleted; with `conversation=true` all that it belongs to."""
         conversation = _parse_flag(request, "conversation")
         store = require_part(self._store, "This server keeps no responses.")
         gone = await self._deletions.delete_response(
@@ -269,7 +269,7 @@ async def find_response(
 
 
 async def _stored_events(row: StoredResponse, body: Json) -> Iterable[Json]:
-    """The events that were streamed, or those that could have been."""
+    """Return the events that were streamed, or those that could have been."""
     kept = await events_of(row)
     return replay_events(body) if kept is None else (orjson.loads(event) for event in kept)
 

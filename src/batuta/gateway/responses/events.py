@@ -99,7 +99,7 @@ class ResponseEventWriter:
         return "".join(self._texts)
 
     def begin(self) -> Events:
-        """The first events."""
+        """Return the first events."""
         return [self._event("response.created", response=self.base), self.in_progress()]
 
     def in_progress(self) -> Json:
@@ -149,7 +149,7 @@ class ResponseEventWriter:
         return [*events, *self._close_item()]
 
     def progress(self, piece: ProgressPiece) -> Events:
-        """A line of how the run goes on, or what a step says."""
+        """Return a line of how the run goes on, or what a step says."""
         events = self.reasoning(piece.text, new=piece.is_line)
         if piece.step is not None:
             events[-1]["orchestration"] = piece.step
@@ -182,14 +182,14 @@ class ResponseEventWriter:
         return events
 
     def server_call(self, call: ServerCall) -> Events:
-        """A call that the server ran has ended, with what came out."""
+        """Return the events of a call that the server ran, with what came out."""
         self._pages += call.citations
         self._files += call.files
         self._server_calls += 1
         return self.whole_call(call_item(call, self.base["id"]))
 
     def image(self, image: Image) -> Events:
-        """A picture that the model made."""
+        """Return the events of a picture that the model made."""
         self._images += 1
         return self.whole_call(image_item(image))
 
@@ -296,15 +296,15 @@ class ResponseEventWriter:
         return events
 
     def close(self) -> Events:
-        """Every item is done."""
+        """Return the events that end every open item."""
         return [*self._close_item(), *self._close_tools()]
 
     def end(self, response: Json) -> Json:
-        """The last event, with the response as it ended."""
+        """Return the last event, with the response as it ended."""
         return self._event(f"response.{response['status']}", response=response)
 
     def unfinished_items(self) -> list[Json]:
-        """The items as they are when nothing more will come."""
+        """Return the items as they are when nothing more will come."""
         for tool in self._tools.values():
             if tool.is_streamed:
                 tool.item["arguments"] = "".join(tool.parts)
@@ -334,7 +334,7 @@ class ResponseEventWriter:
         return self._event("response.output_item.added", output_index=index, item=shown)
 
     def _close_item(self) -> Events:
-        """The open text or reasoning item is done."""
+        """Return the events that end the open text or reasoning item."""
         if self._open is None:
             return []
         events = self._close_part() if self._open["type"] == "reasoning" else self._close_text()
@@ -404,12 +404,12 @@ class ResponseEventWriter:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _part_event(self, kind: str, **fields: Any) -> Json:
-        """An event of the last part of the open reasoning item."""
+        """Return an event of the last part of the open reasoning item."""
         place = {"output_index": len(self.output) - 1, "summary_index": len(self._summary) - 1}
         return self._event(kind, item_id=self._open_item["id"], **place, **fields)
 
     def _content_event(self, kind: str, **fields: Any) -> Json:
-        """An event of the text of the open message."""
+        """Return an event of the text of the open message."""
         place = {"output_index": len(self.output) - 1, "content_index": 0}
         return self._event(kind, item_id=self._open_item["id"], **place, **fields)
 
@@ -442,7 +442,7 @@ def _text_part() -> Json:
 
 
 def replay_events(response: Json) -> Events:
-    """The events in which a response that has ended could have been streamed."""
+    """Return the events in which a response that has ended could have been streamed."""
     script = ResponseEventWriter({**response, "status": "in_progress", "output": [], "usage": None})
     events = script.begin()
     tools = 0

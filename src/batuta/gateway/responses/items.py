@@ -77,7 +77,7 @@ Searches for tools are left out only where a provider made them.
 
 
 def item_type(item: Fields) -> str:
-    """The item's type; clients leave out `message` and `item_reference`."""
+    """Return the item's type; clients leave out `message` and `item_reference`."""
     kind = item.text("type")
     if kind:
         return kind
@@ -85,7 +85,7 @@ def item_type(item: Fields) -> str:
 
 
 def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
-    """The conversation; an assistant's neighbouring items are one turn.
+    """Return the conversation; an assistant's neighbouring items are one turn.
 
     Raises:
         APIError: an item is malformed, or a result is of a call that was never made.
@@ -114,7 +114,7 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """A tool's turn, and its pictures and files, which only a user's turn can hold."""
+    """Return a tool's turn, and its pictures and files, which only a user's turn can hold."""
     images: list[Part] = list(message.attachments)
     if not images:
         return message, []
@@ -133,7 +133,7 @@ def _join_messages(first: Message, then: Message) -> Message:
 
 
 def _parse_item(item: Fields, calls: set[str]) -> Message | None:
-    """One item as a turn; None for what is left out."""
+    """Return one item as a turn; None for what is left out."""
     kind = item_type(item)
     match kind:
         case "message":
@@ -170,7 +170,10 @@ def _parse_message(item: Fields) -> Message:
 
 
 def _parse_call(item: Fields, kind: str) -> ToolCall:
-    """A call of the past; a free-form one carries its input as JSON, as every worker can read."""
+    """Return a call of the past.
+
+    A free-form one carries its input as JSON, as every worker can read.
+    """
     if kind in _SEARCHES:
         searched = item.object("arguments")
         searched_json = orjson.dumps(searched.raw if searched else {}).decode()
@@ -296,7 +299,7 @@ def _parse_file(part: Fields) -> Part:
 
 
 def _required_text(part: Fields, name: str) -> str:
-    """A string that must be there and may be empty."""
+    """Return a string that must be there and may be empty."""
     part.need(name)
     return part.text(name) or ""
 

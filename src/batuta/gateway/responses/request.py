@@ -164,7 +164,7 @@ async def parse_with_history(body: Fields, history: ResponseHistory) -> Response
 
 
 def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
-    """The whole body.
+    """Return what the body asks for.
 
     Raises:
         APIError: the first thing that is wrong with it, by the field's path.
@@ -226,7 +226,7 @@ def _find_earlier(history: ResponseHistory, items: list[Fields]) -> tuple[str, .
 
 
 def _parse_input(body: Fields) -> list[Fields]:
-    """The items of `input`; a string is one message."""
+    """Return the items of `input`; a string is one message."""
     given = body.get("input")
     if isinstance(given, str):
         return [Fields({"type": "message", "role": "user", "content": given}, "input")]
@@ -234,7 +234,7 @@ def _parse_input(body: Fields) -> list[Fields]:
 
 
 def _resolve_items(body: Fields, history: ResponseHistory) -> list[Fields]:
-    """The items, those that were referred to put in place."""
+    """Return the items, those that were referred to put in place."""
     items = _parse_input(body)
     if not items and body.text("previous_response_id") is None:
         body.need("input")
@@ -250,7 +250,7 @@ def _resolve_item(item: Fields, history: ResponseHistory) -> Fields:
 
 
 def _parse_conversation(body: Fields, items: list[Fields]) -> tuple[Message, ...]:
-    """The instructions, and what was said before and now."""
+    """Return the instructions, and what was said before and now."""
     spoken = parse_items(items)
     instructions = body.text("instructions")
     if instructions:
@@ -319,7 +319,7 @@ def _is_skipped(item: Fields) -> bool:
 
 
 def _request_echo(body: Fields, found: list[Fields]) -> Json:
-    """The request as the response repeats it: what was honoured, with its defaults.
+    """Return the request as the response repeats it: what was honoured, with its defaults.
 
     The tools that searches have found stand among those that were offered.
     """

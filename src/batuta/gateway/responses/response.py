@@ -16,18 +16,18 @@ _REFUSED_CODE = "invalid_prompt"
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
-    """An item's id, from which its response can be derived."""
+    """Return an item's id, from which its response can be derived."""
     return f"{kind}_{response.removeprefix(RESPONSE_PREFIX)}_{side}{index}"
 
 
 def response_id_of_item(item: str) -> str | None:
-    """The response that an item belongs to, by the item's id; None if it is none of ours."""
+    """Return the response that an item belongs to, by the item's id; None if it is none of ours."""
     parts = item.split("_")
     return RESPONSE_PREFIX + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
 
 
 def new_response(echo: Json, response: str, created: int, status: str = "in_progress") -> Json:
-    """The object before there is an answer."""
+    """Return the object before there is an answer."""
     return {
         "id": response,
         "object": "response",
@@ -62,14 +62,14 @@ def finished_response(
 
 
 def failed_response(base: Json, output: list[Json], api_error: APIError) -> Json:
-    """The object of a run that has none."""
+    """Return the object of a run that has none."""
     code = _REFUSED_CODE if api_error.code == "bad_request" else api_error.code
     error = {"code": code, "message": api_error.message}
     return {**base, "status": "failed", "error": error, "output": output}
 
 
 def response_usage(run: Run) -> Json:
-    """Tokens as this dialect names them; what they mean is as in `usage_of`."""
+    """Return the tokens as this dialect names them; what they mean is as in `usage_of`."""
     usage = usage_of(run)
     return {
         "input_tokens": usage["prompt_tokens"],

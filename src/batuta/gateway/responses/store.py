@@ -188,17 +188,17 @@ class ResponseStore:
 
 
 async def body_of(row: StoredResponse) -> Json:
-    """The response object as it was stored."""
+    """Return the response object as it was stored."""
     return await _decode_part(row.body)
 
 
 async def inputs_of(row: StoredResponse) -> list[Json]:
-    """The items that were put in."""
+    """Return the items that were put in."""
     return await _decode_part(row.input)
 
 
 async def events_of(row: StoredResponse) -> list[bytes] | None:
-    """The events in which it was told; None if it was not told in events."""
+    """Return the events in which it was told; None if it was not told in events."""
     return None if row.events is None else await run_sync(_decompress_events, row.events)
 
 
@@ -272,7 +272,7 @@ def _previous_not_found(reason: str) -> APIError:
 
 
 def _items_with_ids(items: Sequence[Json], response_id: str) -> list[Json]:
-    """The items, each with a type and with an id under which it can be referred to."""
+    """Return the items, each with a type and with an id under which it can be referred to."""
     return [_item_with_id(item, response_id, index) for index, item in enumerate(items)]
 
 

@@ -57,7 +57,7 @@ class SSEEventSink:
         kept: list[bytes] | None = [] if keep_events else None
 
         def note(event: Json) -> bytes:
-            """The event's frame; kept if events are."""
+            """Return the event's frame; kept if events are."""
             data = encode_json(event)
             if kept is not None:
                 kept.append(data)

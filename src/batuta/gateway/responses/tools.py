@@ -107,7 +107,7 @@ def custom_input(arguments: str) -> str:
 
 
 def parse_functions(body: Fields, found: Iterable[Fields] = ()) -> tuple[Tool, ...]:
-    """The functions that the client offers; tools of other types are left out.
+    """Return the functions that the client offers; tools of other types are left out.
 
     Args:
         body: the request.
@@ -165,7 +165,7 @@ def search_arguments(arguments: str) -> Json:
 
 
 def dropped_tool_types(body: Fields) -> tuple[str, ...]:
-    """The types of the tools that `parse_functions` left out, each once."""
+    """Return the types of the tools that `parse_functions` left out, each once."""
     kinds = (
         f"{NAMESPACE}.{entry.text('type')}" if namespace else entry.text("type") or ""
         for namespace, entry in named_functions(body.objects("tools", MAX_ENTRIES) or ())
@@ -215,7 +215,7 @@ def _parse_custom(entry: Fields, namespace: str | None) -> Tool:
 
 
 def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
-    """The tools that may be called, and which of them is wanted.
+    """Return the tools that may be called, and which of them is wanted.
 
     Raises:
         APIError: it is malformed, or asks for a tool that is not offered.
@@ -279,7 +279,7 @@ def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelect
 
 
 def parse_text_format(body: Fields) -> ResponseFormat | None:
-    """The form that `text.format` asks for; None: any text.
+    """Return the form that `text.format` asks for; None: any text.
 
     Raises:
         APIError: it is malformed.

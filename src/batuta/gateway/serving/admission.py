@@ -74,7 +74,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
-    """The workers of `pool` that may hear this caller's question.
+    """Return the workers of `pool` that may hear this caller's question.
 
     Raises:
         APIError: the caller may not ask that model, or nobody may hear it.
@@ -103,7 +103,7 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
 
 
 def caller_limits(caller: Caller, limits: Limits) -> Limits:
-    """The limits, with what the key allows one request to cost."""
+    """Return the limits, with what the key allows one request to cost."""
     most = caller.permissions.max_cost
     if most is None or (limits.usd is not None and limits.usd <= most):
         return limits
@@ -140,7 +140,7 @@ def _cap_to_nano(cap: Decimal | None) -> int | None:
 
 
 def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
-    """The budgets that a run of that moment takes from."""
+    """Return the budgets that a run of that moment takes from."""
     day = utc_day(at)
     return tuple(
         Bucket(account, period, cap)
@@ -465,7 +465,7 @@ class PreparedCall:
         return headers
 
     def error_for(self, run: Run) -> APIError | None:
-        """The error that the caller gets; None if the run has an answer."""
+        """Return the error that the caller gets; None if the run has an answer."""
         if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:
             return None
         budget = self.admission.reserved_budget

@@ -94,7 +94,7 @@ class AnswerIndex(Protocol):
     """
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """The run's id; None: there is none, or the index cannot be asked now."""
+        """Return the run's id; None: there is none, or the index cannot be asked now."""
         ...
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
@@ -114,7 +114,7 @@ class StoreAnswerIndex:
         self._table = store.answers
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """The run's id; None: there is none, or the database fails."""
+        """Return the run's id; None: there is none, or the database fails."""
         try:
             return await self._table.find(tenant, digest)
         except StoreError as error:
@@ -140,7 +140,7 @@ class RedisAnswerIndex:
         self._redis = redis
 
     async def find(self, tenant: str, digest: bytes) -> str | None:
-        """The run's id; None: there is none, or Redis does not answer."""
+        """Return the run's id; None: there is none, or Redis does not answer."""
         found: Any = await self._redis.ask(lambda redis: redis.get(_redis_key(tenant, digest)))
         return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
@@ -193,7 +193,7 @@ class RepeatedAnswers:
         return fixed or self.options.sampled
 
     async def find(self, call: RepeatableCall) -> EarlierAnswer:
-        """The run that answered that call, if it is still kept."""
+        """Return the run that answered that call, if it is still kept."""
         found = EarlierAnswer(await self._read(call, call.digest()), "hit")
         if found.run is None:
             found = EarlierAnswer(await self._find_similar(call), "similar")
@@ -212,7 +212,7 @@ class RepeatedAnswers:
                 await self._index.put(call.tenant, call.digest(asked[0]), run.id, seconds)
 
     async def _read(self, call: RepeatableCall, digest: bytes) -> Run | None:
-        """The run with that digest, if its answer can be given again."""
+        """Return the run with that digest, if its answer can be given again."""
         run_id = await self._index.find(call.tenant, digest)
         if run_id is None:
             return None
@@ -224,7 +224,7 @@ class RepeatedAnswers:
         return run if run is not None and is_repeatable(run) else None
 
     async def _find_similar(self, call: RepeatableCall) -> Run | None:
-        """The run that answered the same question in other words."""
+        """Return the run that answered the same question in other words."""
         asked = self._comparable(call)
         if self._similar is None or asked is None:
             return None
@@ -269,7 +269,7 @@ def is_repeatable(run: Run) -> bool:
 
 
 def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
-    """A run that gives an earlier one's answer again: it comes from that one, and costs nothing."""
+    """Return a run that gives an earlier one's answer again and costs nothing."""
     reply = earlier.reply
     assert reply is not None  # noqa: S101 - it can be repeated
     header: RunHeader = replace(
@@ -293,7 +293,7 @@ def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
 
 
 def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
-    """The reply as a stream tells it."""
+    """Yield the reply as a stream tells it."""
     for thought in reply.thoughts:
         yield _answer_delta(Delta(reasoning=thought.text))
         yield _answer_delta(Delta(thought=thought))
@@ -304,5 +304,5 @@ def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
 
 
 def _answer_delta(delta: Delta) -> StepDelta:
-    """A fragment of an answer; nobody was called for it."""
+    """Return a fragment of an answer; nobody was called for it."""
     return StepDelta(round=0, index=0, worker=WorkerId(""), delta=delta, is_answer=True)

@@ -110,7 +110,7 @@ async def _await_verdict(
 async def _take_up(
     store: Store, found: PendingPlan, asked: PendingPlan, request: ApprovalRequest
 ) -> tuple[PendingPlan, ApprovalRequest]:
-    """The plan that stood there before a restart, and its request, as somebody had edited it.
+    """Return the plan and its request as somebody had edited them before a restart.
 
     An edit that may not be run any more is dropped, whatever was decided about it: the plan waits
     anew as it was written, with a sentence why.
@@ -179,7 +179,7 @@ def _describe_plan(request: ApprovalRequest) -> str:
 
 
 def plan_entry(plan: PendingPlan) -> dict[str, Any]:
-    """A plan as an object of the API."""
+    """Return a plan as an object of the API."""
     shown: dict[str, Any] = orjson.loads(plan.plan) if plan.plan else {}
     return {
         "object": "approval",

@@ -32,7 +32,7 @@ _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/x-ya
 
 
 def parse_file(holder: Fields, name: str, title: str) -> File | Text:
-    """A file that is given as a data URL, or as base64 whose type its title tells.
+    """Return a file that is given as a data URL, or as base64 whose type its title tells.
 
     Args:
         holder: the object that has the data.
@@ -52,7 +52,7 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
 
 
 def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
-    """A file of that type; of a text, its text.
+    """Return a file of that type; of a text, its text.
 
     Raises:
         APIError: it is no base64, or of a type that no worker is given.
@@ -122,7 +122,7 @@ async def _read_office(part: Part) -> Part:
 
 
 def text_under_title(title: str, text: str) -> Text:
-    """A text file as a part that every worker can read."""
+    """Return a text file as a part that every worker can read."""
     return Text(f"File {title}:\n{text}" if title else text)
 
 
@@ -170,7 +170,7 @@ def picture_url(path: str, url: str) -> str:
 
 
 def parse_audio(part: Fields) -> Audio:
-    """A recording.
+    """Return a recording.
 
     Raises:
         APIError: it is no base64, or of another format.

@@ -99,7 +99,7 @@ def unavailable_baselines(learned: LearnedMethods | None = None) -> dict[str, st
 def find_method(
     name: str, pool: Pool, limits: Limits, learned: LearnedMethods | None
 ) -> ServedModel:
-    """The method of that name over a pool.
+    """Return the method of that name over a pool.
 
     Raises:
         ConfigError: there is none, or nothing here teaches it.
@@ -140,7 +140,7 @@ def preset_models(
     max_rounds: int | None,
     learned: LearnedMethods | None,
 ) -> tuple[ServedModel, ...]:
-    """Every preset as a served model.
+    """Return every preset as a served model.
 
     Args:
         presets: as the settings have them.

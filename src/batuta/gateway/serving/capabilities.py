@@ -31,7 +31,7 @@ _ATTACHMENTS = {
 
 
 def capable_workers(pool: Pool, question: Question, *, conducted: bool) -> Pool:
-    """The workers that may take part: those that can take all that is attached to the question.
+    """Return the workers that can take all that is attached to the question.
 
     Where a workflow is conducted the others may, too: they read what those have written.
 
@@ -96,7 +96,7 @@ async def check_response_format(question: Question) -> None:
 
 
 async def enforce_response_format(run: Run) -> Run:
-    """The run of a method that chose among replies, without an answer if its choice has no form.
+    """Return the run of a method that chose among replies, or no answer if it has no form.
 
     The engine has checked only the reply that came last.
     """
@@ -112,7 +112,7 @@ async def enforce_response_format(run: Run) -> Run:
 
 
 async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
-    """The run of a method that chose among replies, its choice as the guardrails let it out.
+    """Return the run of a method that chose among replies, its choice as the guardrails let it out.
 
     To the engine it may have been a reply between agents.
     """

@@ -59,7 +59,7 @@ def bound_first_calls(
     direct: bool,
     conductor_worker: Worker | None = None,
 ) -> FirstCallsCost:
-    """The most that a draft and the first step can cost.
+    """Return the most that a draft and the first step can cost.
 
     Args:
         question: what is asked.
@@ -105,7 +105,7 @@ def least_call_usd(question: Question, pool: Pool, unknown: Price) -> Decimal:
 def bound_workflow(
     question: Question, workflows: Iterable[Workflow], pool: Pool, *, limits: Limits
 ) -> Decimal:
-    """The most dollars that these workflows cost together, if no call is repeated.
+    """Return the most dollars that these workflows cost together, if no call is repeated.
 
     A step may read all that the steps before it may have said.
     """
@@ -134,7 +134,7 @@ def _step_request(question: Question, default: Sampling = Sampling()) -> Request
 def _bound_step(
     worker: Worker, request: Request, limits: Limits, size: PromptSize, *, direct: bool
 ) -> CallCostBound:
-    """A step's call, as the engine bounds it."""
+    """Return a step's call, as the engine bounds it."""
     bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound
@@ -145,7 +145,7 @@ def _bound_step(
 
 
 def _draft_cost(question: Question, limits: Limits, conductor_worker: Worker) -> Decimal:
-    """A draft's call."""
+    """Return a draft's call."""
     tokens = DRAFT_USAGE.input + max_prompt_tokens(
         Request(messages=question.messages), conductor_worker
     )

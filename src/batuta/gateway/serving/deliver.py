@@ -46,7 +46,7 @@ def _conductor_fault(run: Run) -> str | None:
 
 
 def usage_of(run: Run) -> dict[str, Any]:
-    """Tokens as the API counts them.
+    """Return the tokens as the API counts them.
 
     `prompt_tokens` and `completion_tokens` are those of the call that gave the answer; all other
     calls (the conductor's, the other steps', failed attempts') are `orchestration_…`; and
@@ -118,12 +118,15 @@ def cropping_json(cropping: Cropping) -> dict[str, int]:
 
 
 def trace_of(run: Run) -> orjson.Fragment:
-    """The whole run, as it is stored."""
+    """Return the whole run, as it is stored."""
     return orjson.Fragment(encode_run(run))
 
 
 def plan_of(run: Run) -> dict[str, Any]:
-    """The workflow of a dry run, and what executing it is expected to take; unknown is null."""
+    """Return the workflow of a dry run, and what executing it is expected to take.
+
+    Unknown is null.
+    """
     round_, expected = run.rounds[-1], run.expected
     steps = round_.workflow.steps if round_.workflow else ()
     plan: dict[str, Any] = {

@@ -63,7 +63,7 @@ def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> d
 
 
 def drift_json(state: DriftState) -> dict[str, Any]:
-    """A worker's state in one respect; what is not known is null."""
+    """Return a worker's state in one respect; what is not known is null."""
     interval = state.interval
     return {
         "state": state.side.value,

@@ -40,7 +40,7 @@ _SENTENCES = {
 
 
 def error_of_run(run: Run, *, direct: bool = False) -> APIError:
-    """The error that the caller of a run without an answer gets.
+    """Return the error that the caller of a run without an answer gets.
 
     Args:
         run: as it ended.
@@ -63,7 +63,7 @@ def _limit_error(run: Run) -> APIError:
 
 
 def _provider_wait(run: Run) -> float | None:
-    """Seconds that the provider asked to wait whose refusal ended the run, if it did."""
+    """Return the seconds that the provider asked to wait whose refusal ended the run, if it did."""
     waits = [
         step.result.retry_after
         for step in run.steps
@@ -110,7 +110,7 @@ def _known_error(run: Run) -> APIError | None:
 
 
 def _refusal_error(run: Run) -> APIError:
-    """A policy forbids the question, a rule every plan for it, or somebody the plan."""
+    """Return the error of what a policy, a rule or a person forbids."""
     message = _provider_message(run)
     if run.error_code in {"plan_rule", "not_grounded"}:
         return APIError(422, run.error_code, f"{message[:1].upper()}{message[1:]}")
@@ -120,7 +120,7 @@ def _refusal_error(run: Run) -> APIError:
 
 
 def _wrong_reply_error(run: Run) -> APIError:
-    """The reply was not what the request asked for; of a form it is said what was wrong."""
+    """Return the error of a reply that is not what was asked for, and what is wrong with a form."""
     if run.error_code == "no_tool_call":
         return APIError(502, "no_tool_call", f"{_error_sentence(run)}.")
     return APIError(502, "wrong_form", f"{_error_sentence(run)}: {_provider_message(run)}")
@@ -144,7 +144,7 @@ def _error_sentence(run: Run) -> str:
 
 
 def _provider_message(run: Run) -> str:
-    """The provider's own words, without keys and addresses."""
+    """Return the provider's own words, without keys and addresses."""
     return clean_message(first_words(run.error or "", _MAX_READ))[:_MAX_MESSAGE]
 
 

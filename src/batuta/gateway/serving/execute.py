@@ -90,12 +90,12 @@ from batuta.store.responses import run_id_of
 
 
 def seed_of(run_id: RunId) -> int:
-    """A seed that nobody can guess who does not know the run's id."""
+    """Return a seed that nobody can guess who does not know the run's id."""
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1
 
 
 def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
-    """The most that the run's first calls can cost."""
+    """Return the most that the run's first calls can cost."""
     if prepared.earlier is not None:
         return FirstCallsCost(Decimal(0), Decimal(0))
     served = prepared.served_model
@@ -154,7 +154,7 @@ class RunService:
         self._sessions = SessionKeeper(LocalSessions() if sessions is None else sessions)
 
     def find_model(self, name: str) -> ServedModel:
-        """The model that answers a request for that name, by an alias too.
+        """Return the model that answers a request for that name, by an alias too.
 
         Raises:
             APIError: there is none.
@@ -180,7 +180,7 @@ class RunService:
         already_counted: bool = False,
         durable: bool = False,
     ) -> AsyncGenerator[PreparedCall]:
-        """A prepared call for the length of a block, in which it is run once or not at all.
+        """Yield a prepared call for the length of a block, in which it is run once or not at all.
 
         Args:
             call: what is wanted.
@@ -246,7 +246,7 @@ class RunService:
     async def _begin_in_session(
         self, prepared: PreparedCall, call: ParsedCall, tenant: str, *, is_kept: bool
     ) -> PreparedCall:
-        """The call in its session; `is_kept` if it belongs to the conversation.
+        """Return the call in its session; `is_kept` if it belongs to the conversation.
 
         Raises:
             APIError: the session has reached a limit.
@@ -259,7 +259,7 @@ class RunService:
         return replace(prepared, session=session, in_session=begun)
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:
-        """The call with what its session runs for it."""
+        """Return the call with what its session runs for it."""
         if prepared.in_session is None or prepared.earlier is not None:
             return prepared
         served = replace(prepared.served_model, pool=prepared.pool)
@@ -281,7 +281,7 @@ class RunService:
         )
 
     async def _find_session(self, call: ParsedCall, tenant: str) -> str | None:
-        """The session of the call: the one it names, that of the response before, or its own.
+        """Return the call's session: the one it names, that of the response before, or its own.
 
         What is to be embedded is part of none.
         """
@@ -294,7 +294,7 @@ class RunService:
         return session_id(tenant, call.session, call.question)
 
     async def _explored(self, prepared: PreparedCall) -> PreparedCall:
-        """The call with what the system chose to run, where it learns while it serves."""
+        """Return the call with what the system chose to run, where it learns while it serves."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
         if served.explore is None or plain is None or served.conductor is not plain.conductor:
@@ -318,7 +318,7 @@ class RunService:
         return replace(prepared, served_model=served, limits=limits, chosen=chosen)
 
     async def _find_earlier(self, booking: PreparedCall) -> PreparedCall:
-        """The booking with the answer that was given to the same call before, if one was."""
+        """Return the booking with the answer that was given to the same call before, if one was."""
         cache, call, served = self._answer_cache, booking.call, booking.served_model
         options = call.options
         # What the web says today is not what it said then, and each caller has domains of its own.
@@ -344,7 +344,7 @@ class RunService:
         return replace(booking, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
     async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
-        """The prepared call with its caller's own workflow as the policies let it be run.
+        """Return the prepared call with its caller's own workflow as the policies let it be run.
 
         Raises:
             APIError: a policy forbids it.
@@ -442,14 +442,14 @@ class RunService:
             await self._store.flush()
 
     def _call_seconds(self, worker_id: WorkerId) -> float | None:
-        """Seconds that a call of the worker takes, as far as was seen."""
+        """Return the seconds that a call of the worker takes, as far as was seen."""
         health = self._catalogue.health.get(worker_id)
         return health.seconds if health else None
 
     async def _execute_solver(
         self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None
     ) -> Run:
-        """The solver's run, kept also if this is cancelled."""
+        """Return the solver's run, kept also if this is cancelled."""
         asked, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
         question, acts, forbidden = await guardrails.check_question(asked)
         hooks = RunHooks(
@@ -482,7 +482,7 @@ class RunService:
     async def _repeat_answer(
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
-        """A run of its own that gives an earlier one's answer; nobody is called."""
+        """Return a run of its own that gives an earlier one's answer; nobody is called."""
         # What a guardrail made of the question is what is kept of it; it is the same question then.
         kept = prepared.call.question if prepared.cache_result == "similar" else None
         run = repeated_run(earlier, prepared.run_id, kept or earlier.header.question)
@@ -530,7 +530,7 @@ class RunService:
                 await cache.keep(repeatable, run)
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
-        """The dollars that the best single worker would have cost, as far as that is known."""
+        """Return the dollars that the best single worker would have cost, if known."""
         if prepared.in_session is None or prepared.earlier is not None:
             return None
         if prepared.call.options.dry_run:

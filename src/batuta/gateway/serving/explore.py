@@ -159,14 +159,14 @@ def note_spent(chosen: ChosenArm, run: Run) -> None:
 
 
 def mark_explored(chosen: ChosenArm, run: Run) -> Run:
-    """The run with how its workflow was chosen."""
+    """Return the run with how its workflow was chosen."""
     return replace(run, header=replace(run.header, exploration=chosen.choice))
 
 
 def list_arms(
     conductor: Conductor, question: Question, pool: Pool, *, limits: Limits
 ) -> tuple[str, list[Arm]]:
-    """The kind of question, and the ways to answer it; the first is what is served always.
+    """Return the kind of question, and the ways to answer it; the first is what is served always.
 
     A workflow selector's are the best of its library for the kind of question; any other system's
     are itself and every worker alone.

@@ -111,7 +111,7 @@ class ServedModel:
         return replace(self, calls=solver.calls, limits=limits, load=None, **by)
 
     def model_object(self, created: int, alias: str | None = None) -> dict[str, Any]:
-        """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike.
+        """Return the model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike.
 
         Args:
             created: seconds since the epoch.
@@ -176,7 +176,7 @@ def served_models(
 
 
 def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedModel, ...]:
-    """Every worker that embeds, as `worker/<id>`.
+    """Return every worker that embeds, as `worker/<id>`.
 
     Args:
         workers: those that embed.
@@ -318,14 +318,14 @@ class Catalogue:
             self._check_alias(alias, name)
 
     def find_model(self, name: str) -> ServedModel | None:
-        """The model served under that name."""
+        """Return the model served under that name."""
         for model in self.models:
             if model.name == name:
                 return model
         return None
 
     def resolve_model(self, name: str) -> ServedModel | None:
-        """The model that answers a request for that name.
+        """Return the model that answers a request for that name.
 
         It is the one of that name, else the worker of that id, else what an alias stands for.
         """
@@ -335,7 +335,7 @@ class Catalogue:
         return found
 
     def _find_named(self, name: str) -> ServedModel | None:
-        """The model of that name, or the worker of that id."""
+        """Return the model of that name, or the worker of that id."""
         return self.find_model(name) or self.find_model(WORKER_PREFIX + name)
 
     def _check_alias(self, alias: str, name: str) -> None:

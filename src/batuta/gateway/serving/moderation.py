@@ -97,7 +97,7 @@ class ModerationEndpoint:
         check_rate([await self._rate_limiter.take(REQUESTS, caller.key, rpm)])
 
     async def _check_policies(self, given: Any) -> Any:
-        """The input as the policies let it be sent: a provider of moderation reads it too.
+        """Return the input as the policies let it be sent: a provider of moderation reads it too.
 
         Raises:
             APIError: a policy forbids it.
@@ -113,7 +113,10 @@ class ModerationEndpoint:
         return [*({"type": "text", "text": text} for text in texts), *pictures]
 
     async def _check_texts(self, texts: list[str]) -> list[str]:
-        """Texts that are one input; what is found over several of them makes them one."""
+        """Return the texts that are one input.
+
+        What is found over several of them makes them one.
+        """
         if not texts:
             return texts
         message = Message(role=Role.USER, parts=tuple(Text(text) for text in texts))
@@ -126,7 +129,7 @@ class ModerationEndpoint:
         return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
     def _parse_input(self, body: Fields) -> Any:
-        """The input as the provider takes it: a text, texts, or parts."""
+        """Return the input as the provider takes it: a text, texts, or parts."""
         given = body.need("input")
         if isinstance(given, str):
             return given

@@ -164,7 +164,7 @@ class RunOptions:
                 raise invalid_value(f"{STEPS_PATH}[{index}].worker", reason)
 
     def select_workers(self, pool: Pool) -> Pool:
-        """The workers of `pool` that may be used.
+        """Return the workers of `pool` that may be used.
 
         Raises:
             APIError: a name is not in the pool, or nobody is left.
@@ -190,7 +190,7 @@ NO_OPTIONS = RunOptions()
 
 
 def parse_run_options(body: Fields) -> RunOptions:
-    """The field `orchestration` of any body.
+    """Return the field `orchestration` of any body.
 
     Raises:
         APIError: it is malformed, or has a field that is not known: a misspelt limit must
@@ -357,7 +357,7 @@ _ACCOUNTS = ("account_uuid", "user_id", "device_id")
 
 
 def client_session(body: Fields) -> str:
-    """The client's own name of the session; empty: it says none.
+    """Return the client's own name of the session; empty: it says none.
 
     It is the first there is of a header (`http.body`), `prompt_cache_key`, and the session in
     `metadata.user_id`. What cannot be a name is none and no error.
@@ -368,7 +368,10 @@ def client_session(body: Fields) -> str:
 
 
 def request_labels(body: Fields) -> RequestLabels:
-    """The end user and the metadata of a request in any dialect; what is no text is left out."""
+    """Return the end user and the metadata of a request in any dialect.
+
+    What is no text is left out.
+    """
     raw = body.raw
     metadata = _metadata_of(raw)
     user = raw.get("safety_identifier") or raw.get("user") or metadata.get("user_id")
@@ -380,7 +383,7 @@ def request_labels(body: Fields) -> RequestLabels:
 
 
 def session_id(tenant: str, named: str, question: Question) -> str:
-    """The session's id: `ses_` and a digest that no two tenants share and nothing can be read from.
+    """Return the session's id: `ses_` and a digest of tenant and name.
 
     Args:
         tenant: whose session it is.

@@ -77,7 +77,7 @@ from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 
 
 def find_served_model(catalogue: Catalogue, name: str, *, embeds: bool = False) -> ServedModel:
-    """The model that answers a request for that name.
+    """Return the model that answers a request for that name.
 
     Args:
         catalogue: the models.
@@ -106,7 +106,7 @@ async def load_served_model(catalogue: Catalogue, name: str) -> None:
 
 
 def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
-    """The model as the caller's own workflow, if there is one, makes it.
+    """Return the model as the caller's own workflow, if there is one, makes it.
 
     Raises:
         APIError: it has none to be written, or fewer steps are allowed than it needs.
@@ -127,7 +127,7 @@ def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> 
 
 
 def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
-    """The call with that effort, if there is one and the call names none."""
+    """Return the call with that effort, if there is one and the call names none."""
     sampling = call.question.sampling
     if effort is None or sampling.effort is not None:
         return call
@@ -154,7 +154,7 @@ class CallPreparer:
         self._conversations = conversations
 
     def prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
-        """The call with its model, pool and limits.
+        """Return the call with its model, pool and limits.
 
         Raises:
             APIError: it asks for what there is not, or what its caller may not have.
@@ -291,7 +291,7 @@ class CallPreparer:
     def _kept_on(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
     ) -> ServedModel:
-        """The model with the worker first that answered the conversation before."""
+        """Return the model with the worker first that answered the conversation before."""
         if not served.direct or len(pool) == 1 or served.conductor is None:
             return served
         worker = self._conversations.find_worker(question, served.name, caller.tenant)
@@ -301,7 +301,7 @@ class CallPreparer:
 
 
 def tagged_call(call: ParsedCall, caller: Caller) -> ParsedCall:
-    """The call with the tags of its request and those that its caller's key always has."""
+    """Return the call with the tags of its request and those that its caller's key always has."""
     if not (call.options.tags or caller.permissions.tags):
         return call
     tags = tuple(sorted({*call.options.tags, *caller.permissions.tags}))
@@ -347,7 +347,7 @@ def permit_workers(
 
 
 def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
-    """The error of a request that a rule forbids, with the rule's sentence."""
+    """Return the error of a request that a rule forbids, with the rule's sentence."""
     message = f"The rule {rule.name} for plans: {rule.sentence}"
     return APIError(status, "plan_rule", message, param=param)
 
@@ -477,7 +477,7 @@ def _is_probe(question: Question, messages: list[Message]) -> bool:
 
 
 def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool) -> ServedModel:
-    """The model with the cheapest worker in its conductor's place, called once.
+    """Return the model with the cheapest worker in its conductor's place, called once.
 
     Args:
         served: a model that conducts.
@@ -494,7 +494,7 @@ def answer_alone(served: ServedModel, kind: str, question: Question, pool: Pool)
 
 
 def _cheapest_worker(question: Question, pool: Pool, unknown: Price) -> Worker:
-    """The cheapest model whose window holds the question; of equals the best."""
+    """Return the cheapest model whose window holds the question; of equals the best."""
     models = able_workers(question, [worker for worker in pool.ranked() if worker.is_model])
     size = estimate_request_tokens(Request(messages=question.messages))
     fitting = [one for one in models if one.context_window is None or one.context_window > size]

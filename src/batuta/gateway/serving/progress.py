@@ -48,7 +48,7 @@ class StepPlace:
     step: int
 
     def as_field(self, worker: str) -> dict[str, Any]:
-        """The field `orchestration` of an event that carries the text."""
+        """Return the field `orchestration` of an event that carries the text."""
         return {"round": self.round, "step": self.step, "worker": worker}
 
 
@@ -86,7 +86,7 @@ class RunProgress:
         return pieces
 
     def _progress_line(self, event: Event) -> str:
-        """A line of progress without its end; empty if there is nothing to tell."""
+        """Return a line of progress without its end; empty if there is nothing to tell."""
         match event:
             case RoundPlanned():
                 return self._plan_line(event)
@@ -182,7 +182,7 @@ class _StepTexts:
         yield from self._say(size)
 
     def _say(self, size: int) -> Iterator[ProgressPiece]:
-        """The speaker's words, then those of whoever waited, until one is still speaking."""
+        """Yield the speaker's words, then those of whoever waited, until one is still speaking."""
         while True:
             if self._speaker is None:
                 self._speaker = next(iter(self._unsaid), None)

@@ -121,7 +121,7 @@ class ReservedBudget:
         return self.granted
 
     async def _grow(self, more: int, enough: int) -> Reservation | BudgetStatus:
-        """The grown reservation; shielded, else it might grow and nobody would know."""
+        """Return the grown reservation; shielded, else it might grow and nobody would know."""
         with anyio.CancelScope(shield=True):
             return await self._budgets.grow(self._reservation, more, enough)
         raise AssertionError("a shielded scope swallows nothing")

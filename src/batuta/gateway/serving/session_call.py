@@ -212,7 +212,7 @@ class SessionKeeper:
         return _conduct_anew(plan, conducting, view)
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
-        """The request as a pattern sees it."""
+        """Return the request as a pattern sees it."""
         call, turn = plan.call, read_turn(question)
         thread = call.state.threads.get(call.thread)
         if (thread is None or thread.acting is None) and plan.resumed is not None:
@@ -297,7 +297,7 @@ def _least_limit(one: _N | None, other: _N | None) -> _N | None:
 
 
 def _with_limit(plan: SessionPlan, question: Question) -> SessionPlan:
-    """The plan with no more dollars for the run than are left of the session's.
+    """Return the plan with no more dollars for the run than are left of the session's.
 
     Raises:
         APIError: they pay for no call; said here, it is no error in the middle of a stream.
@@ -321,7 +321,7 @@ def _is_conducted(served: ServedModel, call: ParsedCall) -> bool:
 
 
 def _conduct_anew(plan: SessionPlan, conducting: Conducting, view: SessionView) -> SessionPlan:
-    """The plan that begins anew, with what the session has chosen."""
+    """Return the plan that begins anew, with what the session has chosen."""
     served = replace(plan.served, conductor=conducting.conductor, explore=None)
     if conducting.is_plain:
         limits = replace(plan.limits, steps=1, rounds=1)
@@ -332,7 +332,7 @@ def _conduct_anew(plan: SessionPlan, conducting: Conducting, view: SessionView) 
 
 
 def _planned_actor(resumed: ResumeState) -> WorkerId | None:
-    """The worker of the last step of a workflow that waits."""
+    """Return the worker of the last step of a workflow that waits."""
     workflow = resumed.rounds[-1].workflow
     return workflow.steps[-1].worker if workflow is not None else None
 

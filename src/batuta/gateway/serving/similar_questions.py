@@ -80,7 +80,9 @@ def _is_plain(text: str) -> bool:
 
 
 def comparable_question(question: Question) -> tuple[Question, str] | None:
-    """The question with its last message cut to its core, and that message; None: it has no core.
+    """Return the question with its last message cut to its core, and that message.
+
+    None means that it has no core.
 
     Tools, forms of the answer and attachments make a question one that only the same repeats.
     """
@@ -101,7 +103,7 @@ class TextEncoder(Protocol):
     """Gives a text's unit vector, or None if it does not read it to its end."""
 
     def encode_whole(self, text: str) -> NDArray[np.float32] | None:
-        """The vector."""
+        """Return the vector."""
         ...
 
 

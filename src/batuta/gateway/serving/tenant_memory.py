@@ -247,7 +247,7 @@ MAX_CONVERSATIONS = 10_000
 
 
 def tenant_key(question: Question, tenant: str) -> Question:
-    """The question with a cache key that no other tenant has; providers see no name."""
+    """Return the question with a cache key that no other tenant has; providers see no name."""
     cache = question.cache
     if cache is None or cache.key is None:
         return question

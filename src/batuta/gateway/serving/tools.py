@@ -27,7 +27,7 @@ NO_TOOLS: ToolSelection = ((), None)
 
 
 def parse_tools(body: Fields) -> ToolSelection:
-    """The tools that the client offers, and which of them it wants called.
+    """Return the tools that the client offers, and which of them it wants called.
 
     Those that the server runs are left out: see `parse_chat_wishes`.
 
@@ -108,7 +108,7 @@ def _check_is_function(entry: Fields) -> None:
 
 
 def tool_name(function: Fields) -> str:
-    """The field `name` of a function or of a form.
+    """Return the field `name` of a function or of a form.
 
     Raises:
         APIError: it is missing, or no name that every provider takes.
@@ -153,7 +153,7 @@ def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelect
 def select_allowed_tools(
     allowed: Fields, names: set[str], tools: tuple[Tool, ...]
 ) -> ToolSelection:
-    """The tools of those names, and the mode of `allowed_tools`.
+    """Return the tools of those names, and the mode of `allowed_tools`.
 
     Raises:
         APIError: no tool is named, or the mode is not known.
@@ -166,7 +166,7 @@ def select_allowed_tools(
 
 
 def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
-    """The name of a tool that is offered.
+    """Return the name of a tool that is offered.
 
     Raises:
         APIError: there is none of that name.
@@ -178,7 +178,7 @@ def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
 
 
 def checked_schema(schema: Fields) -> Mapping[str, Any]:
-    """A schema that answers are checked with, as it came.
+    """Return a schema that answers are checked with, as it came.
 
     Raises:
         APIError: it is too large in some way; nothing was compiled to tell.
@@ -191,7 +191,7 @@ def checked_schema(schema: Fields) -> Mapping[str, Any]:
 
 
 def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
-    """A schema that only the workers' providers look at, as it came.
+    """Return a schema that only the workers' providers look at, as it came.
 
     Raises:
         APIError: it is nested deeper than JSON can be written, or has too many values.
@@ -204,7 +204,7 @@ def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
 
 
 def parse_response_format(body: Fields) -> ResponseFormat | None:
-    """The form the answer must have; None: any text.
+    """Return the form the answer must have; None: any text.
 
     Raises:
         APIError: it is malformed.

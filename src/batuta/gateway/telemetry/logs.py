@@ -18,7 +18,7 @@ class JsonLogFormatter(logging.Formatter):
     """A record as one JSON object; `extra={"about": {…}}` becomes fields beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback is told by its place and type, never by its message."""
+        """Return the line; a traceback is told by its place and type, never by its message."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when,

@@ -90,7 +90,10 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     async def render(self) -> bytes:
-        """All of it, as Prometheus reads it; written in a thread, for many tenants make it long."""
+        """Return all of it, as Prometheus reads it.
+
+        Written in a thread, for many tenants make it long.
+        """
         self._counted.read()
         self._live.read()
         return await anyio.to_thread.run_sync(generate_latest, self._registry)
@@ -181,13 +184,13 @@ class _Counter:
             self._sums[labels], self._created[labels] = amount, time()
 
     def copy(self) -> _Counter:
-        """The same, as it is now."""
+        """Return the same, as it is now."""
         copied = _Counter(self._name, self._what, self._labels)
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
-        """All of it."""
+        """Return all of it."""
         metric = Metric(self._name, self._what, "counter")
         for labels, total in self._sums.items():
             named = dict(zip(self._labels, labels, strict=True))
@@ -216,14 +219,14 @@ class _Histogram:
         self._sums[labels] += value
 
     def copy(self) -> _Histogram:
-        """The same, as it is now."""
+        """Return the same, as it is now."""
         copied = _Histogram(self._name, self._what, self._labels)
         copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
         copied._sums, copied._created = self._sums.copy(), self._created.copy()
         return copied
 
     def metric(self) -> Metric:
-        """All of it."""
+        """Return all of it."""
         metric = Metric(self._name, self._what, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
         for labels, counts in self._counts.items():
@@ -249,7 +252,7 @@ class _CountedMetrics(Collector):
         self._copies = tuple(one.copy() for one in self._counted)
 
     def collect(self) -> Iterable[Metric]:
-        """Every counter and every histogram."""
+        """Return every counter and every histogram."""
         return [one.metric() for one in self._copies]
 
 
@@ -291,7 +294,7 @@ class _LiveGauges(Collector):
         self._metrics = tuple(self._read_all())
 
     def collect(self) -> Iterable[Metric]:
-        """The gauges, and how the workers do."""
+        """Return the gauges, and how the workers do."""
         return self._metrics
 
     def _read_all(self) -> Iterable[Metric]:

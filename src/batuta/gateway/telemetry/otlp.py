@@ -64,7 +64,7 @@ class RunSpanExporter:
 
 @asynccontextmanager
 async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSpanExporter | None]:
-    """The way to the collector that the environment names, closed in the end; or None.
+    """Yield the way to the collector that the environment names, closed in the end; or None.
 
     Raises:
         ConfigError: it names one, and the extra is not installed.
@@ -93,7 +93,7 @@ async def open_span_exporter(environ: Mapping[str, str]) -> AsyncGenerator[RunSp
 
 
 def _parent_context(parent: ParentSpan | None) -> Context | None:
-    """The caller's span as OpenTelemetry wants it."""
+    """Return the caller's span as OpenTelemetry wants it."""
     if parent is None:
         return None
     from opentelemetry import trace  # noqa: PLC0415 - an extra, and only when used

@@ -72,7 +72,7 @@ class SpanTree:
 
 
 def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
-    """The caller's span by its header; None if it named none that can be read."""
+    """Return the caller's span by its header; None if it named none that can be read."""
     match = _PARENT.fullmatch(traceparent) if traceparent else None
     if match is None:
         return None
@@ -91,12 +91,12 @@ def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
 
 
 def current_parent_span() -> ParentSpan | None:
-    """The caller's span of the request that is being served."""
+    """Return the caller's span of the request that is being served."""
     return _CURRENT.get()
 
 
 def spans_of(run: Run, tenant: str) -> SpanTree:
-    """The run's spans: the workflow, in it each round's plan and steps, in them the chats."""
+    """Return the run's spans: the workflow, its rounds' plans and steps, and their chats."""
     children: list[SpanTree] = []
     for number, round_ in enumerate(run.rounds):
         children.append(_plan_span(run, round_, number))
@@ -153,7 +153,7 @@ def _agent_span(run: Run, step: StepRun, round_: Round, number: int) -> SpanTree
 
 
 def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
-    """The failed attempts one after another, then the call that counted."""
+    """Yield the failed attempts one after another, then the call that counted."""
     start = step.span.start
     for attempt in step.attempts:
         span = TimeSpan(start, max(start, attempt.at))
@@ -179,7 +179,7 @@ def _usage_attributes(usage: Usage) -> dict[str, Value]:
 
 
 def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
-    """Dollars as text, exact; an unknown cost is left out, not shown as zero."""
+    """Return the dollars as text, exact; an unknown cost is left out, not shown as zero."""
     if unpriced:
         return {UNPRICED: unpriced}
     return {COST: f"{usd:f}"}

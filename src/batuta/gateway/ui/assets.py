@@ -37,7 +37,7 @@ class Asset:
 
 @cache
 def load_assets() -> dict[str, Asset]:
-    """Every file by its own name."""
+    """Return every file by its own name."""
     folder = files("batuta.gateway.ui") / "static"
     found = (path for path in folder.iterdir() if PurePath(path.name).suffix in _TYPES)
     return {path.name: _load_asset(path.name, path.read_bytes()) for path in found}
@@ -61,7 +61,7 @@ def asset_url(name: str) -> str:
 
 
 async def send_asset(request: Request) -> Response:
-    """The file of that name.
+    """Return the file of that name.
 
     Raises:
         APIError: there is none, or it has changed since.

@@ -49,6 +49,6 @@ class AuditPage:
 
 
 def _describe_details(record: AuditRecord) -> str:
-    """The details in one line, the values as JSON."""
+    """Return the details in one line, the values as JSON."""
     details = json.loads(record.details)
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

@@ -145,7 +145,7 @@ class KeyPages:
         return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     async def budget(self, request: Request, session: WebSession) -> Response:
-        """A tenant's budget, of all its keys together."""
+        """Return a tenant's budget, of all its keys together."""
         form = await self._form(request, session)
         try:
             day, month = (

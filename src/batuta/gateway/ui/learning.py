@@ -79,12 +79,12 @@ class TrainingFolder:
 
 
 def find_trainings(folders: Sequence[Path]) -> list[ResultFolder]:
-    """The folders of training runs, the one that changed last first."""
+    """Return the folders of training runs, the one that changed last first."""
     return _find_folders(folders, (METRICS, SETTINGS))
 
 
 def find_reports(folders: Sequence[Path]) -> list[ResultFolder]:
-    """The folders of reports, the newest first."""
+    """Return the folders of reports, the newest first."""
     return _find_folders(folders, (REPORT,))
 
 
@@ -106,7 +106,7 @@ def drop_copies(found: Sequence[ResultFolder]) -> list[ResultFolder]:
 
 
 def folder_by_mark(found: Sequence[ResultFolder], mark: str) -> ResultFolder | None:
-    """The one of that mark."""
+    """Return the one of that mark."""
     return next((each for each in found if each.mark == mark), None)
 
 
@@ -123,12 +123,12 @@ def read_training(found: ResultFolder, now: float | None = None) -> TrainingFold
 
 
 def read_samples(found: ResultFolder) -> list[JsonRecord]:
-    """The workflows that were sampled."""
+    """Return the workflows that were sampled."""
     return read_lines(found.path / SAMPLES)
 
 
 def read_report(found: ResultFolder) -> list[JsonRecord]:
-    """The report, or the several of an index; none if the file is something else."""
+    """Return the report, or the several of an index; none if the file is something else."""
     data = _read_json(found.path / REPORT)
     several = cast("list[Any]", data) if isinstance(data, list) else [data]
     several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
@@ -183,7 +183,10 @@ def _read_line(text: bytes) -> Any:
 
 
 def read_lines(path: Path) -> list[JsonRecord]:
-    """The whole lines of a JSONL file; none if it is not there; a line cut short is left out."""
+    """Return the whole lines of a JSONL file.
+
+    None if it is not there; a line cut short is left out.
+    """
     lines: list[JsonRecord] = []
     for text in _read_bytes(path).split(b"\n"):
         try:
@@ -207,7 +210,7 @@ def _find_folders(folders: Sequence[Path], files: Sequence[str]) -> list[ResultF
 
 
 def _walk_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """The folder and those in it; links are not followed."""
+    """Yield the folder and those in it; links are not followed."""
     yield folder
     if not depth:
         return
@@ -284,7 +287,7 @@ def overlay_charts(runs: Sequence[TrainingFolder]) -> list[Chart]:
 
 
 def compare_settings(folders: Sequence[Path]) -> list[tuple[str, list[str]]]:
-    """The settings in which the trainings of the folders differ: each one's name and values."""
+    """Return the settings in which the trainings differ: each one's name and values."""
     settings = [dict(_flat_settings(_read_json(path / SETTINGS))) for path in folders]
     rows = [
         (name, [one.get(name, "–") for one in settings])
@@ -329,7 +332,7 @@ class LearningPages:
         self._catalogue = catalogue
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Every training and every report."""
+        """Return every training and every report."""
         runs = await run_sync(find_trainings, self._folders)
         seen = [await run_sync(read_training, each) for each in runs[:_MAX_LISTED]]
         found = await run_sync(find_reports, self._folders)
@@ -345,7 +348,7 @@ class LearningPages:
         )
 
     async def training(self, request: Request, session: WebSession) -> Response:
-        """One training: curves and sampled workflows; `part` answers the moving part alone.
+        """Return one training: curves and sampled workflows; `part` answers the moving part alone.
 
         With others' marks in `with` it is all of them, one over the other.
         """
@@ -405,7 +408,7 @@ class LearningPages:
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
-        """One report's figures."""
+        """Return one report's figures."""
         found = await self._find_folder(request, find_reports)
         figures = await run_sync(read_report, found)
         return render_page(
@@ -419,11 +422,11 @@ class LearningPages:
         )
 
     async def report_page(self, request: Request, _: WebSession) -> Response:
-        """The report's own page, with its figures, as it was written."""
+        """Return the report's own page, with its figures, as it was written."""
         return await self._send_page(request, REPORT_PAGE, "The report's page")
 
     async def question_page(self, request: Request, _: WebSession) -> Response:
-        """The page of the report's questions: each system's grade, answer, prompts and replies."""
+        """Return the page of the report's questions, with each system's grade and answer."""
         return await self._send_page(request, QUESTION_PAGE, "The page of the report's questions")
 
     async def _send_page(self, request: Request, name: str, what: str) -> Response:
@@ -446,13 +449,13 @@ class LearningPages:
 
 
 def rank_systems(report: JsonRecord) -> list[tuple[str, JsonRecord]]:
-    """The systems of a report, the best first."""
+    """Return the systems of a report, the best first."""
     systems: Mapping[str, JsonRecord] = report["systems"]
     return sorted(systems.items(), key=lambda item: -(item[1].get("accuracy") or 0.0))
 
 
 def _report_headlines(found: ResultFolder) -> list[str]:
-    """A sentence for each report of a file."""
+    """Return a sentence for each report of a file."""
     return [_report_headline(each) for each in read_report(found)][:5]
 
 
@@ -471,14 +474,14 @@ def _report_headline(report: JsonRecord) -> str:
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:
-    """The step that was asked for, or the last."""
+    """Return the step that was asked for, or the last."""
     if given and given.isascii() and given.isdigit() and int(given[:9]) in steps:
         return int(given[:9])
     return steps[-1] if steps else None
 
 
 def _all_workers(pool: Pool, samples: Sequence[TrainingSample]) -> Pool:
-    """The workers of all samples, this server's first: each has one colour in all pictures."""
+    """Return the workers of all samples, this server's first, each with its colour."""
     seen = {worker.id: worker for sample in samples if sample.pool for worker in sample.pool}
     others = [seen[name] for name in sorted(seen) if name not in pool]
     return Pool((*pool, *others))

@@ -115,7 +115,7 @@ class OwnKeyPages:
         return redirect_with_key(request, OWN_KEYS_SCREEN[0], issued, hasher)
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
-        """The end of one of the user's keys."""
+        """Return the end of one of the user's keys."""
         user, keys = _user_of(session), self._keys
         await read_form(request, session)
         key = await keys.find(request.path_params["id"])
@@ -156,7 +156,7 @@ class OwnKeyPages:
 
 
 def _user_of(session: WebSession) -> str:
-    """The id of the visitor's own entry.
+    """Return the id of the visitor's own entry.
 
     Raises:
         APIError: the visitor has none.

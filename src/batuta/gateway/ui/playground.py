@@ -70,7 +70,7 @@ class StreamedConductor:
     async def plan(
         self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The conductor's decision."""
+        """Return the conductor's decision."""
         return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
@@ -85,7 +85,7 @@ class _DraftListener:
         self._show_draft = show_draft
 
     async def before_call(self, request: CallRequest, worker: Worker) -> CallRequest:
-        """The request as it may be made.
+        """Return the request as it may be made.
 
         Raises:
             LimitReachedError: it may cost more than is left.
@@ -126,7 +126,7 @@ ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
 def group_models(models: Iterable[ServedModel]) -> ModelGroups:
-    """The served models as a list of choices shows them."""
+    """Return the served models as a list of choices shows them."""
     known = tuple(models)
     workers = tuple(each for each in known if each.name.startswith(WORKER_PREFIX))
     baselines = tuple(each for each in known if each.name.startswith(BASELINE_PREFIX))
@@ -175,7 +175,10 @@ class PlaygroundPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """The composer; `again` fills it with a run's question, `replay` repeats its workflow."""
+        """Return the composer.
+
+        `again` fills it with a run's question, `replay` repeats its workflow.
+        """
         query = request.query_params
         given = query.get("again") or query.get("replay")
         run = await load_run(self._store, self._page_runs, given, session) if given else None
@@ -352,7 +355,7 @@ class PlaygroundEndpoint:
                 await delivery.stream_answer(streamed, page_run, None, page_run.wait_for_stop)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
-        """The prepared call, conducted as the run was."""
+        """Return the prepared call, conducted as the run was."""
         recorded = ReplayConductor(run)
         for worker in recorded.workers:
             if worker not in prepared.pool:
@@ -407,7 +410,9 @@ class ApiBodyEndpoint:
 async def load_run(
     store: Store | None, page_runs: PageRuns, run_id: str, session: WebSession
 ) -> Run:
-    """The run of that id, if the visitor may see it; one that is being stopped is waited for.
+    """Return the run of that id, if the visitor may see it.
+
+    One that is being stopped is waited for.
 
     Raises:
         APIError: there is none, it goes on, its content was not kept, or it is too large.
@@ -431,7 +436,7 @@ def is_too_large(encoded: bytes) -> bool:
 
 
 def _stream_drafts(prepared: PreparedCall, page_run: PageRun) -> PreparedCall:
-    """The prepared call, its conductor seen while it writes."""
+    """Return the prepared call, its conductor seen while it writes."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared

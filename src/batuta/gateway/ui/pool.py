@@ -169,7 +169,10 @@ class PoolPage:
         self._counting = anyio.Lock()
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Every worker, and how it stands; a key's holder sees no numbers that count others."""
+        """Return every worker, and how it stands.
+
+        A key's holder sees no numbers that count others.
+        """
         catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
         found = {worker.id: found.get(worker.id, WorkerStats()) for worker in catalogue.pool}

@@ -77,17 +77,17 @@ def compile_templates() -> None:
 
 
 async def render_answers(*runs: Run | None) -> dict[str, Markup]:
-    """The answers of those runs as HTML, by the runs' ids."""
+    """Return the answers of those runs as HTML, by the runs' ids."""
     return {run.id: await render_answer(run.answer) for run in runs if run and run.answer}
 
 
 def render_fragment(template: str, **values: Any) -> str:
-    """A piece of a page."""
+    """Return a piece of a page."""
     return _template_environment().get_template(template).render(values)
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A whole page."""
+    """Return a whole page."""
     theme = cookie_value(request.scope, "theme")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
     return HTMLResponse(render_fragment(template, **common, **values), status, PAGE_HEADERS)

@@ -51,7 +51,7 @@ def page_routes(
     pool_editor: PoolEditor | None = None,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
-    """Every route of the page."""
+    """Return every route of the page."""
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)

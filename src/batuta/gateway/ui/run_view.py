@@ -100,12 +100,12 @@ def step_state(step: StepRun | None) -> str:
 
 
 def worker_colour(pool: Pool, worker: str) -> int:
-    """The number of a worker's colour."""
+    """Return the number of a worker's colour."""
     return pool.number(worker) % COLOURS if worker in pool else 0
 
 
 def panel_anchor(number: int, index: int) -> str:
-    """The name of a step's panel in the page."""
+    """Return the name of a step's panel in the page."""
     return f"step-{number + 1}-{index + 1}"
 
 
@@ -292,7 +292,7 @@ def message_parts(message: Message) -> list[tuple[str, str]]:
 
 
 def reply_text(step: StepRun) -> str:
-    """The step's text; empty if it failed."""
+    """Return the step's text; empty if it failed."""
     return step.result.text if isinstance(step.result, Reply) else ""
 
 

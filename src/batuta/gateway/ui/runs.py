@@ -108,7 +108,7 @@ class ShownFilter:
             self.wanted = replace(self.wanted, tenant=tenant)
 
     def value(self, name: str) -> str:
-        """The value of a parameter as it was given; empty if it was not."""
+        """Return the value of a parameter as it was given; empty if it was not."""
         return next((text for given, text in self.given if given == name), "")
 
     @property
@@ -137,7 +137,10 @@ class ShownFilter:
         return all(name in {"q", "model", "tenant"} for name, _ in self.given)
 
     def sorted_by(self, name: str) -> str:
-        """The address of the list in that order; in the other direction if it has it already."""
+        """Return the address of the list in that order.
+
+        In the other direction if it has it already.
+        """
         sort = RunSort(name)
         is_first = self.wanted.sort is not sort
         order = [] if sort is RunSort.CREATED else [("sort", sort.value)]
@@ -145,13 +148,13 @@ class ShownFilter:
         return self._address([pair for pair in self.given if pair[0] not in _ORDER] + order)
 
     def direction(self, name: str) -> str:
-        """The order of a column, in ARIA's words; empty: the list is not ordered by it."""
+        """Return the order of a column, in ARIA's words; empty: the list is not ordered by it."""
         if self.wanted.sort is not RunSort(name):
             return ""
         return "ascending" if self.wanted.ascending else "descending"
 
     def page_after(self, cursor: str | None) -> str:
-        """The address of the page behind that position; None: of the first one."""
+        """Return the address of the page behind that position; None: of the first one."""
         return self._address([*self.given, *([("after", cursor)] if cursor else [])])
 
     def _without(self, position: int) -> list[tuple[str, str]]:
@@ -192,7 +195,7 @@ class RunPages:
         self._kept = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
-        """The runs that a filter finds, in its order, with their totals."""
+        """Return the runs that a filter finds, in its order, with their totals."""
         query = request.query_params
         shown, after = ShownFilter(query.multi_items(), session.tenant), query.get("after") or None
         page, totals = await self._find(shown, after)
@@ -259,7 +262,7 @@ class RunPages:
         return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
 
     async def export(self, request: Request, session: WebSession) -> Response:
-        """The whole run as JSON, as the API's trace has it."""
+        """Return the whole run as JSON, as the API's trace has it."""
         run_id: str = request.path_params["id"]
         encoded = await self._store.get_encoded(run_id, session.tenant)
         if encoded is None:
@@ -338,7 +341,10 @@ class RunPages:
     async def _find(
         self, shown: ShownFilter, after: str | None
     ) -> tuple[RunPage | None, RunTotals | None]:
-        """A page of runs and the totals of all, both at once; None: there is nothing to find."""
+        """Return a page of runs and the totals of all, both at once.
+
+        None means that there is nothing to find.
+        """
         if self._kept is None or shown.problem:
             return None, None
         try:
@@ -350,7 +356,7 @@ class RunPages:
         return page, await self._store.totals(shown.wanted)
 
     async def _models(self, session: WebSession) -> list[str]:
-        """The systems that are served, and for those who see all, those that ever were."""
+        """Return the systems that are served, and for those who see all, those that ever were."""
         served = [model.name for model in self._catalogue.models]
         if self._kept is None or session.tenant is not None:
             return served

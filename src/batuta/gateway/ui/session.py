@@ -109,7 +109,7 @@ class SessionManager:
         return visitor
 
     def page_endpoint(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
-        """The handler as an endpoint that says in a page why it cannot serve.
+        """Return the handler as an endpoint that says in a page why it cannot serve.
 
         Args:
             handler: answers a visitor.
@@ -133,7 +133,7 @@ class SessionManager:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """The sign-in screen, which leads back here where that is a matter of looking only."""
+    """Return the sign-in screen, which leads back here where that is a matter of looking only."""
     wanted = request.url.path
     if request.url.query:
         wanted += f"?{request.url.query}"
@@ -142,7 +142,7 @@ def _to_sign_in(request: Request) -> Response:
 
 
 def error_page(request: Request, error: APIError, session: WebSession) -> Response:
-    """The page that says why not."""
+    """Return the page that says why not."""
     status = error.status
     return render_page(request, "refused.html.jinja", status=status, refusal=error, session=session)
 
@@ -159,7 +159,7 @@ def check_form_token(session: WebSession, token: str | None) -> None:
 
 
 async def read_form(request: Request, session: WebSession) -> dict[str, str]:
-    """The fields of a form of ours; of several of one name, the last.
+    """Return the fields of a form of ours; of several of one name, the last.
 
     Raises:
         APIError: it is no form of ours, or too large.
@@ -168,7 +168,7 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
 
 
 async def read_form_lists(request: Request, session: WebSession) -> dict[str, list[str]]:
-    """The fields of a form of ours, with all values of each.
+    """Return the fields of a form of ours, with all values of each.
 
     Raises:
         APIError: it is no form of ours, or too large.

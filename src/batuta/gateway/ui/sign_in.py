@@ -167,7 +167,7 @@ class SignInPages:
 
 
 def _address_of(request: Request) -> str:
-    """The address that the connection comes from: behind a proxy, the proxy's."""
+    """Return the address that the connection comes from: behind a proxy, the proxy's."""
     return request.client.host if request.client else "unknown"
 
 

@@ -74,7 +74,7 @@ class Picture:
 
 
 def draw_workflow(workflow: Workflow) -> Picture:
-    """The picture of a workflow."""
+    """Return the picture of a workflow."""
     levels = workflow.levels
     chains = [
         _arrow_cells(source, target, levels)
@@ -113,7 +113,7 @@ def _row_top(row: int) -> int:
 
 
 def _arrow_cells(source: int, target: int, levels: Sequence[int]) -> list[LayoutCell]:
-    """The cells that an arrow touches, from its source to its target."""
+    """Return the cells that an arrow touches, from its source to its target."""
     between = range(levels[source] + 1, levels[target])
     lanes = [LayoutCell(row, source, target) for row in between]
     return [
@@ -124,7 +124,7 @@ def _arrow_cells(source: int, target: int, levels: Sequence[int]) -> list[Layout
 
 
 def _order_rows(rows: LayoutRows, chains: Sequence[Sequence[LayoutCell]]) -> LayoutRows:
-    """The rows, each sorted by where its neighbours stand, so that few arrows cross."""
+    """Return the rows, each sorted by where its neighbours stand, so that few arrows cross."""
     links = [link for chain in chains for link in pairwise(chain)]
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
@@ -142,12 +142,12 @@ def _cell_width(cell: LayoutCell) -> float:
 
 
 def _row_width(row: Sequence[LayoutCell]) -> float:
-    """The row's width, in boxes."""
+    """Return the row's width, in boxes."""
     return sum(map(_cell_width, row)) + _SPACE * (len(row) - 1)
 
 
 def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[LayoutCell, float]]:
-    """The middle of each cell; the row stands in the middle of the picture."""
+    """Yield the middle of each cell; the row stands in the middle of the picture."""
     left = (WIDTH - _row_width(row) * unit) / 2
     for cell in row:
         width = _cell_width(cell) * unit
@@ -156,7 +156,7 @@ def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[Layo
 
 
 def _arrow_path(chain: Sequence[LayoutCell], middles: Mapping[LayoutCell, float]) -> str:
-    """A line that leaves and enters each row upright."""
+    """Return a line that leaves and enters each row upright."""
     parts = [f"M{middles[chain[0]]:.1f} {_row_top(chain[0].row) + BOX_HEIGHT}"]
     for cell in chain[1:]:
         x, y, before = (
