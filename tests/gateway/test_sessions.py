@@ -247,6 +247,19 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
     assert told[4].startswith("small takes the new task over from big")
 
 
+async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
+    clients = scripted(small=[call()] * 3, big=[call(arguments='{"n":2}'), "Big."])
+    async with Serving(house(Escalate(), clients, store=store)) as server:
+        agent = Agent(server)
+        await agent.say("Mend it")
+        await agent.bring("the file")
+        await agent.bring("the file")
+        assert asked(clients) == {"small": 3, "big": 0}
+        await agent.bring("the file")
+        assert asked(clients) == {"small": 3, "big": 1}
+    assert (await reasons(store, 4))[3].startswith("after a stall big takes over from small")
+
+
 async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_one_before():
     clients = scripted(small=[call(), call("Read"), call(arguments='{"n":1}'), "Done."], big=[])
     async with Serving(house(Escalate(), clients)) as server:

@@ -280,9 +280,10 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
     cheap = cheapest_actor(view.question, view.pool, view.rules)
     strong = strongest_actor(view.question, view.pool)
     acting, failures = view.acting, view.failures
+    is_stalled = view.moment.boundary is Boundary.STALL
     if view.moment.boundary is Boundary.TASK and acting is not None and acting.id != cheap.id:
         return cheap, f"{cheap.id} takes the new task over from {acting.id}: {view.price_of(cheap)}"
-    if failures >= view.rules.failures and strong.id != cheap.id:
+    if (failures >= view.rules.failures or is_stalled) and strong.id != cheap.id:
         if acting is None:
             return strong, f"{strong.id} acts, the best of {len(view.pool)}: {failures} failures"
         if acting.id == cheap.id:
@@ -293,16 +294,19 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
 
 
 def _take_over(view: SessionView, acting: Worker, strong: Worker) -> tuple[Worker, str]:
+    """Return the strong worker if the change pays; a stall weighs as the failures that suffice."""
+    is_stalled = view.moment.boundary is Boundary.STALL
     switch = price_switch(
         view.thread,
         acting,
         strong,
         tokens=view.tokens,
-        failures=view.failures,
+        failures=max(view.failures, view.rules.failures) if is_stalled else view.failures,
         now=view.now,
         rules=view.rules,
     )
-    return (strong if switch.pays else acting), f"after {view.failures} failures {switch.reason}"
+    trouble = "a stall" if is_stalled else f"{view.failures} failures"
+    return (strong if switch.pays else acting), f"after {trouble} {switch.reason}"
 
 
 @dataclass(frozen=True, slots=True)
