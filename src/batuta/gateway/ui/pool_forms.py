@@ -120,7 +120,7 @@ class PoolForms:
             )
         except BatutaError as error:
             raise _refuse_change(error) from None
-        return _return_to(worker)
+        return _show_worker(worker)
 
     async def _test(self, name: str, session: WebSession) -> Response:
         worker = self._catalogue.pool[WorkerId(name)] if name in self._catalogue.pool else None
@@ -141,7 +141,7 @@ class PoolForms:
                 details={"cost": cost, "answers": found.error is None},
             )
             await self._store.audit.append(entry)
-        return _return_to(name)
+        return _show_worker(name)
 
     async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
         if not session.is_admin:
@@ -155,7 +155,7 @@ class PoolForms:
         return self._editor
 
 
-def _return_to(worker: str) -> Response:
+def _show_worker(worker: str) -> Response:
     """Lead back to the screen, where the worker is unfolded."""
     address = f"{_POOL_PATH}?worker={quote(worker, safe='')}#change"
     return RedirectResponse(address, _SEE_OTHER, PAGE_HEADERS)
