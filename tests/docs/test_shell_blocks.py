@@ -18,12 +18,14 @@ ELSEWHERE = {
     "storage.md": "tests/store/test_backup.py",
     "tools.md": "tests/cli/test_mcp.py",  # it ends with a client that is not installed
     "training.md": "tests/test_docs.py",  # by the example that does what the page says
+    "tutorial-research.md": "tests/test_docs.py",  # its example is run with the others
+    "tutorial-train.md": "tests/test_docs.py",
     "tune.md": "tests/lab/tune/test_docs_tune.py",
 }
 """Pages whose commands take minutes, gigabytes or other programs, and have a test of their own."""
 WITH_SHELL = [page for page in PAGES if shell_blocks(page) and page.name not in ELSEWHERE]
 FLOW = 'model_id = [0]\nsubtasks = ["Answer it."]\naccess_list = [[]]'
-LONG = {"evaluation.md"}
+LONG = {"evaluation.md", "tutorial-tune.md"}
 
 
 def answer(body):
