@@ -73,7 +73,8 @@ def write_learning(folder):
         "simulated_runs": 0,
     }
     found = {"systems": {"ultra": figures, "<b>vote": {**figures, "accuracy": None, "ci95": None}}, "tasks": "rehearsal", "questions": 60,
-             "references": [], "split": None, "seeds": [0], "simulated": True, "recorded": False, "command": "batuta eval"}  # fmt: skip
+             "references": [], "split": None, "seeds": [0], "simulated": True, "recorded": False,
+             "command": "batuta eval --conductor learning/mine/policy"}  # fmt: skip
     report.joinpath("report.json").write_text(json.dumps(found))
     report.joinpath("report.html").write_text(
         "<!doctype html><title>r</title><style>p{color:red}</style><p>The report</p><script>window.broken=1</script>"

@@ -459,7 +459,9 @@ def test_what_is_learned_is_shown(house, visit, learning):
     dots = page.locator(".sample .graph .dot").evaluate_all("all => all.map((d) => d.className)")
     assert dots[:2] == dots[:1:-1]  # one colour a worker, whatever its number
     assert "No workflow: " in page.inner_text("main")
-    page.goto(learning[2])
+    page.goto(learning[1])
+    page.click("[aria-label=Evaluations] a")
+    page.wait_for_url(f"**{learning[2]}")
     assert page.locator(".ranking tbody tr").count() == 2
     page.click("text=The whole report")
     page.wait_for_selector("text=The report")

@@ -1,5 +1,6 @@
 """What the page is made of, as values: Markdown, formulas, pictures, figures."""
 
+import json
 import re
 import time
 from decimal import Decimal
@@ -31,6 +32,7 @@ from batuta.gateway.ui import run_view
 from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts
 from batuta.gateway.ui.learning import (
     drop_copies,
+    find_evaluations,
     find_reports,
     find_trainings,
     read_report,
@@ -333,3 +335,30 @@ def test_an_evaluation_with_its_report_is_one_card(tmp_path):
         names = [each.name for each in drop_copies(order)]
         assert sorted(names) == ["broken", "empty", "other", "report"]
         assert names == [each.name for each in order if each.name != "out"]
+
+
+@pytest.mark.parametrize(
+    ("place", "command", "owner"),
+    [
+        ("one/mine/eval", "batuta", "one/mine"),
+        ("apart", "batuta eval --conductor one/mine/policy", "one/mine"),
+        ("apart", "batuta eval --conductor=./two/mine", "two/mine"),
+        ("apart", "batuta eval --conductor mine/policy", None),
+        ("apart", "batuta eval --conductor 'one/other mine/best'", "one/other mine"),
+        ("apart", "batuta eval --conductor ../mine/policy", None),
+        ("apart", "batuta eval --conductor '", None),
+        ("apart", "batuta eval --conductor", None),
+        ("apart", "batuta eval --conductor best", None),
+    ],
+)
+def test_evaluations_of_a_training_are_found(tmp_path, place, command, owner):
+    """One that may be of several trainings of the same name is nobody's."""
+    for name in ("one/mine", "two/mine", "one/other mine"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / place).mkdir()
+    report = {"systems": {}, "command": command}
+    (tmp_path / place / "report.json").write_text(json.dumps(report))
+    trainings, reports = find_trainings((tmp_path,)), find_reports((tmp_path,))
+    found = {each.name for each in trainings if find_evaluations(each, trainings, reports)}
+    assert found == ({owner} if owner else set())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,40 @@ def read_report(found: ResultFolder) -> list[JsonRecord]:
         for each in several
         if isinstance(each, dict) and isinstance(cast("JsonRecord", each).get("systems"), dict)
     ]
+
+
+def find_evaluations(
+    training: ResultFolder, trainings: Sequence[ResultFolder], reports: Sequence[ResultFolder]
+) -> list[ResultFolder]:
+    """Return the reports in the training's folder, and those of a conductor that came from it."""
+    place = training.path.resolve()
+    places = {each.path.resolve() for each in trainings}
+    return [
+        each
+        for each in reports
+        if each.path.resolve().is_relative_to(place) or _conductor_home(each, places) == place
+    ]
+
+
+def _conductor_home(report: ResultFolder, places: set[Path]) -> Path | None:
+    """Return the training that the report's conductor came from; None if it is not sure.
+
+    The command names the conductor relative to the folder it was run in, which nobody knows.
+    """
+    command = next((str(each.get("command") or "") for each in read_report(report)), "")
+    try:
+        words = [*shlex.split(command.replace("--conductor=", "--conductor ")), ""]
+    except ValueError:
+        return None
+    if "--conductor" not in words[:-1]:
+        return None
+    path = Path(words[words.index("--conductor") + 1])
+    for folder in (path, *path.parents):
+        size = len(folder.parts)
+        homes = [each for each in places if size and each.parts[-size:] == folder.parts]
+        if homes:
+            return homes[0] if len(homes) == 1 else None
+    return None
 
 
 def _is_tuning(data: Any) -> bool:
@@ -376,7 +411,14 @@ class LearningPages:
             samples=shown,
             everybody=_all_workers(self._catalogue.pool, shown),
             others=await self._list_others(found),
+            evaluations=await run_sync(self._list_evaluations, found),
         )
+
+    def _list_evaluations(self, found: ResultFolder) -> list[tuple[ResultFolder, list[str]]]:
+        """Return the reports about what this training has made, each with its headlines."""
+        reports = drop_copies(find_reports(self._folders)[: 2 * _MAX_LISTED])
+        own = find_evaluations(found, find_trainings(self._folders), reports)
+        return [(each, lines) for each in own if (lines := _report_headlines(each))]
 
     async def _list_others(self, found: ResultFolder) -> list[ResultFolder]:
         """Return the trainings that this one can be compared with."""
