@@ -81,12 +81,14 @@ class Price:
     """Price of input that is a recording; None if it is that of `input`."""
     call: Decimal = Decimal(0)
     """Dollars a call, beside its tokens."""
+    search: Decimal | None = None
+    """Dollars of a search that the provider runs while its model answers; None: not known."""
 
     def __post_init__(self) -> None:
         parts = (
             self.input,
             self.output,
-            *filter(None, (self.cached, self.cache_write, self.audio, self.call)),
+            *filter(None, (self.cached, self.cache_write, self.audio, self.call, self.search)),
         )
         if any(part < 0 for part in parts):
             raise ValueError(f"a price must not be negative: {self}")
@@ -118,7 +120,9 @@ def audio_surcharge(price: Price, tokens: int) -> Decimal:
     return tokens * (audio_price - price.input) / MILLION
 
 
-ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))
+ASSUMED_SEARCH = Decimal("0.01")
+"""Dollars that a search of unknown price, run by the provider, counts as under a limit."""
+ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75), search=ASSUMED_SEARCH)
 """The price that a call of unknown price counts as under a limit or a budget, and nowhere else."""
 
 

@@ -107,7 +107,7 @@ def test_a_picture_that_cannot_be_sent_is_refused(build, url):
         ("max_tokens", Finish.LENGTH),
         ("refusal", Finish.CONTENT_FILTER),
         ("stop_sequence", Finish.STOP),
-        ("pause_turn", Finish.STOP),
+        ("pause_turn", Finish.LENGTH),
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])

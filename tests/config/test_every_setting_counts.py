@@ -89,6 +89,7 @@ WORKER = {
     "extra_body": {"x": 1},
     "adapt": ["one_system_message"],
     "field_names": {"max_tokens": "max_completion_tokens"},
+    "native_tools": ["web_search"],
     "openai_api": "responses",
     "think_tags": "tagged",
     "weight": 2,
@@ -254,6 +255,7 @@ def single_cases():
     """A name, the file without the setting, and with it."""
     for name, value in WORKER.items():
         places = {"deployments": [PLACE]} if name == "weight" else {}
+        places |= {"openai_api": "responses"} if name == "native_tools" else {}
         yield (
             f"workers.{name}",
             with_setting(workers=[A | places, B]),

@@ -29,6 +29,10 @@ class Shown:
     cost: str | None = None
     """Dollars of one call of the upstream."""
     cost_at_least: str | None = None
+    searches: list[str] | None = None
+    """What was searched for; chat completions do not say it."""
+    cited: list[str] | None = None
+    """The addresses of the pages that the text cites, each once."""
     asked: int | None = None
     """The number of requests to the upstream; checked only if one worker is passed through."""
     error: dict[str, Any] | None = None
@@ -116,6 +120,8 @@ class Case:
     """Further fields of the client's bodies, by dialect."""
     worker: dict[str, Any] = field(default_factory=dict)
     """Further fields of the worker's `WorkerSpec`."""
+    searches: bool = False
+    """True if the provider searches the web by itself, for one cent a search."""
     refusals: list[Refusal] = field(default_factory=list)
     only: list[str] = field(default_factory=list)
     """Dialects, models and modes that the case is run for; empty: all."""

@@ -21,6 +21,8 @@ class Seen:
     calls: list[tuple[str, str, str]] = field(default_factory=list)
     """Id, name and arguments."""
     finish: str | None = None
+    searches: list[str] = field(default_factory=list)
+    cited: list[str] = field(default_factory=list)
     usage: Json = field(default_factory=dict)
     status: int = 200
     error: Json | None = None
@@ -195,7 +197,9 @@ def _join_message(events: list[Json]) -> Json:
             case "content_block_delta":
                 block, delta = blocks[event["index"]], event["delta"]
                 kind = delta["type"]
-                if kind == "input_json_delta":
+                if kind == "citations_delta":
+                    block.setdefault("citations", []).append(delta["citation"])
+                elif kind == "input_json_delta":
                     at = event["index"]
                     pieces[at] = pieces.get(at, "") + delta["partial_json"]
                 else:
@@ -235,7 +239,10 @@ def read_chat(whole: Json) -> Seen:
     told = {"input": usage.get("prompt_tokens"), "output": usage.get("completion_tokens")}
     text = message.get("content") or message.get("refusal") or ""
     reasoning = message.get("reasoning_content") or ""
-    return Seen(text, reasoning, calls, choice["finish_reason"], told, whole=whole)
+    cited = [each["url_citation"] for each in message.get("annotations") or ()]
+    seen = Seen(text, reasoning, calls, choice["finish_reason"], usage=told, whole=whole)
+    seen.cited = [each["url"] for each in cited]
+    return seen
 
 
 def read_response(whole: Json) -> Seen:
@@ -243,6 +250,9 @@ def read_response(whole: Json) -> Seen:
     for item in whole["output"]:
         if item["type"] == "message":
             seen.text += "".join(part["text"] for part in item["content"])
+            seen.cited += [a["url"] for part in item["content"] for a in part["annotations"]]
+        elif item["type"] == "web_search_call":
+            seen.searches.append(item["action"]["query"])
         elif item["type"] == "function_call":
             name = "/".join(filter(None, [item.get("namespace"), item["name"]]))
             seen.calls.append((item["call_id"], name, item["arguments"]))
@@ -264,6 +274,9 @@ def read_message(whole: Json) -> Seen:
     for block in whole["content"]:
         if block["type"] == "text":
             seen.text += block["text"]
+            seen.cited += [each["url"] for each in block.get("citations") or ()]
+        elif block["type"] == "server_tool_use":
+            seen.searches.append(block["input"]["query"])
         elif block["type"] == "tool_use":
             seen.calls.append((block["id"], block["name"], _written(block["input"])))
         elif block["type"] == "thinking":

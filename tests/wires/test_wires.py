@@ -16,8 +16,10 @@ import pytest
 
 from batuta.clients import HttpTransport, RetryPolicy, Secret, WorkerSpec, open_client
 from batuta.conductors import sequential_chain
-from batuta.core import Pool
+from batuta.core import Pool, Worker
+from batuta.core.server_tools import WEB_SEARCH
 from batuta.gateway import served_models
+from batuta.tools.server_tool import NativeOffer, open_server_tools
 from fakes.server import KEY
 from gateway.live_server import Serving, pool_of, server_state
 from wires.case import CASES, DIALECTS, Case, Shown, Turn
@@ -35,7 +37,7 @@ def worker_specs(case: Case, url: str) -> list[WorkerSpec]:
     pool = pool_of("ada", "bob")
     return [
         WorkerSpec(
-            worker=replace(worker, model=case.model, tags=("tools",)),
+            worker=_searching(case, replace(worker, model=case.model, tags=("tools",))),
             provider=case.provider,
             base_url=url,
             key=Secret(KEY),
@@ -43,6 +45,14 @@ def worker_specs(case: Case, url: str) -> list[WorkerSpec]:
         )
         for worker in pool
     ]
+
+
+def _searching(case: Case, worker: Worker) -> Worker:
+    """The worker, whose provider searches if the case says so."""
+    if not case.searches or worker.price is None:
+        return worker
+    price = replace(worker.price, search=Decimal("0.01"))
+    return replace(worker, native_tools=(WEB_SEARCH,), price=price)
 
 
 @asynccontextmanager
@@ -54,7 +64,9 @@ async def served(case: Case, store: Any):
         clients = {spec.worker.id: open_client(spec, http, policy=QUICK) for spec in specs}
         conductor = sequential_chain(["Think.", "Answer."], ["ada", "bob"])
         models = served_models(pool, conductor)
-        async with Serving(server_state(pool, clients, models, store=store)) as server:
+        tools = open_server_tools((), NativeOffer(max_uses=5)) if case.searches else None
+        state = server_state(pool, clients, models, store=store, server_tools=tools)
+        async with Serving(state) as server:
             yield server, upstream
 
 
@@ -85,6 +97,10 @@ def check_shown(shown: Shown, seen: Seen, dialect: str, *, passed_through: bool)
         told = [{"name": name, "arguments": json.loads(given)} for _, name, given in seen.calls]
         assert told == shown.calls
         assert len({call[0] for call in seen.calls}) == len(seen.calls), "every call has its own id"
+    if shown.searches is not None and dialect != "chat":
+        assert seen.searches == shown.searches
+    if shown.cited is not None:
+        assert list(dict.fromkeys(seen.cited)) == shown.cited
     if shown.finish is not None:
         assert seen.finish == shown.finish
     if shown.usage is not None:

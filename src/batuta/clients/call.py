@@ -29,7 +29,7 @@ from batuta.clients.decoding import (
 )
 from batuta.clients.error_mapping import decode_body, error_from_reply, find_stated_error
 from batuta.clients.http_target import HttpTarget, with_host
-from batuta.clients.reply_cost import count_reply
+from batuta.clients.reply_cost import count_reply, price_searches
 from batuta.clients.transport import DRAIN_SECONDS, EventStream, HttpTransport, WholeBody
 from batuta.core import (
     CallListener,
@@ -267,7 +267,8 @@ async def _stream_reply(
     except ClientError as error:
         result = fold.result()
         own = result.reply
-        if own.text or own.reasoning or own.tool_calls or own.images or result.usage:
+        has_begun = own.text or own.reasoning or own.tool_calls or own.server_calls or own.images
+        if has_begun or result.usage:
             _attach_cost(error, line, request, result)
         if sent:
             error.words = ""  # deltas that were passed on cannot be sent again in another form
@@ -281,8 +282,15 @@ async def _tell_whole(
     provider_reply = await _parse_whole(line, line.stream_target, opened)
     reply = provider_reply.reply
     prefill = request.prefill if line.adapter.supports_prefill else ""
-    if prefill or reply.text or reply.reasoning:
-        await listener.on_delta(Delta(text=prefill + reply.text, reasoning=reply.reasoning))
+    place = 0
+    for call in reply.server_calls:
+        if before := reply.text[place : call.at]:
+            await listener.on_delta(Delta(text=before))
+        place = max(place, call.at)
+        await listener.on_delta(Delta(server_call=call))
+    rest = prefill + reply.text[place:]
+    if rest or reply.reasoning:
+        await listener.on_delta(Delta(text=rest, reasoning=reply.reasoning))
     for image in reply.images:
         await listener.on_delta(Delta(image=image))
     return provider_reply
@@ -557,7 +565,8 @@ def _complete_reply(
     usage, cost = count_reply(line.worker, request, provider_reply, partial=partial)
     text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
     model = reply.model or line.worker.model
-    return replace(reply, text=text, usage=usage, cost=cost, model=model)
+    calls = price_searches(line.worker, request, reply)
+    return replace(reply, text=text, usage=usage, cost=cost, model=model, server_calls=calls)
 
 
 def _attach_cost(

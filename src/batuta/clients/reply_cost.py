@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from batuta.clients.decoding import ProviderReply
-from batuta.core import Cost, Request, Usage, Worker
+from batuta.core import Cost, Reply, Request, ServerCall, Usage, Worker
 from batuta.core.cost_bound import (
     MIN_OUTPUT_TOKENS,
     bound_call_cost,
@@ -21,6 +21,7 @@ from batuta.core.cost_bound import (
     max_text_tokens,
 )
 from batuta.core.formatting import format_usd
+from batuta.core.server_tools import WEB_SEARCH
 from batuta.core.token_estimate import estimate_usage
 from batuta.usage import ASSUMED_PRICE, audio_surcharge, hour_cache_surcharge, usage_cost
 
@@ -63,7 +64,9 @@ def count_reply(
             f"{usage.output:,}",
         )
     if provider_reply.usd is None:
-        return usage, _priced_cost(worker, usage, provider_reply)
+        cost = _priced_cost(worker, usage, provider_reply)
+        calls = price_searches(worker, request, provider_reply.reply)
+        return usage, sum((call.cost for call in calls), cost)
     most = _max_usd(worker, request, prompt / Decimal(max(bound, 1)), output)
     if provider_reply.usd <= most:
         return usage, Cost(provider_reply.usd)
@@ -75,6 +78,24 @@ def count_reply(
         format_usd(most),
     )
     return replace(usage, estimated=1), Cost(most)
+
+
+def price_searches(worker: Worker, request: Request, reply: Reply) -> tuple[ServerCall, ...]:
+    """Return the calls that the provider ran, with what each search cost.
+
+    Searches beyond `MARGIN` times those that were allowed are not believed, and cost nothing.
+    """
+    if not reply.server_calls:
+        return ()
+    price = None if worker.price is None else worker.price.search
+    each = Cost(unpriced_calls=1) if price is None else Cost(price)
+    left = MARGIN * sum(tool.native.max_uses for tool in request.tools if tool.native is not None)
+    priced: list[ServerCall] = []
+    for call in reply.server_calls:
+        paid = call.name == WEB_SEARCH and not call.error and left > 0
+        left -= paid
+        priced.append(replace(call, cost=each) if paid else call)
+    return tuple(priced)
 
 
 def _complete_usage(request: Request, provider_reply: ProviderReply, *, partial: bool) -> Usage:

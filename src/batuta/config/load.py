@@ -273,7 +273,7 @@ async def _load_file(
         approval_webhook=_open_webhook(settings, http, environ),
         confidence=_open_confidence(settings, path.parent),
         audit=settings.audit,
-        server_tools=_open_server_tools(settings, http, environ),
+        server_tools=_open_server_tools(settings, specs, http, environ),
         files=settings.files,
         answer_cache=settings.answer_cache,
         oidc=settings.oidc,
@@ -349,18 +349,22 @@ def _open_guardrails(
 
 
 def _open_server_tools(
-    settings: Settings, http: HttpTransport, environ: Mapping[str, str]
+    settings: Settings,
+    specs: tuple[WorkerSpec, ...],
+    http: HttpTransport,
+    environ: Mapping[str, str],
 ) -> ServerTools | None:
     """Open the tools that clients may ask for; they are loaded only if there are some.
 
     Raises:
         ConfigError: one cannot be reached.
     """
-    if "tools" not in settings.model_fields_set or not settings.tools.served:
+    native = any(spec.worker.native_tools for spec in specs)
+    if not native and ("tools" not in settings.model_fields_set or not settings.tools.served):
         return None
     from batuta.config.tools import open_served_tools  # noqa: PLC0415 - see above
 
-    return open_served_tools(settings.tools, http, environ)
+    return open_served_tools(settings.tools, http, environ, native=native)
 
 
 def _watch_workers(

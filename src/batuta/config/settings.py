@@ -311,7 +311,7 @@ class LimitsSetting(StrictModel):
     max_cost_usd: float | None = Field(default=None, ge=0)
     deadline_s: float | None = Field(default=None, gt=0)
     unknown_price: PriceSetting = PriceSetting(
-        input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output
+        input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output, search=ASSUMED_PRICE.search
     )
     """The price that a call without a known price counts as against dollars."""
 

@@ -31,7 +31,7 @@ from batuta.tools.mcp_source import MAX_ARGUMENT, McpTool
 from batuta.tools.pages import WebFetch
 from batuta.tools.search import WebSearch
 from batuta.tools.search_engines import ENGINES, EngineAddress
-from batuta.tools.server_tool import OfferedTool, open_server_tools
+from batuta.tools.server_tool import NativeOffer, OfferedTool, open_server_tools
 from batuta.tools.source import ToolLimits
 from batuta.tools.worker import (
     NO_INPUT,
@@ -78,9 +78,12 @@ def open_search(
 
 
 def open_served_tools(
-    tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str]
+    tools: ToolsSetting, http: HttpTransport, environ: Mapping[str, str], *, native: bool = False
 ) -> ServerTools:
-    """Open the tools that models call while they answer."""
+    """Open the tools that models call while they answer.
+
+    With `native` the providers of some workers search by themselves.
+    """
     offered: list[OfferedTool] = []
     if tools.search is not None and tools.search.server_tool:
         search = open_search(tools.search, http, environ)
@@ -88,14 +91,22 @@ def open_served_tools(
     if tools.reader.server_tool:
         fetch = open_fetch(tools.reader, http)
         offered.append(OfferedTool(lambda _: fetch, tools.reader.max_uses or MAX_USES))
-    if tools.python is not None:
+    if tools.python is not None and tools.python.server_tool:
         offered.append(
             OfferedTool(partial(_open_code, tools.python), tools.python.max_uses or MAX_USES)
         )
     if tools.files is not None and tools.files.server_tool:
         uses = tools.files.max_uses or MAX_USES
         offered.append(OfferedTool(_file_search_opener(tools.files), uses))
-    return open_server_tools(offered)
+    return open_server_tools(offered, _native_offer(tools.search) if native else None)
+
+
+def _native_offer(setting: SearchSetting | None) -> NativeOffer:
+    """Return the search of providers, for which the limits of [tools.search] hold too."""
+    if setting is None:
+        return NativeOffer(max_uses=MAX_USES)
+    domains = DomainRules(allow=setting.allow_domains, deny=setting.deny_domains)
+    return NativeOffer(max_uses=setting.max_uses or MAX_USES, domains=domains)
 
 
 def _file_search_opener(setting: FileSearchSetting) -> Callable[[ToolWish | None], FileSearch]:

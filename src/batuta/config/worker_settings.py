@@ -63,6 +63,8 @@ class PriceSetting(StrictModel):
     """Price of input that is a recording."""
     call: Decimal = Field(default=Decimal(0), ge=0)
     """Dollars a call, beside its tokens: of a picture, where each costs as much."""
+    search: Decimal | None = Field(default=None, ge=0)
+    """Dollars of a search that the provider runs, where `native_tools` has it run some."""
 
 
 class SamplingSetting(StrictModel):
@@ -89,11 +91,12 @@ class SkillSetting(StrictModel):
 
 _OF_MODELS = (
     "adapt", "base_url", "context_window", "deployments", "extra_body", "field_names", "key_env",
-    "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags", "tpm", "weight",
+    "native_tools", "openai_api", "price", "rpm", "sampling", "skills", "strength", "think_tags",
+    "tpm", "weight",
 )  # fmt: skip
 """Settings that mean nothing of a worker that runs code, searches or reads."""
 
-_OF_SERVERS = ("base_url", "deployments", "key_env", "rpm", "tpm", "weight")
+_OF_SERVERS = ("base_url", "deployments", "key_env", "native_tools", "rpm", "tpm", "weight")
 """Settings that mean nothing of a model that Batuta serves by itself."""
 
 
@@ -123,6 +126,8 @@ class WorkerSetting(StrictModel):
     """Fields of a request's body by the server's name for them; an empty one is not sent."""
     think_tags: ThinkTags = "off"
     """The way in which reasoning is marked in the text of its answers, to be separated from it."""
+    native_tools: tuple[Literal["web_search"], ...] = ()
+    """The tools of clients that its provider runs by itself, in the place of Batuta."""
     openai_api: Literal["chat", "responses", "images"] | None = None
     """The one of OpenAI's APIs that is called; left out: the one that the model needs."""
     enabled: bool = True

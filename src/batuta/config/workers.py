@@ -30,6 +30,7 @@ from batuta.clients.providers import (
     SEARCH,
     TOOL_PROVIDERS,
     DeploymentSpec,
+    asks_by_responses,
     has_url_override,
 )
 from batuta.clients.redis_connections import RedisConnections
@@ -106,6 +107,7 @@ def worker_spec(
         skills=setting.known_skills or known.skills,
         seconds=setting.seconds,
         parameters=known.parameters,
+        native_tools=setting.native_tools,
     )
     key = provider_key(provider, environ)
     if setting.key_env:
@@ -129,8 +131,7 @@ def worker_spec(
         think_tags=setting.think_tags,
     )
     check_sampling(spec, spec.worker.sampling, f"worker {setting.id}: sampling")
-    deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
-    return replace(spec, deployments=deployments, weight=setting.weight)
+    return _with_deployments(spec, setting, environ)
 
 
 def _check_address(worker: str, url: str) -> None:
@@ -140,6 +141,31 @@ def _check_address(worker: str, url: str) -> None:
             url_host(url)
     except ConfigError as error:
         raise ConfigError(f"worker {worker}: {error}") from None
+
+
+def _with_deployments(
+    spec: WorkerSpec, setting: WorkerSetting, environ: Mapping[str, str]
+) -> WorkerSpec:
+    """Return the worker with all of its places."""
+    deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
+    _check_native(spec, *(place.spec for place in deployments))
+    return replace(spec, deployments=deployments, weight=setting.weight)
+
+
+def _check_native(*places: WorkerSpec) -> None:
+    """Return if the providers run the tools that they are to run, else raise.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    for spec in places:
+        api = find_provider(spec.provider).api
+        has_search = api == "anthropic" or (api == "chat" and asks_by_responses(spec))
+        if spec.worker.native_tools and not has_search:
+            raise ConfigError(
+                f"worker {spec.worker.id}: native_tools needs a provider of Anthropic's API, or "
+                "`openai_api = 'responses'`"
+            )
 
 
 def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from batuta.core.message import HOUR_MARK, Audio, File, Image, Message, Request, Text, ToolCall
 from batuta.core.worker import Worker
-from batuta.usage import MILLION, Price
+from batuta.usage import ASSUMED_SEARCH, MILLION, Price
 
 DEFAULT_OUTPUT_TOKENS = 4096
 """Tokens that a reply may have under a limit in dollars where nobody has set a cap."""
@@ -51,6 +51,8 @@ TOOLS_TOKENS = 700
 """Allowance for what a provider says of tools, if there are any."""
 TOOL_TOKENS = 32
 """Allowance for what it says of each."""
+SEARCH_TOKENS = 16_384
+"""Allowance for what a search that the provider runs adds to the prompt."""
 RESPONSE_FORMAT_TOKENS = 300
 """Allowance for what a provider says of the form of an answer."""
 IMAGE_TOKENS = 16_384
@@ -142,6 +144,8 @@ def measure_prompt(request: Request) -> PromptSize:
     for tool in request.tools:
         total += TOOL_TOKENS + max_text_tokens(tool.name) + max_text_tokens(tool.description)
         total += _max_json_tokens(tool.parameters)
+        if tool.native is not None:
+            total += tool.native.max_uses * SEARCH_TOKENS
     if request.response_format is not None:
         total += RESPONSE_FORMAT_TOKENS + _max_json_tokens(request.response_format.schema)
     return PromptSize(total, sum(len(message.images) for message in request.messages))
@@ -236,11 +240,22 @@ def bound_call_cost(
         dearest = max(dearest, price.audio)
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
-        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION + price.call,
+        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION
+        + price.call
+        + _max_search_usd(request, price, unknown),
         token_usd=price.output * (request.sampling.choices or 1) / MILLION,
         desired_output=wanted,
         min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
     )
+
+
+def _max_search_usd(request: Request, price: Price, unknown: Price) -> Decimal:
+    """Return the dollars of the searches that the provider may run."""
+    uses = sum(tool.native.max_uses for tool in request.tools if tool.native is not None)
+    if not uses:
+        return Decimal(0)
+    each = unknown.search if price.search is None else price.search
+    return uses * (ASSUMED_SEARCH if each is None else each)
 
 
 def has_hour_mark(request: Request) -> bool:

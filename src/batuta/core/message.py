@@ -104,6 +104,17 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NativeSearch:
+    """A web search that the provider of a model runs by itself."""
+
+    max_uses: int
+    """Searches of one call, at most."""
+    allow: tuple[str, ...] = ()
+    """Domains; empty: all."""
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A page that an answer or a tool's output is taken from."""
 
@@ -239,6 +250,8 @@ class Tool:
     strict: bool | None = None
     cache: str | None = None
     """A mark, as of a part of a message."""
+    native: NativeSearch | None = None
+    """How the provider is to run it; None: its calls are the caller's to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,4 +99,7 @@ class ServerTools:
     tools: Mapping[str, Tool]
     """The tools as models are offered them, by their names."""
     wrap_client: Callable[[Client, Worker, tuple[ToolWish, ...]], Client]
-    """Returns a client that runs the calls of the tools that are wished for itself."""
+    """Returns a client that runs the calls of the tools that are wished for itself, or has its
+    provider run them."""
+    native_only: frozenset[str] = frozenset()
+    """Those that nobody runs but the providers of some workers."""

@@ -142,6 +142,8 @@ class Worker:
     """Seconds that an answer takes; None if not measured."""
     parameters: float | None = None
     """Billions of parameters; None: unknown."""
+    native_tools: tuple[str, ...] = ()
+    """The tools that its provider runs by itself, by the names of `core.server_tools`."""
 
     def __post_init__(self) -> None:
         if not self.id or not self.model:

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, cast, final
 
+from batuta.clients.native_search import find_native
 from batuta.core import (
     CallListener,
     Client,
     Delta,
     Finish,
     Message,
+    NativeSearch,
     Price,
     Reply,
     Request,
     Role,
+    Sampling,
     ServerCall,
     Text,
     Tool,
@@ -32,7 +35,7 @@ from batuta.core.run import Failure
 from batuta.core.server_tools import WEB_SEARCH, ServerTools, ToolWish
 from batuta.errors import ClientError, LimitReachedError
 from batuta.sandbox.notebook import tell_written
-from batuta.tools.domains import DomainRules
+from batuta.tools.domains import ANY_DOMAIN, DomainRules
 from batuta.tools.source import ToolContext, ToolError, ToolOutput, ToolSource, call_tool
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
@@ -41,6 +44,9 @@ UNAVAILABLE = "unavailable"
 NO_MORE = "No more calls of {name} are allowed: answer with what you have."
 SEPARATOR = "\n\n"
 """It stands between what a model says before a call and after it."""
+SEARCH_DESCRIPTION = "Searches the web."
+SEARCH_SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}}
+_SHORTEST = Sampling(max_tokens=1)
 MAX_SHOWN = 50_000
 """Characters that are kept of what a call was made with."""
 
@@ -74,18 +80,69 @@ class _GrantedTool:
         )
 
 
-def open_server_tools(offered: Sequence[OfferedTool]) -> ServerTools:
-    """Return the tools that the server runs for its models."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeOffer:
+    """The search that the providers of some workers run by themselves."""
+
+    max_uses: int
+    """Searches in one call of a model, at most."""
+    domains: DomainRules = ANY_DOMAIN
+    """Those of the operator, which hold beside the client's."""
+
+    def grant(self, wish: ToolWish) -> NativeSearch | None:
+        """Return the search that a client asked for; None: it may be had nowhere."""
+        most = self.max_uses if wish.max_uses is None else min(self.max_uses, wish.max_uses)
+        client, allow = DomainRules(allow=wish.allow, deny=wish.deny), self.domains.allow
+        if wish.allow:
+            allow = tuple(each for each in wish.allow if self.domains.permit(_address_of(each)))
+            narrower = (each for each in self.domains.allow if client.permit(_address_of(each)))
+            allow = tuple(dict.fromkeys((*allow, *narrower)))
+            if not allow:
+                return None
+        deny = tuple(dict.fromkeys((*self.domains.deny, *wish.deny)))
+        if allow and deny:
+            rules = DomainRules(allow=allow, deny=deny)
+            allow = tuple(each for each in allow if rules.permit(_address_of(each)))
+            deny = tuple(
+                each for each in deny if DomainRules(allow=allow).permit(_address_of(each))
+            )
+            if not allow:
+                return None
+        return NativeSearch(max_uses=most, allow=allow, deny=deny)
+
+
+def _address_of(entry: str) -> str:
+    """Return an address that an entry of a list of domains holds."""
+    return f"https://{entry.rpartition('://')[2].removeprefix('*.').removeprefix('.')}"
+
+
+def open_server_tools(
+    offered: Sequence[OfferedTool], native: NativeOffer | None = None
+) -> ServerTools:
+    """Return the tools that the server runs for its models.
+
+    Args:
+        offered: the tools that it runs itself.
+        native: the search that providers run; None: none does.
+    """
     first = [each.open_source(None) for each in offered]
     by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
 
     def wrap_client(client: Client, worker: Worker, wishes: tuple[ToolWish, ...]) -> Client:
         granted: dict[str, _GrantedTool] = {}
+        searches: dict[str, NativeSearch | None] = {}
         for wish in wishes:
-            tool = by_name[wish.tool]
+            if native is not None and wish.tool in worker.native_tools:
+                searches[wish.tool] = native.grant(wish)
+                continue
+            tool = by_name.get(wish.tool)
+            if tool is None:
+                searches[wish.tool] = None
+                continue
             most = tool.max_uses if wish.max_uses is None else min(tool.max_uses, wish.max_uses)
             granted[wish.tool] = _GrantedTool(tool.open_source(wish), wish, most)
-        return ServerToolClient(client, worker, granted)
+        forced = next((wish.tool for wish in wishes if wish.is_forced), None)
+        return ServerToolClient(client, worker, granted, native=searches, forced=forced)
 
     tools = {
         source.name: Tool(
@@ -93,7 +150,10 @@ def open_server_tools(offered: Sequence[OfferedTool]) -> ServerTools:
         )
         for source in first
     }
-    return ServerTools(tools=tools, wrap_client=wrap_client)
+    lacking = () if native is None or WEB_SEARCH in tools else (WEB_SEARCH,)
+    for name in lacking:
+        tools[name] = Tool(name=name, description=SEARCH_DESCRIPTION, parameters=SEARCH_SCHEMA)
+    return ServerTools(tools=tools, wrap_client=wrap_client, native_only=frozenset(lacking))
 
 
 @final
@@ -139,8 +199,12 @@ class _Loop:
     uses: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, turn: Reply) -> None:
-        """Take in the next turn."""
+        """Take in the next turn, with what its provider has searched for."""
         before = self.reply
+        at = len(before.text)
+        self.calls += tuple(replace(call, at=at + call.at) for call in turn.server_calls)
+        self.uses.update(call.name for call in turn.server_calls)
+        self.texts += [page.url for call in turn.server_calls for page in call.citations]
         self.reply = replace(
             turn,
             text=before.text + turn.text,
@@ -164,14 +228,26 @@ class ServerToolClient:
     the sums, its `server_calls` say what was done. A client's own tools end it, as they do without.
     """
 
-    def __init__(self, client: Client, worker: Worker, granted: Mapping[str, _GrantedTool]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        worker: Worker,
+        granted: Mapping[str, _GrantedTool],
+        *,
+        native: Mapping[str, NativeSearch | None],
+        forced: str | None,
+    ) -> None:
         """Calls nothing yet.
 
         Args:
             client: asks the model.
             worker: whose model it is, for the limits of each turn.
             granted: the tools, by the names that models know.
+            native: those that its provider runs; None: nobody runs it for this worker.
+            forced: the tool that it must call before it answers, if it has it.
         """
+        self._native = native
+        self._forced = forced
         self._client = client
         self._worker = worker
         self._granted = granted
@@ -185,34 +261,83 @@ class ServerToolClient:
         Raises:
             ClientError: the model gave no usable reply; it knows what was paid before.
         """
-        names = self._granted
-        if request.tool_choice == "none" or all(tool.name not in names for tool in request.tools):
+        if self._native:
+            request = await self._with_native(request, listener)
+        offered = {tool.name for tool in request.tools}
+        searches = find_native(request.tools) is not None
+        if request.tool_choice == "none" or not (searches or offered & self._granted.keys()):
             return await self._client.complete(request, listener)
+        forced = self._forced in offered
+        asked = replace(request, tool_choice=self._forced) if forced else request
         texts = [text for message in request.messages for text in _message_texts(message)]
         loop = _Loop(reply=Reply(text="", usage=ZERO_USAGE, cost=ZERO_COST), texts=texts)
-        forced = next((name for name, tool in names.items() if tool.wish.is_forced), None)
-        asked = replace(request, tool_choice=forced) if forced else request
-        while True:
-            turn = await self._next_turn(asked, listener, loop)
-            own = tuple(call for call in turn.tool_calls if call.name in names)
-            others = tuple(call for call in turn.tool_calls if call.name not in names)
-            loop.add(replace(turn, tool_calls=others))
-            if not own or others:
-                return replace(loop.reply, server_calls=loop.calls)
-            if turn.text and not turn.text.endswith("\n"):
-                loop.reply = replace(loop.reply, text=loop.reply.text + SEPARATOR)
-                if listener.streaming:
-                    await listener.on_delta(Delta(text=SEPARATOR))
-            if isinstance(listener, TurnListener):
-                listener.note_turns(loop.reply.usage, loop.reply.cost)
-            results = [await self._run_call(call, listener, loop) for call in own]
-            answered = _told_turn(turn, own, results)
+        while own := await self._take_turn(asked, listener, loop):
+            turn, calls = own
+            results = [await self._run_call(call, listener, loop) for call in calls]
+            answered = _told_turn(turn, calls, results)
             choice = "none" if self._is_over(loop) else request.tool_choice
+            asked = _less_native(asked, len(turn.server_calls))
             asked = replace(asked, messages=(*asked.messages, *answered), tool_choice=choice)
             try:
                 asked = await listener.before_call(asked, self._worker)
             except LimitReachedError:  # what was paid for is told, and counted
                 return replace(loop.reply, finish=Finish.LENGTH, server_calls=loop.calls)
+        return replace(loop.reply, server_calls=loop.calls)
+
+    async def _take_turn(
+        self, asked: Request, listener: CallListener, loop: _Loop
+    ) -> tuple[Reply, tuple[ToolCall, ...]] | None:
+        """Ask the model once; return its turn and the calls to run, None if there are none.
+
+        Raises:
+            ClientError: with what the turns before have cost.
+        """
+        names = self._granted
+        turn = await self._next_turn(asked, listener, loop)
+        own = tuple(call for call in turn.tool_calls if call.name in names)
+        others = tuple(call for call in turn.tool_calls if call.name not in names)
+        loop.add(replace(turn, tool_calls=others))
+        if not own or others:
+            return None
+        if turn.text and not turn.text.endswith("\n"):
+            loop.reply = replace(loop.reply, text=loop.reply.text + SEPARATOR)
+            if listener.streaming:
+                await listener.on_delta(Delta(text=SEPARATOR))
+        if isinstance(listener, TurnListener):
+            listener.note_turns(loop.reply.usage, loop.reply.cost)
+        return turn, own
+
+    async def _with_native(self, request: Request, listener: CallListener) -> Request:
+        """Return the request whose provider runs the tools that it has by itself.
+
+        As many searches as the limits allow are reserved; a tool that nobody runs is left out.
+        """
+        tools: list[Tool] = []
+        for tool in request.tools:
+            if tool.name not in self._native:
+                tools.append(tool)
+            elif search := await self._reserve_search(tool, listener, request):
+                tools.append(search)
+        names = {tool.name for tool in tools} | {None, "auto", "none", "required"}
+        choice = request.tool_choice if tools and request.tool_choice in names else None
+        return replace(request, tools=tuple(tools), tool_choice=choice)
+
+    async def _reserve_search(
+        self, tool: Tool, listener: CallListener, request: Request
+    ) -> Tool | None:
+        """Return the tool with the searches that may be paid for; None if it is none."""
+        wanted = self._native[tool.name]
+        if wanted is None or request.tool_choice == "none":
+            return None
+        for uses in range(wanted.max_uses, 0, -1):
+            search = replace(tool, native=replace(wanted, max_uses=uses))
+            reserved = Request(messages=(), sampling=_SHORTEST, tools=(search,))
+            try:
+                await listener.before_call(reserved, self._worker)
+            except LimitReachedError:
+                continue
+            return search
+        return None
 
     def _is_over(self, loop: _Loop) -> bool:
         """Return True if the model was told that a tool's calls are used up, and called again."""
@@ -284,6 +409,19 @@ class ServerToolClient:
             cost=output.cost,
         )
         return kept, _told_output(output)
+
+
+def _less_native(request: Request, searches: int) -> Request:
+    """Return the request with that many searches less; without the tool, if none is left."""
+    if not searches:
+        return request
+    tools: list[Tool] = []
+    for tool in request.tools:
+        if tool.native is None:
+            tools.append(tool)
+        elif (left := tool.native.max_uses - searches) > 0:
+            tools.append(replace(tool, native=replace(tool.native, max_uses=left)))
+    return replace(request, tools=tuple(tools))
 
 
 def _message_texts(message: Message) -> list[str]:

@@ -25,9 +25,11 @@ from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumula
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
+from batuta.clients.native_search import domain_lists
 from batuta.clients.transport import HttpTransport
-from batuta.core import Request, Role, Tool, Worker
+from batuta.core import NativeSearch, Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
+from batuta.errors import UnsupportedFieldError
 
 DEFAULT_MAX_TOKENS = 4096
 """Sent if no limit was asked for and the model's own is not known: the API wants one."""
@@ -107,6 +109,8 @@ def _older_max_output(family: str, version: tuple[int, int]) -> int:
 
 
 API_VERSION = "2023-06-01"
+SEARCH_TYPE = "web_search_20250305"
+"""The version of the API's own search that every model takes which has one."""
 _JSON_INSTRUCTION = "Answer with one JSON object and nothing else."
 _CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
@@ -333,7 +337,21 @@ def _add_tools(body: dict[str, Any], request: Request, *, forced: bool) -> None:
         body["tool_choice"] = choice
 
 
+def _search_json(tool: Tool, native: NativeSearch) -> dict[str, Any]:
+    """Return the API's own search.
+
+    Raises:
+        UnsupportedFieldError: domains are allowed and others denied, which it does not take.
+    """
+    if native.allow and native.deny:
+        raise UnsupportedFieldError("Anthropic's search takes allowed or blocked domains, not both")
+    uses = {"max_uses": native.max_uses}
+    return {"type": SEARCH_TYPE, "name": tool.name, **uses, **domain_lists(native)}
+
+
 def _tool_json(tool: Tool) -> dict[str, Any]:
+    if tool.native is not None:
+        return _search_json(tool, tool.native)
     schema = dict(tool.parameters) or {"type": "object", "properties": {}}
     described: dict[str, Any] = {"name": tool.name, "input_schema": schema}
     if tool.description:

@@ -10,6 +10,7 @@ from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
     ToolCallAccumulator,
+    as_array,
     as_count,
     as_object,
     as_string,
@@ -22,13 +23,15 @@ from batuta.clients.decoding import (
     resolve_finish,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.core import Delta, Finish, Reply, Thought, Usage
+from batuta.clients.native_search import SearchReader, call_error
+from batuta.core import Citation, Delta, Finish, Reply, Thought, Usage
 
 _FINISH = {
     "max_tokens": Finish.LENGTH,
     "model_context_window_exceeded": Finish.LENGTH,
     "tool_use": Finish.TOOL_CALLS,
     "refusal": Finish.CONTENT_FILTER,
+    "pause_turn": Finish.LENGTH,  # the API stops its own searching there, and wants to be asked on
 }
 
 
@@ -62,6 +65,14 @@ class AnthropicStreamAccumulator:
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._blocks: dict[int, int] = {}
+        self._searches = SearchReader()
+        self._asked_for: dict[str, list[str]] = {}
+        """The pieces of a search's input, by its id."""
+        self._open_search = ""
+        """The id of the search whose input comes."""
+        self._length = 0
+        """Characters of the text so far."""
+        self._block_text: list[str] = []
         self._given: dict[int, str] = {}
         """Arguments that came whole at the start of a call, by the call's number."""
         self._model = ""
@@ -93,7 +104,7 @@ class AnthropicStreamAccumulator:
         if kind == "content_block_start":
             return self._start_block(index, content["content_block"])
         if kind == "content_block_stop":
-            return (*self._end(), *self._tell_given())
+            return (*self._end(), *self._end_text(), *self._tell_given())
         if kind == "error":
             raise ErrorReply(content)
         return self._add_message_event(kind, content)
@@ -121,6 +132,7 @@ class AnthropicStreamAccumulator:
     def result(self) -> ProviderReply:
         """Return the reply as far as it has come."""
         self._tell_given()
+        self._end_text()
         calls = self._calls.tool_calls()
         reply = Reply(
             text="".join(self._text),
@@ -130,6 +142,7 @@ class AnthropicStreamAccumulator:
             model=self._model,
             thoughts=tuple(self._thoughts),
             stop_sequence=self._matched,
+            server_calls=self._searches.calls(),
         )
         # Until the first message_delta the count of output tokens is only a beginning.
         return ProviderReply(
@@ -141,6 +154,7 @@ class AnthropicStreamAccumulator:
 
     def _start_block(self, index: int, block: dict[str, Any]) -> Sequence[Delta]:
         if block["type"] == "tool_use":
+            self._open_search = ""
             self._blocks[index] = number = len(self._calls)
             # Usually empty; servers that do not stream the input send it here, and some do both.
             if whole := as_object(block.get("input")):
@@ -149,6 +163,10 @@ class AnthropicStreamAccumulator:
                 *self._tell_given(number),
                 self._calls.start_call(as_string(block.get("id")), block["name"]),
             )
+        if block["type"] in _SEARCH_BLOCKS:
+            return self._add_search(block)
+        self._open_search = ""
+        _read_citations(self._searches, block)
         self._thought = thought_of(block, self._asked)
         self._thought_pieces, self._signature_pieces = [], []
         return self._add_text(as_string(block.get("text")), as_string(block.get("thinking")))
@@ -184,7 +202,11 @@ class AnthropicStreamAccumulator:
         if kind == "thinking_delta":
             self._thought_pieces.append(need_string(delta["thinking"]))
             return self._add_text("", delta["thinking"])
-        if kind == "input_json_delta" and delta.get("partial_json"):
+        if kind == "citations_delta":
+            _read_citation(self._searches, as_object(delta.get("citation")))
+        if kind == "input_json_delta" and self._open_search and index not in self._blocks:
+            self._asked_for[self._open_search].append(as_string(delta.get("partial_json")))
+        elif kind == "input_json_delta" and delta.get("partial_json"):
             # If the block is not known, the piece belongs to the last call.
             number = self._blocks.get(index, len(self._calls) - 1)
             if number < 0:
@@ -197,8 +219,85 @@ class AnthropicStreamAccumulator:
         if not text and not reasoning:
             return ()
         self._text.append(text)
+        self._length += len(text)
+        self._block_text.append(text)
         self._reasoning.append(reasoning)
         return (Delta(text=text, reasoning=reasoning),)
+
+    def _end_text(self) -> Sequence[Delta]:
+        """Return what names the pages that a block of text cites."""
+        text, self._block_text = "".join(self._block_text), []
+        return self._add_text(self._searches.end_text(text), "")
+
+    def _add_search(self, block: dict[str, Any]) -> Sequence[Delta]:
+        """Take in a search that the API runs: its input, or what came out."""
+        if block["type"] == "server_tool_use":
+            self._open_search = as_string(block.get("id"))
+            given = as_object(block.get("input"))
+            self._asked_for[self._open_search] = [dump_json(given)] if given else []
+            return ()
+        self._open_search = ""
+        asked = "".join(self._asked_for.get(as_string(block.get("tool_use_id")), ()))
+        return _read_result(self._searches, block, _query_of(asked), self._length)
+
+
+_SEARCH_BLOCKS = {"server_tool_use", "web_search_tool_result"}
+
+
+def _query_of(given: str) -> str:
+    """Return the words of a search's input; empty if it is broken."""
+    try:
+        return as_string(load_json(given.encode()).get("query")) if given else ""
+    except (ValueError, RecursionError, AttributeError):
+        return ""
+
+
+def _read_result(
+    searches: SearchReader, block: dict[str, Any], query: str, at: int
+) -> Sequence[Delta]:
+    """Take in what came out of a search that the API ran."""
+    content = block.get("content")
+    pages = [
+        Citation(
+            url=as_string(page.get("url")),
+            title=as_string(page.get("title")),
+            date=as_string(page.get("page_age")),
+        )
+        for page in map(as_object, as_array(content))
+    ]
+    code = as_string(as_object(content).get("error_code"))
+    error = call_error(code) if isinstance(content, dict) else ""
+    call_id = as_string(block.get("tool_use_id"))
+    return searches.add_call(call_id, query, at=at, pages=pages, error=error)
+
+
+def _read_whole_search(
+    searches: SearchReader, block: dict[str, Any], queries: dict[str, str], at: int
+) -> None:
+    """Take in a block of a whole message: what is searched for, or what came out."""
+    if block["type"] == "server_tool_use":
+        asked = as_string(as_object(block.get("input")).get("query"))
+        queries[as_string(block.get("id"))] = asked
+    else:
+        query = queries.get(as_string(block.get("tool_use_id")), "")
+        _read_result(searches, block, query, at)
+
+
+def _name_cited(searches: SearchReader, block: dict[str, Any]) -> str:
+    """Return what names the pages that a whole block of text cites."""
+    _read_citations(searches, block)
+    return searches.end_text(block["text"])
+
+
+def _read_citations(searches: SearchReader, block: dict[str, Any]) -> None:
+    for citation in as_array(block.get("citations")):
+        _read_citation(searches, as_object(citation))
+
+
+def _read_citation(searches: SearchReader, citation: dict[str, Any]) -> None:
+    if citation.get("type") == "web_search_result_location":
+        url, title = as_string(citation.get("url")), as_string(citation.get("title"))
+        searches.cite(url, title, as_string(citation.get("cited_text")))
 
 
 def thought_of(block: dict[str, Any], model: str) -> Thought | None:
@@ -227,9 +326,13 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     reasoning: list[str] = []
     calls = ToolCallAccumulator()
     thoughts = [thought_of(block, model) for block in data["content"]]
+    searches = SearchReader()
+    queries: dict[str, str] = {}
     for block in data["content"]:
         if block["type"] == "text":
-            text.append(block["text"])
+            text += [block["text"], _name_cited(searches, block)]
+        elif block["type"] in _SEARCH_BLOCKS:
+            _read_whole_search(searches, block, queries, sum(map(len, text)))
         elif block["type"] == "thinking":
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":
@@ -244,6 +347,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         model=as_string(data.get("model")),
         thoughts=tuple(one for one in thoughts if one and (one.signature or one.redacted)),
         stop_sequence=as_string(data.get("stop_sequence")) or None,
+        server_calls=searches.calls(),
     )
     usage = data.get("usage")
     return ProviderReply(

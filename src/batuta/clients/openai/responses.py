@@ -17,6 +17,7 @@ from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumula
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
+from batuta.clients.native_search import domain_lists, find_native, without_native
 from batuta.clients.openai.client import ChatDialect, OpenAIChatClient, key_headers
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.responses_stream import ResponsesStreamAccumulator, parse_response
@@ -33,13 +34,17 @@ from batuta.core import (
     Role,
     Text,
     Thought,
+    Tool,
     ToolCall,
     ToolResult,
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.server_tools import WEB_SEARCH
 from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 
+_SOURCES = "web_search_call.action.sources"
+"""What is asked for beside a search, which tells its pages only then."""
 _CACHE_FIELDS = (("prompt_cache_key", "key"), ("prompt_cache_retention", "retention"))
 
 
@@ -185,23 +190,33 @@ def _thought_item(thought: Thought) -> dict[str, Any]:
 
 
 def _add_tools(body: dict[str, Any], request: Request) -> None:
-    body["tools"] = [
-        {
-            "type": "function",
-            "name": tool.name,
-            "description": tool.description or None,
-            "parameters": dict(tool.parameters) or None,
-            "strict": tool.strict or False,
-        }
-        for tool in request.tools
-    ]
+    body["tools"] = [_tool_json(tool) for tool in request.tools]
+    native = find_native(request.tools)
+    if native is not None:
+        body["include"] = [_SOURCES]
+        body["max_tool_calls"] = native.max_uses
     choice = request.tool_choice
     if choice in {"auto", "none", "required"}:
         body["tool_choice"] = choice
+    elif native is not None and choice == WEB_SEARCH:
+        body["tool_choice"] = {"type": WEB_SEARCH}
     elif choice:
         body["tool_choice"] = {"type": "function", "name": choice}
     if request.parallel_tool_calls is not None:
         body["parallel_tool_calls"] = request.parallel_tool_calls
+
+
+def _tool_json(tool: Tool) -> dict[str, Any]:
+    if tool.native is not None:
+        domains = domain_lists(tool.native)
+        return {"type": WEB_SEARCH, **({"filters": domains} if domains else {})}
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description or None,
+        "parameters": dict(tool.parameters) or None,
+        "strict": tool.strict or False,
+    }
 
 
 def _text_format(request: Request) -> dict[str, Any]:
@@ -245,7 +260,7 @@ class ResponsesOrChatClient:
             except ClientError as error:
                 if not _has_no_responses(error):
                     raise
-        reply = await self._chat.complete(request, listener)
+        reply = await self._chat.complete(without_native(request), listener)
         self._has_responses = False
         return reply
 

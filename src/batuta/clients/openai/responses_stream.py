@@ -26,7 +26,9 @@ from batuta.clients.decoding import (
     resolve_finish,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.core import Delta, Finish, Reply, Thought, ToolCall, Usage
+from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
+from batuta.core import Citation, Delta, Finish, Reply, Thought, ToolCall, Usage
+from batuta.core.server_tools import WEB_FETCH
 
 _FINISH = {"max_output_tokens": Finish.LENGTH, "content_filter": Finish.CONTENT_FILTER}
 
@@ -57,6 +59,8 @@ class _Item:
     """The number of its call in the reply; None: it has not begun, as its name has not come."""
     arguments: list[str] = field(default_factory=list[str])
     has_thought: bool = False
+    has_ended: bool = False
+    """True if its pages were named, or it was told as a search."""
 
 
 @final
@@ -83,6 +87,7 @@ class ResponsesStreamAccumulator:
         self._by_place: dict[int | str, _Item] = {}
         self._thoughts: list[Thought] = []
         self._refused = False
+        self._searches = SearchReader()
         self._ended: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
 
@@ -162,6 +167,7 @@ class ResponsesStreamAccumulator:
             model=self._model,
             thoughts=tuple(self._thoughts),
             is_refusal=self._refused,
+            server_calls=self._searches.calls(),
         )
         return ProviderReply(reply=reply, usage=parse_usage(self._usage))
 
@@ -206,6 +212,8 @@ class ResponsesStreamAccumulator:
             known.name = known.name or need_string(item.get("name") or "")
             given = item.get(_CALL_TYPES[kind])
             return self._read_arguments(known, kind, given, is_whole=is_whole)
+        if kind == "web_search_call":
+            return self._read_search(known, item) if is_whole else []
         deltas: list[Delta] = []
         for name in ("summary", "content"):
             for number, part in enumerate(as_array(item.get(name))):
@@ -215,7 +223,40 @@ class ResponsesStreamAccumulator:
             known.has_thought = True
             self._thoughts.append(thought)
             deltas.append(Delta(thought=thought))
+        if is_whole and kind == "message":
+            deltas += self._name_pages(known, item)
         return deltas
+
+    def _read_search(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
+        """Take in a search, or a page that was opened."""
+        action, at = as_object(item.get("action")), sum(map(len, self._text))
+        if known.has_ended or not action:
+            return []
+        known.has_ended = True
+        error = UNAVAILABLE if item.get("status") == "failed" else ""
+        call_id, url = as_string(item.get("id")), as_string(action.get("url"))
+        if action.get("type") != "search":
+            opened = (Citation(url=page_address(url)),)
+            page: dict[str, Any] = {"name": WEB_FETCH, "pages": opened, "error": error}
+            return list(self._searches.add_call(call_id, url, at=at, **page)) if url else []
+        queries = filter(None, map(as_string, as_array(action.get("queries"))))
+        query = as_string(action.get("query")) or ", ".join(queries)
+        sources = map(as_object, as_array(action.get("sources")))
+        pages = [Citation(url=page_address(as_string(each.get("url")))) for each in sources]
+        return list(self._searches.add_call(call_id, query, at=at, pages=pages, error=error))
+
+    def _name_pages(self, known: _Item, item: dict[str, Any]) -> list[Delta]:
+        """Return what names the pages that a message cites and does not name itself."""
+        parts = [as_object(part) for part in as_array(item.get("content"))]
+        cited = [as_object(each) for part in parts for each in as_array(part.get("annotations"))]
+        if known.has_ended or not cited:
+            return []
+        known.has_ended = True
+        for each in cited:
+            if each.get("type") == "url_citation":
+                self._searches.cite(as_string(each.get("url")), as_string(each.get("title")))
+        rest = self._searches.end_text("".join(map(_part_text, parts)))
+        return self._say(known, "text", rest) if rest else []
 
     def _read_arguments(
         self, known: _Item, kind: str, given: Any, *, is_whole: bool

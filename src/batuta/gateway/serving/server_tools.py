@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from batuta.clients.native_search import page_address
 from batuta.core import Citation, Client, Pool, Reply, Tool, WorkerId
 from batuta.core.server_tools import (
     CODE_INTERPRETER,
@@ -116,6 +117,10 @@ def grant_tools(
         APIError: one is not here, and the dialect refuses what it cannot honour.
     """
     here: Mapping[str, Tool] = offered.tools if offered is not None else {}
+    if offered is not None and offered.native_only:
+        native = {name for worker in pool for name in worker.native_tools}
+        missing = offered.native_only - native
+        here = {name: tool for name, tool in here.items() if name not in missing}
     for wish in call.server_tools:
         if wish.is_refused and wish.tool not in here:
             raise unsupported_parameter(wish.field, f"there is no {_WORDS[wish.tool]} here.")
@@ -184,9 +189,15 @@ def find_citations(text: str, pages: Sequence[Citation]) -> list[CitedPlace]:
             page = pages[number - 1] if 0 < number <= len(pages) else None
         else:
             url = mark[0]
-            while url not in by_url and url and url[-1] in _AFTER_ADDRESS:
+            while (
+                url not in by_url
+                and page_address(url) not in by_url
+                and url
+                and url[-1] in _AFTER_ADDRESS
+            ):
                 url = url[:-1]
-            page, end = by_url.get(url), mark.start() + len(url)
+            page = by_url.get(url) or by_url.get(page_address(url))
+            end = mark.start() + len(url)
         if page is not None:
             places.append(CitedPlace(mark.start(), end, page))
     return places

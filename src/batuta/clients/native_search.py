@@ -1,0 +1,146 @@
+"""Searches that a provider runs for its own model, read into the calls that Batuta's tools have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from batuta.clients.decoding import MAX_TOOL_CALLS
+from batuta.core import Citation, Delta, NativeSearch, Request, ServerCall, Tool
+from batuta.core.server_tools import WEB_SEARCH
+
+_TRACKED = ("?utm_source=openai", "&utm_source=openai")
+"""What OpenAI adds to the addresses that its models cite."""
+MAX_QUOTED = 2_000
+"""Characters that are kept of what an answer quotes from one page."""
+USED_UP = "max_uses_exceeded"
+UNAVAILABLE = "unavailable"
+
+
+def find_native(tools: Iterable[Tool]) -> NativeSearch | None:
+    """Return how the provider is to search, if it is to."""
+    return next((tool.native for tool in tools if tool.native is not None), None)
+
+
+def without_native(request: Request) -> Request:
+    """Return the request for an API that has no search of its own."""
+    if find_native(request.tools) is None:
+        return request
+    own = tuple(tool for tool in request.tools if tool.native is None)
+    names = {tool.name for tool in own} | {None, "auto", "none", "required"}
+    choice = request.tool_choice if own and request.tool_choice in names else None
+    return replace(request, tools=own, tool_choice=choice)
+
+
+def page_address(url: str) -> str:
+    """Return the address without what OpenAI adds to it."""
+    for mark in _TRACKED:
+        url = url.removesuffix(mark)
+    return url
+
+
+def call_error(code: str) -> str:
+    """Return an error of a provider's search in Batuta's words."""
+    return USED_UP if code == USED_UP else UNAVAILABLE
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class SearchReader:
+    """The searches of one reply as they are told, and the pages that its text cites."""
+
+    _calls: dict[str, ServerCall] = field(default_factory=dict[str, ServerCall])
+    _titles: dict[str, str] = field(default_factory=dict[str, str])
+    _quotes: dict[str, str] = field(default_factory=dict[str, str])
+    _cited: list[str] = field(default_factory=list[str])
+    """Addresses that the text cites since its last end."""
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add_call(
+        self,
+        call_id: str,
+        query: str,
+        *,
+        at: int,
+        name: str = WEB_SEARCH,
+        pages: Sequence[Citation] = (),
+        error: str = "",
+    ) -> Sequence[Delta]:
+        """Take in a call that has ended; one that was told before is not told again.
+
+        Raises:
+            ValueError: there are more than a reply may have.
+        """
+        if call_id in self._calls:
+            return ()
+        if len(self._calls) >= MAX_TOOL_CALLS:
+            raise ValueError(f"more than {MAX_TOOL_CALLS:,} searches in one reply")
+        once = {page.url: page for page in pages if page.url}
+        call = ServerCall(
+            id=call_id or f"search_{len(self._calls)}",
+            name=name,
+            query=query,
+            citations=tuple(once.values()),
+            error=error,
+            at=at,
+        )
+        self._calls[call.id] = call
+        return (Delta(server_call=call),)
+
+    def cite(self, url: str, title: str = "", quote: str = "") -> None:
+        """Take in that the text which comes, or has come, cites a page."""
+        url = page_address(url)
+        if not url.startswith(("http://", "https://")):
+            return
+        if title:
+            self._titles.setdefault(url, title)
+        if quote and quote not in (known := self._quotes.get(url, "")):
+            self._quotes[url] = "\n".join(filter(None, (known, quote)))[:MAX_QUOTED]
+        self._cited.append(url)
+
+    def end_text(self, text: str) -> str:
+        """Return what is to follow a text, so that it names each page that it cites."""
+        cited, self._cited = dict.fromkeys(self._cited), []
+        named = [f"[{_host_of(url)}]({url})" for url in cited if url not in text]
+        return f" ({', '.join(named)})" if named else ""
+
+    def calls(self) -> tuple[ServerCall, ...]:
+        """Return the calls, each page with what was quoted from it.
+
+        A page that is cited and that no call has told belongs to the last search.
+        """
+        known = {page.url for call in self._calls.values() for page in call.citations}
+        more = [Citation(url=url) for url in {**self._titles, **self._quotes} if url not in known]
+        found = [
+            replace(call, citations=tuple(map(self._complete, call.citations)))
+            for call in self._calls.values()
+        ]
+        last = next((n for n in reversed(range(len(found))) if found[n].name == WEB_SEARCH), None)
+        if more and last is not None:
+            pages = (*found[last].citations, *map(self._complete, more))
+            found[last] = replace(found[last], citations=pages)
+        return tuple(found)
+
+    def _complete(self, page: Citation) -> Citation:
+        return replace(
+            page,
+            title=page.title or self._titles.get(page.url, ""),
+            excerpt=page.excerpt or self._quotes.get(page.url, ""),
+        )
+
+
+def _host_of(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").removeprefix("www.") or "page"
+    except ValueError:
+        return "page"
+
+
+def domain_lists(native: NativeSearch) -> Mapping[str, Any]:
+    """Return the domains as Anthropic and OpenAI name them."""
+    lists = {"allowed_domains": list(native.allow), "blocked_domains": list(native.deny)}
+    return {name: domains for name, domains in lists.items() if domains}
