@@ -13,6 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
     "connect.md": "tests/cli/test_connect.py",  # it ends with a client that is not installed
     "deploy.md": "tests/cluster/test_deploy_page.py",
+    "sessions.md": "tests/cli/test_connect.py",  # its client is not installed
     "local.md": "tests/local/test_serving.py",
     "selector.md": "tests/e2e/test_selector_page.py",
     "storage.md": "tests/store/test_backup.py",

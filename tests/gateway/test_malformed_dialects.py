@@ -186,7 +186,7 @@ MESSAGES = [
         V,
         "messages[0].content[0].tool_use_id",
     ),
-    (said({"type": "image"}, role="assistant"), V, "messages[0].content[0].type"),
+    (said({"type": "image"}, role="assistant"), M, "messages[0].content[0].source"),
     (said({"type": "thinking"}, role="assistant"), M, "messages[0].content[0].thinking"),
     (said({"type": "tool_use"}, role="assistant"), M, "messages[0].content[0].input"),
     (

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from batuta.core import Reply, Run
+from batuta.distribution import install_hint
 from batuta.gateway.errors import APIError, not_found
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import load_run
@@ -30,7 +31,6 @@ from batuta.store import Store
 _CPU_SECONDS = 20.0
 _WALL_SECONDS = 60.0
 _TYPES = {"md": "text/markdown", "html": "text/html", "pdf": "application/pdf"}
-_NO_PDF = "a PDF needs the extra `pdf`: pip install 'batuta-llm[pdf]'"
 _UNRENDERED = "the report could not be set in time; take it as Markdown"
 
 
@@ -105,7 +105,7 @@ async def _render_sources(run: Run, form: str) -> bytes:
     if form == "md":
         return text.encode("utf-8", "replace")
     if form == "pdf" and not has_pdf():
-        raise APIError(501, "not_installed", _NO_PDF)
+        raise APIError(501, "not_implemented", f"a PDF needs fpdf2: {install_hint('pdf')}")
     read = sorted({source.url for source in run_sources(run) if source.url})
     render = render_report if form == "html" else render_report_base64
     try:
@@ -113,5 +113,5 @@ async def _render_sources(run: Run, form: str) -> bytes:
             render, title, text, read, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS
         )
     except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
-        raise APIError(503, "not_rendered", _UNRENDERED) from None
+        raise APIError(503, "overloaded", _UNRENDERED) from None
     return done.encode() if form == "html" else b64decode(done)
