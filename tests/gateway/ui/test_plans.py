@@ -164,7 +164,7 @@ def test_a_plan_is_edited_and_played_by_keyboard(house, visit, ask):
     assert page.evaluate("document.activeElement.matches('[data-move]')")
     assert steps.nth(before).locator("[data-reads] input:checked").count() <= before
     page.wait_for_function(
-        "document.querySelector('[data-preview]').textContent.includes('<b>Check</b> it.')"
+        "() => document.querySelector('[data-preview]').textContent.includes('<b>Check</b> it.')"
     )
     assert priced(page) == before + 1
     sound(page)
