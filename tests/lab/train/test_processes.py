@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from decimal import Decimal
@@ -110,12 +109,6 @@ def trained_in_one(told_):
     return trainer, halves
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize("sampler", ["own"])
 def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sampler):
     one = told(tmp_path / "one", warm, sampler)
@@ -126,7 +119,7 @@ def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sa
     child.write_text(CHILD)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-         "--master_port", str(free_port()), str(child), str(file)],
+         "--standalone", str(child), str(file)],
         capture_output=True, text=True, check=False, timeout=500,
         env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -153,7 +146,7 @@ def test_two_processes_end_where_one_has_no_second_round(tmp_path, warm):
     child.write_text(CHILD)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-         "--master_port", str(free_port()), str(child), str(file)],
+         "--standalone", str(child), str(file)],
         capture_output=True, text=True, check=False, timeout=500,
         env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -183,7 +176,7 @@ def test_two_processes_write_ahead_and_go_on_with_it(tmp_path, random_policy):
         file.write_text(told_.model_dump_json())
         done = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-             "--master_port", str(free_port()), str(child), str(file)],
+             "--standalone", str(child), str(file)],
             capture_output=True, text=True, check=False, timeout=500,
             env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -218,7 +211,7 @@ def launched(file, *options):
     """The command in two processes: its code and what it said."""
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
-         "--master_port", str(free_port()), "-m", "batuta", "train", "conductor",
+         "--standalone", "-m", "batuta", "train", "conductor",
          "--config", str(file), *options],
         capture_output=True, text=True, check=False, timeout=500,
         env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
