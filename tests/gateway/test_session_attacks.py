@@ -138,6 +138,10 @@ class Client:
     def take(self, events):
         raise NotImplementedError
 
+    def found(self):
+        """What the tool returns: something else each time, for the same again is a stall."""
+        return str(len(self.said))
+
     def shown(self, error):
         """What the client shows of an error's body."""
         return error["error"]["code"], error["error"]["message"]
@@ -156,7 +160,7 @@ class ChatClient(Client):
         whole = {"id": made["id"], "type": "function", "function": function}
         self.said += [
             {"role": "assistant", "content": None, "tool_calls": [whole]},
-            {"role": "tool", "tool_call_id": made["id"], "content": "ok"},
+            {"role": "tool", "tool_call_id": made["id"], "content": self.found()},
         ]
 
 
@@ -170,7 +174,7 @@ class ClaudeClient(Client):
     def take(self, events):
         blocks = [one["content_block"] for one in events if one["type"] == "content_block_start"]
         (made,) = [block for block in blocks if block["type"] == "tool_use"]
-        result = {"type": "tool_result", "tool_use_id": made["id"], "content": "ok"}
+        result = {"type": "tool_result", "tool_use_id": made["id"], "content": self.found()}
         self.said += [
             {"role": "assistant", "content": [{**made, "input": {}}]},
             {"role": "user", "content": [result]},
@@ -192,7 +196,11 @@ class CodexClient(Client):
     def take(self, events):
         (ended,) = [one for one in events if one["type"] == "response.completed"]
         (made,) = [one for one in ended["response"]["output"] if one["type"] == "function_call"]
-        result = {"type": "function_call_output", "call_id": made["call_id"], "output": "ok"}
+        result = {
+            "type": "function_call_output",
+            "call_id": made["call_id"],
+            "output": self.found(),
+        }
         self.said += [made, result]
 
 
