@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import sys
@@ -23,6 +22,9 @@ from typing import Any
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from answer_record import AnswerRecord
 
 from batuta.clients import HttpTransport, ScriptedClient, open_clients
 from batuta.clients.providers import find_provider
@@ -55,27 +57,13 @@ WEB = "http://web.example"
 """Stands in the record for the small web's address, whose port changes."""
 
 
-class Record:
+class Record(AnswerRecord):
     """The rows of the file by kind, number and model; a line that was cut off is dropped."""
 
+    FIELDS = ("kind", "number", "model")
+
     def __init__(self, path: Path = RECORD) -> None:
-        self.path = path
-        self.rows: dict[tuple[str, int, str], dict[str, Any]] = {}
-        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-            try:
-                self._take(json.loads(line))
-            except ValueError:
-                continue
-
-    def add(self, **row: Any) -> None:
-        """Keep a row."""
-        torn = self.path.exists() and self.path.read_bytes()[-1:] not in {b"\n", b""}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * torn + json.dumps(row, ensure_ascii=False) + "\n")
-        self._take(row)
-
-    def _take(self, row: dict[str, Any]) -> None:
-        self.rows.setdefault((row["kind"], row["number"], row["model"]), row)
+        super().__init__(path)
 
 
 class Measurement:

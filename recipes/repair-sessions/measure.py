@@ -11,7 +11,6 @@ it is counted, and the next start tries it again.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -26,8 +25,10 @@ import aiohttp
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent import TOOLS, repair
+from answer_record import add_row, read_rows
 from calls import CallServer
 from programs import Broken, make_programs
 
@@ -98,21 +99,10 @@ class Talk:
         return answer["choices"][0]["message"]
 
 
-def read_journal(path: Path) -> list[Json]:
-    """Return the sessions that are done; a line that was cut off is none."""
-    rows: list[Json] = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
-
-
 async def measure(given: argparse.Namespace) -> int:
     """Do what is not done yet; return how many sessions failed."""
     given.journal.parent.mkdir(parents=True, exist_ok=True)
-    done = {(row["system"], row["program"]) for row in read_journal(given.journal)}
+    done = {(row["system"], row["program"]) for row in read_rows(given.journal)}
     systems = given.systems.split(",")
     wanted = [(system, broken) for broken in make_programs(given.programs) for system in systems if (system, broken.id) not in done]  # fmt: skip
     failed: list[str] = []
@@ -123,29 +113,24 @@ async def measure(given: argparse.Namespace) -> int:
         Sandbox.open(slots=given.at_once) as sandbox,
         aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=None)) as http,
     ):
-        limiter, started = anyio.CapacityLimiter(given.at_once), given.journal.open("a+")
-        with started as journal:
-            if journal.tell():
-                journal.write("\n")  # behind a line that was cut off
+        limiter = anyio.CapacityLimiter(given.at_once)
 
-            async def one(system: str, broken: Broken) -> None:
-                async with limiter:
-                    talk, begun = Talk(http, system, broken.id), time.monotonic()
-                    try:
-                        found = await repair(broken, talk.ask, sandbox)
-                    except (RuntimeError, aiohttp.ClientError) as error:
-                        failed.append(f"{talk.name}: {error}")
-                        print(failed[-1], file=sys.stderr)
-                        return
-                    row = {"system": system, "program": broken.id, **found, "usd": talk.usd, "tokens": talk.tokens, "seconds": round(time.monotonic() - begun, 2)}  # fmt: skip
-                    journal.write(json.dumps(row) + "\n")
-                    journal.flush()
-                    os.fsync(journal.fileno())
-                    print(f"{system} {broken.id}: {'resolved' if found['resolved'] else 'not resolved'} after {len(found['actions'])} actions, {row['seconds']:.0f} s", file=sys.stderr)  # fmt: skip
+        async def one(system: str, broken: Broken) -> None:
+            async with limiter:
+                talk, begun = Talk(http, system, broken.id), time.monotonic()
+                try:
+                    found = await repair(broken, talk.ask, sandbox)
+                except (RuntimeError, aiohttp.ClientError) as error:
+                    failed.append(f"{talk.name}: {error}")
+                    print(failed[-1], file=sys.stderr)
+                    return
+                row = {"system": system, "program": broken.id, **found, "usd": talk.usd, "tokens": talk.tokens, "seconds": round(time.monotonic() - begun, 2)}  # fmt: skip
+                add_row(given.journal, row)
+                print(f"{system} {broken.id}: {'resolved' if found['resolved'] else 'not resolved'} after {len(found['actions'])} actions, {row['seconds']:.0f} s", file=sys.stderr)  # fmt: skip
 
-            async with anyio.create_task_group() as group:
-                for system, broken in wanted:
-                    group.start_soon(partial(one, system, broken))
+        async with anyio.create_task_group() as group:
+            for system, broken in wanted:
+                group.start_soon(partial(one, system, broken))
     return len(failed)
 
 
@@ -179,7 +164,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     failed = 0 if given.table else anyio.run(measure, given)
-    rows = read_journal(given.journal)
+    rows = read_rows(given.journal)
     print(write_table(rows) if rows else "nothing has been measured yet")
     if failed:
         print(f"{failed} sessions failed and are not in the table; start again to try them anew")

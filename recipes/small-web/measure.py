@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import sys
@@ -23,6 +22,9 @@ from typing import Any
 import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from answer_record import AnswerRecord
 
 from batuta.core.intervals import wilson_interval
 from batuta.language.answer_extraction import final_answer
@@ -144,27 +146,13 @@ def request_body(asked: Asked, model: str, way: str) -> dict[str, Any]:
     return body
 
 
-class Record:
+class Record(AnswerRecord):
     """The rows of the file by question and system; a line that was cut off is dropped."""
 
+    FIELDS = ("number", "model", "way")
+
     def __init__(self, path: Path = RECORD) -> None:
-        self.path = path
-        self.rows: dict[tuple[int, str, str], dict[str, Any]] = {}
-        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-            try:
-                self._take(json.loads(line))
-            except ValueError:
-                continue
-
-    def add(self, **row: Any) -> None:
-        """Keep a row."""
-        torn = self.path.exists() and self.path.read_bytes()[-1:] not in {b"\n", b""}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * torn + json.dumps(row, ensure_ascii=False) + "\n")
-        self._take(row)
-
-    def _take(self, row: dict[str, Any]) -> None:
-        self.rows.setdefault((row["number"], row["model"], row["way"]), row)
+        super().__init__(path)
 
 
 async def ask(questions: int, server: str, record: Record) -> None:
