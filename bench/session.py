@@ -256,7 +256,7 @@ ADMIN = {"authorization": "Bearer the-admins-own-token"}
 
 @dataclass(frozen=True, kw_only=True)
 class KilledSession:
-    """What became of a session of which a replica was killed."""
+    """The outcome of a session of which a replica was killed."""
 
     answered: int
     """Requests that got a whole answer."""
@@ -266,7 +266,7 @@ class KilledSession:
     """Answers that the provider billed."""
     provider_usd: float
     session_usd: float
-    """What the last answer said of its session, with its own cost."""
+    """Return the session's cost as the last answer states it, with its own."""
     written: int
     """Calls in the ledger with their cost."""
     ledger_usd: float
@@ -276,7 +276,7 @@ class KilledSession:
     """Answers that the replica gave which was not killed."""
 
     def is_whole(self) -> bool:
-        """Whether no turn was lost and none was paid twice.
+        """Return whether no turn was lost and none was paid twice.
 
         What a killed replica had answered and not yet written is in the ledger as lost, and in the
         session's own cost. A call that it was making is made again: the provider may bill it twice.

@@ -92,7 +92,7 @@ class Broken:
     line: int
     """The changed line, from 1."""
     right: str
-    """What the line was."""
+    """The line before it was changed."""
 
 
 def tests_of(name: str) -> str:

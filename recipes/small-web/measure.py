@@ -120,7 +120,7 @@ def _ask_of(facts: list[Fact], kind: str) -> Asked:
 
 
 def is_right(answer: str | None, wanted: frozenset[str]) -> bool:
-    """Whether the final answer has those years and no other."""
+    """Return whether the final answer has those years and no other."""
     stated = final_answer(answer or "") or ""
     bare = re.sub(r"https?://\S+", "", stated)
     return set(re.findall(r"\b\d{4}\b", bare)) == wanted

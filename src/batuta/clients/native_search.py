@@ -12,7 +12,7 @@ from batuta.core import Citation, Delta, NativeSearch, Request, ServerCall, Tool
 from batuta.core.server_tools import WEB_SEARCH
 
 _TRACKED = ("?utm_source=openai", "&utm_source=openai")
-"""What OpenAI adds to the addresses that its models cite."""
+"""The parameter that OpenAI adds to the addresses that its models cite."""
 MAX_QUOTED = 2_000
 """Characters that are kept of what an answer quotes from one page."""
 USED_UP = "max_uses_exceeded"

@@ -251,7 +251,7 @@ class Tool:
     cache: str | None = None
     """A mark, as of a part of a message."""
     native: NativeSearch | None = None
-    """How the provider is to run it; None: its calls are the caller's to run."""
+    """The way in which the provider runs it; None if the caller runs its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

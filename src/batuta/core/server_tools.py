@@ -102,4 +102,4 @@ class ServerTools:
     """Returns a client that runs the calls of the tools that are wished for itself, or has its
     provider run them."""
     native_only: frozenset[str] = frozenset()
-    """Those that nobody runs but the providers of some workers."""
+    """The tools that only providers of some workers run."""

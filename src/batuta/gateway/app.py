@@ -101,7 +101,7 @@ class ServerState:
     sessions: SessionMemory = field(default_factory=LocalSessions)
     """The states of sessions; if not given, they live as long as the process."""
     waiting_runs: SharedWaitingRuns | None = None
-    """Where other replicas find runs that wait for tools; None: each replica keeps its own."""
+    """The place where replicas find each other's waiting runs; None: each keeps its own."""
     pool_editor: PoolEditor | None = None
     """Changes the settings file of the pool; None: there is none."""
     oidc: OidcClient | None = None

@@ -30,7 +30,7 @@ _MARKS = re.compile(r"[#>*_`|~-]+")
 
 
 class Support(StrEnum):
-    """Whether a source holds a claim."""
+    """The answers to the question if a source holds a claim."""
 
     HELD = "held"
     UNHELD = "unheld"

@@ -87,7 +87,7 @@ class NativeOffer:
     max_uses: int
     """Searches in one call of a model, at most."""
     domains: DomainRules = ANY_DOMAIN
-    """Those of the operator, which hold beside the client's."""
+    """The operator's domains, which hold beside the client's."""
 
     def grant(self, wish: ToolWish) -> NativeSearch | None:
         """Return the search that a client asked for; None: it may be had nowhere."""

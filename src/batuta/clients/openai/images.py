@@ -102,7 +102,7 @@ class ImageAdapter:
         return ProviderReply(reply=reply, usage=_parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
-        """Never filled: a picture comes whole."""
+        """Return an accumulator that is never filled: a picture comes whole."""
         return OpenAIStreamAccumulator()
 
 

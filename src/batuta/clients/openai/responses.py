@@ -44,7 +44,7 @@ from batuta.core.server_tools import WEB_SEARCH
 from batuta.errors import BadRequestError, ClientError, UnsupportedFieldError
 
 _SOURCES = "web_search_call.action.sources"
-"""What is asked for beside a search, which tells its pages only then."""
+"""The fields asked for beside a search, without which its pages are not sent."""
 _CACHE_FIELDS = (("prompt_cache_key", "key"), ("prompt_cache_retention", "retention"))
 
 

@@ -218,7 +218,7 @@ class AdminRoutes:
         return json_response({"object": "list", "data": [activity_json(by, one) for one in found]})
 
     async def refusals(self, request: Request) -> Response:
-        """Requests that were refused for rates or budgets; `by`, `tenant` and `since`."""
+        """List the requests that were refused for rates or budgets; `by`, `tenant` and `since`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since")
         by = [name for name in query.get("by", "day,tenant,code").split(",") if name]

@@ -26,7 +26,7 @@ class GatheredTransport(asyncio.Transport):
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._size = 0
         self._is_due = False
-        """Whether the turn's end is awaited."""
+        """True while the turn's end is awaited."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Keep the bytes until the turn's end, or send them with all before if they are many."""

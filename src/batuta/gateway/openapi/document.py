@@ -160,7 +160,7 @@ OPTIONAL_OPERATIONS: Mapping[tuple[str, str], Operation] = {
         streams=True,
     ),
 }
-"""Those of `batuta mcp --port` alone."""
+"""The operations that only `batuta mcp --port` serves."""
 
 
 def build_document(routes: Iterable[BaseRoute]) -> Json:

@@ -68,7 +68,7 @@ return 1
 
 
 class WaitingRunPlace(Protocol):
-    """Where replicas keep sealed runs for each other.
+    """A place where replicas keep sealed runs for each other.
 
     Laws: what one replica puts the others get, until it is dismissed, an hour has passed, or the
     tenant has put more than it may keep, of which the oldest goes first; another tenant gets

@@ -33,7 +33,7 @@ class BudgetBar:
     account: str = ""
     """`key:ID` or `tenant:NAME`."""
     held: str = ""
-    """What running requests hold of it, in words; empty: nothing, or not asked."""
+    """The words that say how much running requests hold of it; empty if nothing, or not asked."""
 
     @property
     def share(self) -> float:

@@ -1,4 +1,4 @@
-"""What is done with several runs of the list at once: compared, exported, made tasks, deleted."""
+"""Several runs of the list at once are compared, exported, made tasks or deleted here."""
 
 from __future__ import annotations
 

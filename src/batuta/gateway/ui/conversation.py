@@ -1,4 +1,4 @@
-"""What a question of the page keeps of an earlier run: its conversation, files, tools. Pure."""
+"""A question of the page keeps an earlier run's conversation, files and tools. Pure."""
 
 from __future__ import annotations
 

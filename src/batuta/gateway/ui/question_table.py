@@ -35,9 +35,9 @@ class TableCell:
     question: str
     model: str
     outcome: Outcome | None = None
-    """How it ended; None: it goes on."""
+    """The outcome; None while it goes on."""
     answer: str = ""
-    """What it says in the end, or why it says nothing."""
+    """The words that it ends with, or the reason why there are none."""
     cost: Cost = ZERO_COST
     seconds: float = 0.0
 
@@ -97,7 +97,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemTotal:
-    """What a system's runs in the table came to."""
+    """The sum of a system's runs in the table."""
 
     model: str
     answered: int

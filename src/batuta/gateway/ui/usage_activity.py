@@ -1,4 +1,4 @@
-"""What the usage screen says beside spending: runs, times, failures, cached input, refusals."""
+"""The usage screen shows runs, times, failures, cached input and refusals beside spending."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageActivity:
-    """What the runs of a span were like, and what was refused."""
+    """The times and failures of a span's runs, and its refusals."""
 
     bars: Sequence[RunBar]
     total: Activity | None

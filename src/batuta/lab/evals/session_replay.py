@@ -74,7 +74,7 @@ class Weighed:
     """Its expected gain less its cost."""
     taken: bool
     worth: float
-    """What the session was worth."""
+    """The worth of the session."""
 
 
 def read_session(rows: Sequence[RunSummary]) -> PlayedSession | None:
