@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -123,7 +124,7 @@ EACH = Decimal("0.002")
 FUNCTION = {"name": "Bash", "parameters": {"type": "object"}}
 
 
-class Client:
+class Client(ABC):
     """An agent of one dialect, which streams and sends its whole conversation each time."""
 
     path = ""
@@ -135,8 +136,9 @@ class Client:
     def body(self):
         return {"model": "batuta-ultra", "stream": True, "messages": self.said, **self.extra}
 
+    @abstractmethod
     def take(self, events):
-        raise NotImplementedError
+        """Take the worker's call, and bring what the tool returns."""
 
     def found(self):
         """What the tool returns: something else each time, for the same again is a stall."""
