@@ -25,6 +25,7 @@ HISTORY_LENGTH = 50
 """Changes that are kept."""
 _HEADER = re.compile(r"\s*\[")
 _WORKERS = re.compile(r"\s*\[\[\s*workers\s*\]\]\s*(#.*)?$")
+_COMMENT = re.compile(r"\s#")
 _FOREIGN = "this file is written in a form that is changed by hand only"
 
 
@@ -79,14 +80,20 @@ def _set_value(text: str, worker: str, name: str, value: Any) -> str:
         kept = "" if lines[last].endswith("\n") else "\n"
         lines[last] += kept
         return _prove_text(_join_lines(lines[: last + 1], written, lines[last + 1 :]), expected)
-    comment = re.search(r"\s+#[^\"']*$", lines[found].rstrip("\n"))
-    written = [f"{line}{comment[0] if comment else ''}" for line in written]
+    written = [f"{line}{_find_comment(lines[found])}" for line in written]
     for after in range(found + 1, end + 1):  # the value may have several lines
         try:
             return _prove_text(_join_lines(lines[:found], written, lines[after:]), expected)
         except ConfigError:
             continue
     raise ConfigError(_FOREIGN)
+
+
+def _find_comment(line: str) -> str:
+    """Return the comment at a line's end with the blanks before it; empty if there is none."""
+    quoted = max(line.rfind('"'), line.rfind("'")) + 1
+    found = _COMMENT.search(line, quoted)
+    return line[len(line[: found.start()].rstrip()) :].rstrip("\n") if found else ""
 
 
 def _join_lines(before: Sequence[str], written: Sequence[str], after: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import PolicyDraft
 from batuta.lab.train.run_folder import RunFolder
 from batuta.lab.train.settings import PoolSettings
-from fakes import FakeOpenAI
+from fakes import FakeOpenAI, Said
 from lab.train.loopback import ENVIRONMENT, NAMES, Provider, pool_file, questions_file
 from lab.train.stage import LIBRARIES, metrics, settings, untimed
 
@@ -30,6 +30,16 @@ CALL = Decimal("0.000040")
 """Of the fake provider's 20 and 10 tokens, at $1 and $2 a million."""
 WORST = Decimal("0.0025")
 """More than a call may cost at most: its prompt's bytes and 200 tokens."""
+DEAR_CALL = Decimal("0.0004")
+"""Of a provider that bills nearly what a call may cost: few calls are a bill above `WORST`."""
+
+
+class DearProvider(Provider):
+    """Bills 100 and 150 tokens a call."""
+
+    def _say(self, body):
+        usage = {"prompt_tokens": 100, "completion_tokens": 150, "total_tokens": 250}
+        return Said(super()._say(body), usage=usage)
 
 
 @pytest.fixture
@@ -69,7 +79,7 @@ def with_budget(told_, usd):
 
 async def whole_training(tmp_path, policy, **optimiser):
     """The training without a budget, and what it asked."""
-    async with Provider() as provider:
+    async with DearProvider() as provider:
         straight = told(tmp_path / "whole", policy, provider.url, **optimiser)
         await trained(straight)
         return straight, provider.answered
@@ -81,8 +91,8 @@ async def test_a_budget_ends_it_with_a_checkpoint_and_more_money_goes_on_as_if_n
 ):
     policy = learned / "policy"
     straight, asked = await whole_training(tmp_path, policy, staleness=staleness)
-    bill = CALL * asked.total()
-    async with Provider() as provider:
+    bill = DEAR_CALL * asked.total()
+    async with DearProvider() as provider:
         short = told(tmp_path / "short", policy, provider.url, staleness=staleness)
         limited = with_budget(short, bill / 2 + WORST)
         with pytest.raises(BudgetSpentError) as ended:
