@@ -208,10 +208,15 @@ def words_of(seen: Seen) -> str:
 
 
 def is_in(piece: str, words: str) -> bool:
-    """Return True if a piece of a text or of arguments, whose JSON may be written anew, is told."""
+    """Return True if a piece of a text or of arguments, whose JSON may be written anew, is told.
+
+    Arguments that are no object are told as a text in one where a dialect has only objects.
+    """
     piece = piece.removeprefix(THOUGHT).removeprefix(CALL)
     bare = piece.strip('"{} \n')
     if any("\ud800" <= one <= "\udfff" for one in piece) or bare in words:
+        return True
+    if json.dumps(bare)[1:-1] in words:
         return True
     try:
         return json.dumps(json.loads(piece)) in words

@@ -265,13 +265,38 @@ _OUTPUTS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 _CACHE_INPUTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-def foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
-    """Return the tokens that an event of another dialect states, so that they are paid for.
+def take_foreign(known: dict[str, Any], event: Mapping[str, Any], own: tuple[str, str]) -> None:
+    """Take in the tokens that an event of another dialect states, so that they are paid for.
 
     Args:
+        known: what the reply told of its usage before.
         event: the event.
         own: the names that the counts of input and output have in the dialect that was expected.
+
+    Raises:
+        ValueError: it has words, which would be lost.
     """
+    raise_counts(known, _foreign_counts(event, own))
+    choices = map(as_object, as_array(event.get("choices")))
+    candidates = map(as_object, as_array(event.get("candidates")))
+    places = [
+        *(event.get(name) for name in ("delta", "message", "content_block", "item", "response")),
+        *(choice.get(name) for choice in choices for name in ("delta", "message")),
+        *(candidate.get("content") for candidate in candidates),
+    ]
+    spoken = any(as_object(place).get(name) for place in places for name in _SPOKEN)
+    if spoken or as_string(event.get("delta")):
+        raise ValueError("words in an event of another dialect")
+
+
+_SPOKEN = (
+    "arguments", "content", "output", "partial_json", "parts", "reasoning_content", "refusal",
+    "text", "thinking", "tool_calls",
+)  # fmt: skip
+"""Fields of the dialects that have words of a model."""
+
+
+def _foreign_counts(event: Mapping[str, Any], own: tuple[str, str]) -> dict[str, int]:
     places = (event, as_object(event.get("response")), as_object(event.get("message")))
     counts: dict[str, int] = {}
     for place in places:

@@ -15,12 +15,12 @@ from batuta.clients.decoding import (
     as_object,
     as_string,
     dump_json,
-    foreign_counts,
     is_wrong_count,
     load_json,
     need_string,
     raise_counts,
     resolve_finish,
+    take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import SearchReader, call_error
@@ -126,7 +126,7 @@ class AnthropicStreamAccumulator:
         else:
             raise_counts(self._usage, as_object(event.get("message")).get("usage"))
             if kind not in _EVENTS:
-                raise_counts(self._usage, foreign_counts(event, _COUNTS))
+                take_foreign(self._usage, event, _COUNTS)
         return ()
 
     def result(self) -> ProviderReply:

@@ -16,11 +16,11 @@ from batuta.clients.decoding import (
     as_string,
     check_choices,
     dump_json,
-    foreign_counts,
     is_wrong_count,
     load_json,
     raise_counts,
     resolve_finish,
+    take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.pictures import read_picture
@@ -142,7 +142,7 @@ class GeminiStreamAccumulator:
         if not self._usage and not self._is_blocked and (stated := find_stated_error(chunk)):
             raise ErrorReply(stated)
         if not chunk.get("candidates"):
-            raise_counts(self._usage, foreign_counts(chunk, _COUNTS))
+            take_foreign(self._usage, chunk, _COUNTS)
         for candidate in chunk.get("candidates") or ():
             number = as_count(candidate.get("index"))
             if number not in self._candidates:

@@ -17,13 +17,13 @@ from batuta.clients.decoding import (
     as_string,
     bound_usage,
     dump_json,
-    foreign_counts,
     is_wrong_count,
     join_halves,
     load_json,
     need_string,
     raise_counts,
     resolve_finish,
+    take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.native_search import UNAVAILABLE, SearchReader, page_address
@@ -113,7 +113,7 @@ class ResponsesStreamAccumulator:
         if kind in _FINAL_EVENTS:
             return self.end_response(content["response"])
         if not kind.startswith("response."):
-            raise_counts(self._usage, foreign_counts(content, _COUNTS))
+            take_foreign(self._usage, content, _COUNTS)
         if "response" in content:
             self._read_head(as_object(content["response"]))
             return ()

@@ -26,12 +26,12 @@ from batuta.clients.decoding import (
     bound_usage,
     check_choices,
     dump_json,
-    foreign_counts,
     is_wrong_count,
     load_json,
     need_string,
     raise_counts,
     resolve_finish,
+    take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
 from batuta.clients.openai.logprobs import parse_logprobs
@@ -375,7 +375,7 @@ class OpenAIStreamAccumulator:
         if not choices:
             if not self._usage and (stated := find_stated_error(chunk)):
                 raise ErrorReply(stated)
-            raise_counts(self._usage, foreign_counts(chunk, _COUNTS))
+            take_foreign(self._usage, chunk, _COUNTS)
             return ()
         if self._note_field and (name := reasoning_field_of(choices[0].get("delta"))):
             self._note_field(name)
