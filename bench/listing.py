@@ -47,7 +47,7 @@ SELECT 'run_' || md5(n::text), 'tenant ' || n % 50, NULL, {start} + n * {pace},
   3, 1, 4, 1200 + n % 900, 0, 400, 0, 0.0005 + (n::bigint * 7919 % 100000) * 1e-6, 0, 0.5 + (n::bigint * 104729 % 9973) / 100.0,
   CASE WHEN n % 20 = 0 THEN n / 20 % 2 END, NULL, 'ses_' || md5((n / 20)::text),
   E'\nworker:gpt-large\nworker:claude-ish' || CASE WHEN n % 100000 = 8 THEN E'\nworker:retired' ELSE '' END
-    || E'\nuser:user-' || n % 20011 || E'\ntag:app=app-' || n % 7 || E'\n'
+    || E'\nuser:user-' || n % 20011 || E'\ntag:app=app-' || n % 7 || E'\n', NULL, NULL, NULL
 FROM generate_series({first}, {last}) AS n
 """
 
