@@ -6,22 +6,27 @@ from typing import Any, cast
 
 import pytest
 
+from batuta.clients import ScriptedClient
 from batuta.core import (
+    Finish,
     Image,
     Message,
     Question,
+    Reply,
     Role,
     Sampling,
     Text,
     Tool,
     ToolCall,
     ToolResult,
+    Worker,
+    WorkerId,
 )
 from batuta.core.message import assistant_message, system_message, user_message
 from batuta.gateway.errors import APIError
-from batuta.gateway.ui.conversation import Conversation, encode_question
+from batuta.gateway.ui.conversation import Conversation, encode_question, sent_results
 from gateway.ui.conftest import sound
-from gateway.ui.page_server import HOSTILE, QUESTION
+from gateway.ui.page_server import HOSTILE, QUESTION, PageServer
 from gateway.ui.test_browser import answered
 
 SECOND = "Compute the result: begin at 4050; halve it."
@@ -101,8 +106,39 @@ def test_what_waits_for_tools_is_not_continued_by_words():
 
 
 class ReplyOf:
+    reasoning = "I must look."
+
     def __init__(self, *calls):
         self.tool_calls = calls
+
+
+def result_of(call_id, text):
+    return Message(role=Role.TOOL, parts=(ToolResult(call_id=call_id, content=text),))
+
+
+def test_results_of_tools_stand_behind_the_calls_that_they_answer():
+    calls = [ToolCall(id=name, name="clock", arguments="{}") for name in ("c", "d")]
+    run = Asked(user_message("One?"), answer=None, reply=ReplyOf(*calls), tools=(TOOL,))
+    kept = Conversation(cast("Any", run))
+    given = asking(result_of("d", "noon"), result_of("c", "one"))
+    said = kept.answer_calls(given)
+    assert [m.role.value for m in said.messages] == ["user", "assistant", "tool", "tool"]
+    assert said.messages[1].parts == tuple(calls)
+    assert (said.messages[1].reasoning, said.tools) == ("I must look.", (TOOL,))
+    assert sent_results(said) == [("clock", "noon"), ("clock", "one")]
+    further = asking(*said.messages, user_message("And now?"))
+    assert sent_results(further) == []
+    for wrong in (asking(result_of("c", "one")), asking(*given.messages, result_of("c", "two"))):
+        with pytest.raises(APIError, match="one result of each call"):
+            kept.answer_calls(wrong)
+
+
+def test_the_tools_of_a_run_are_shown_as_the_api_has_them():
+    run = Asked(user_message("One?"), tools=(TOOL,))
+    (tool,) = json.loads(Conversation(cast("Any", run)).tools)
+    assert tool["type"] == "function"
+    assert tool["function"]["name"] == "clock"
+    assert Conversation(cast("Any", Asked(user_message("One?")))).tools == ""
 
 
 def test_the_whole_body_has_all_that_was_said():
@@ -211,3 +247,66 @@ def test_settings_are_kept_under_a_name_in_the_browser(house, visit):
     sound(page)
     page.click("[data-preset-delete]")
     assert page.locator("[data-preset] option").count() == 1
+
+
+def call_the_clock(request):
+    results = [p.content for m in request.messages for p in m.parts if isinstance(p, ToolResult)]
+    if results:
+        return f"It is {results[-1]}."
+    call = ToolCall(id="c1", name=request.tools[0].name, arguments='{"zone": "UTC"}')
+    return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+
+
+@pytest.fixture(scope="module")
+def tooled(tmp_path_factory):
+    worker = Worker(id=WorkerId("watch"), model="watch", description="Looks at a clock.")
+    others = ((worker, ScriptedClient(call_the_clock)),)
+    with PageServer(tmp_path_factory.mktemp("tooled"), pace=0.0, others=others).open() as house:
+        yield house
+
+
+def test_tools_that_cannot_be_sent_are_said_before_anything_is_asked(tooled, visit, ask):
+    page = visit(tooled)
+    page.watch.expected += ["400 (Bad Request)"]
+    page.click(".composing > summary")
+    page.fill("[name=tools]", '[{"type": "function"')
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#tools-fault:has-text('This is not JSON')")
+    sound(page)
+    page.fill("[name=tools]", '[{"type": "function", "function": {"name": "the clock"}}]')
+    ask(page, "What time is it?", "worker/watch")
+    page.wait_for_selector("#tools-fault:has-text('tools[0].function.name')")
+    assert page.evaluate("document.activeElement.name") == "tools"
+    assert page.locator(".turn").count() == 0
+
+
+def test_a_call_of_a_tool_is_answered_in_its_turn_and_the_conversation_goes_on(tooled, visit, ask):
+    page = visit(tooled)
+    page.click(".composing > summary")
+    page.fill("[name=tools]", '[{"type": "function", "function": {"name": "clock"}}]')
+    ask(page, "What time is it?", "worker/watch")
+    page.wait_for_selector("[data-calls] pre:has-text('clock')")
+    chat = page.url
+    page.fill("[data-call]", "noon")
+    page.reload()
+    sound(page)
+    page.click("[data-send-results]")
+    page.wait_for_selector(".toast:has-text('Type the result')")
+    page.fill("[data-call]", "noon")
+    page.click("[data-send-results]")
+    page.wait_for_selector(".turn:nth-child(2) [data-answer] .answer:has-text('It is noon.')")
+    assert page.url == chat
+    assert page.locator("[data-call]:visible").count() == 0
+    sound(page)
+    page.reload()
+    assert page.inner_text(".turn:nth-child(2) .asked") == "Result of clock noon"
+    assert json.loads(page.input_value("[name=tools]"))[0]["function"]["name"] == "clock"
+    page.click(".composing > summary")
+    page.fill("[name=tools]", "")
+    ask(page, "And now?")
+    page.wait_for_selector(".turn:nth-child(3) [data-links] a")
+    run = page.locator(".turn:nth-child(3) [data-links] a").first.get_attribute("href")
+    stored = tooled.call(tooled.store.get, run.rpartition("/")[2])
+    roles = [m.role.value for m in stored.header.question.messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert stored.header.question.tools == ()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, final
 
 from batuta.clients.openai.client import ChatDialect, OpenAIChatAdapter
-from batuta.core import Message, Question, Role, Run, Sampling, Text
+from batuta.core import Message, Question, Role, Run, Sampling, Text, ToolCall, ToolResult
 from batuta.core import Request as CallRequest
-from batuta.core.message import Audio, File, Image, assistant_message
+from batuta.core.message import Audio, File, Image, assistant_message, user_message
 from batuta.gateway.errors import invalid_value
 
 _INSTRUCTIONS = (Role.SYSTEM, Role.DEVELOPER)
@@ -24,7 +25,7 @@ class Conversation:
 
     def __init__(self, run: Run) -> None:
         self._question = run.header.question
-        self._reply = run.reply if run.answer else None
+        self._reply = run.reply
         self._answer = run.answer or ""
 
     @property
@@ -32,6 +33,14 @@ class Conversation:
         """The system prompt; empty: there is none."""
         texts = [m.text for m in self._question.messages if m.role in _INSTRUCTIONS]
         return "\n\n".join(text for text in texts if text)
+
+    @property
+    def tools(self) -> str:
+        """The caller's tools as JSON, as the API has them; empty: there are none."""
+        if not self._question.tools:
+            return ""
+        alone = Question(messages=(user_message(""),), tools=self._question.tools)
+        return json.dumps(encode_question(alone)["tools"], indent=2, ensure_ascii=False)
 
     @property
     def attachments(self) -> list[str]:
@@ -55,13 +64,32 @@ class Conversation:
         Raises:
             APIError: a worker waits for results of the caller's tools.
         """
-        if self._reply is not None and self._reply.tool_calls:
-            reason = "its worker waits for results of tools, which only the API can send."
+        if self._answer and self._reply is not None and self._reply.tool_calls:
+            reason = "its worker waits for results of tools: send them first."
             raise invalid_value("follow", reason)
         messages = self._question.messages
         before = messages if self._answer else messages[: _last_place(self._question.messages)]
         answer = (assistant_message(self._answer),) if self._answer else ()
         return self._with_messages(asked, (*_leave_instructions(before), *answer, _asked_of(asked)))
+
+    def answer_calls(self, given: Question) -> Question:
+        """Return the conversation with its worker's calls and their results behind it.
+
+        Raises:
+            APIError: a call has no result, or a result has no call.
+        """
+        results = tuple(message for message in given.messages if message.role is Role.TOOL)
+        calls = () if self._reply is None else self._reply.tool_calls
+        answered = sorted(
+            part.call_id for m in results for part in m.parts if isinstance(part, ToolResult)
+        )
+        if self._reply is None or not calls or answered != sorted(call.id for call in calls):
+            raise invalid_value("messages", "there must be one result of each call of its worker.")
+        text = (Text(self._answer),) if self._answer else ()
+        asking = Message(
+            role=Role.ASSISTANT, parts=(*text, *calls), reasoning=self._reply.reasoning
+        )
+        return replace(self._question, messages=(*self._question.messages, asking, *results))
 
     def ask_again(self, asked: Question) -> Question:
         """Return the conversation with the asked words in the place of its last question's.
@@ -108,6 +136,19 @@ def encode_question(question: Question) -> dict[str, Any]:
     body = OpenAIChatAdapter("", _API).build_body(request, stream=False)
     del body["model"]
     return body
+
+
+def sent_results(question: Question) -> list[tuple[str, str]]:
+    """Return the results of tools with which a conversation ends, each behind its tool's name."""
+    names, found = dict[str, str](), list[tuple[str, str]]()
+    for message in question.messages:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        names.update((call.id, call.name) for call in calls)
+        given = [part for part in message.parts if isinstance(part, ToolResult)]
+        found = [*found, *((names.get(one.call_id, "a tool"), one.content) for one in given)]
+        if not given:
+            found = []
+    return found
 
 
 def list_pictures(question: Question) -> list[Image]:

@@ -23,6 +23,7 @@ from batuta.core import (
     Delta,
     Failure,
     PlanningContext,
+    Question,
     Run,
     RunId,
     Sampling,
@@ -118,8 +119,9 @@ MOST_RECENT = 6
 _MOST_SEARCHED = 60
 """Runs that are looked at for a conversation's turns, and for the latest conversations."""
 _RECENT_SECONDS = 30 * 86_400.0
-_ORIGINS = ("replay", "edit", "follow", "again")
+_ORIGINS = ("replay", "edit", "follow", "again", "results")
 """Fields of a body that refer to an earlier run by its id."""
+_TOOLS = frozenset({"tools"})
 MOST_PARTS = 5000
 """JSON objects of a stored run that is read to be shown: about 40 ms of the event loop."""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
@@ -311,7 +313,8 @@ class PlaygroundEndpoint:
 
     In its place, `replay` with a run's id repeats that run, and `edit` with one answers its
     question by the workflow in `orchestration`. Beside it, `follow` with a run's id continues its
-    conversation, and `again` asks its last question in other words.
+    conversation, `again` asks its last question in other words, and `results` answers its calls of
+    tools.
 
     It is booked and executed like a call of the API, under the same rules and limits. The answer
     is the address of its events; the request continues behind the answer until the run has ended.
@@ -466,11 +469,23 @@ def _read_call(body: Fields, origin: str, run: Run | None) -> ParsedCall:
     )
     if run is None:
         return replace(call, session=call.session or f"playground {secrets.token_hex(16)}")
+    kept = Conversation(run)
     if origin == "again":
-        question = Conversation(run).ask_again(call.question)
+        question = _use_own_tools(kept.ask_again(call.question), call.question, body)
         return replace(call, question=question, session=f"playground {secrets.token_hex(16)}")
-    question = Conversation(run).continue_with(call.question)
+    if origin == "results":
+        question = kept.answer_calls(call.question)
+        call = replace(call, model=run.header.model or call.model)
+    else:
+        question = _use_own_tools(kept.continue_with(call.question), call.question, body)
     return replace(call, question=question, session="", previous=response_id(RunId(run.id)))
+
+
+def _use_own_tools(question: Question, asked: Question, body: Fields) -> Question:
+    """Return the question with the tools of the form, if it has them, in place of the run's."""
+    if not body.mentions(_TOOLS) or asked.tools == question.tools:
+        return question
+    return replace(question, tools=asked.tools, tool_choice=asked.tool_choice)
 
 
 def _repeat_call(run: Run) -> ParsedCall:

@@ -56,6 +56,7 @@ def _template_environment() -> Environment:
         "last_asked": conversation.last_asked,
         "pictures_before": conversation.pictures_before,
         "attachments": conversation.describe_attachments,
+        "results": conversation.sent_results,
     }
     known = {
         "asset": asset_url,

@@ -451,7 +451,7 @@ function showFiles(place, removable = true) {
 
 /* ---- settings under a name, in this browser ------------------------------------------------ */
 
-const PRESET_FIELDS = ["model", "effort", "max_cost_usd", "deadline_s", "system", "temperature", "top_p", "max_tokens", "seed"];
+const PRESET_FIELDS = ["model", "effort", "max_cost_usd", "deadline_s", "system", "tools", "temperature", "top_p", "max_tokens", "seed"];
 
 class Presets {
   constructor(form) {
@@ -587,6 +587,10 @@ class Chat {
       this.ask(event.submitter?.name === "dry");
     });
     $("[data-stop]", form).addEventListener("click", () => this.stage?.stop());
+    this.tools = form.elements.tools;
+    this.tools?.addEventListener("change", () => this.checkTools());
+    this.turns.addEventListener("click", ({ target }) => target.closest("[data-send-results]") && this.sendResults(target.closest("[data-calls]")));
+    this.offerResults();
     this.question.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) form.requestSubmit($("[data-go]", form));
     });
@@ -602,24 +606,98 @@ class Chat {
     const { replay, again, followRun } = this.form.dataset;
     const body = bodyOf(this.form);
     if (dry) body.orchestration = { ...body.orchestration, dry_run: true };
+    const tools = this.tools?.value.trim();
+    if (tools) body.tools = JSON.parse(tools);
+    else if (this.tools && (again || followRun)) body.tools = [];
     return { ...body, replay, again: followRun ? undefined : again, follow: followRun };
   }
 
+  /** True if the tools can be sent; else a sentence below them says why not. */
+  async checkTools() {
+    if (!this.tools) return true;
+    const fault = await this.faultOfTools(this.tools.value.trim());
+    const place = $("#tools-fault", this.form);
+    place.textContent = fault;
+    place.hidden = !fault;
+    this.tools.setAttribute("aria-invalid", Boolean(fault));
+    return !fault;
+  }
+
+  /** The server reads them as it will when they are sent; nothing is asked of anybody. */
+  async faultOfTools(text) {
+    if (!text) return "";
+    let tools;
+    try {
+      tools = JSON.parse(text);
+    } catch (error) {
+      return `This is not JSON: ${error.message}.`;
+    }
+    const body = { model: this.form.elements.model.value, messages: [{ role: "user", content: "-" }], tools };
+    return (await this.send(body)).fault ?? "";
+  }
+
+  /** The API's body for one of this page, or the sentence that says what is wrong with it. */
+  async send(body) {
+    const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
+    const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+    const said = await response?.json().catch(() => null);
+    return response?.ok ? { body: said } : { fault: said?.error?.message ?? "The server cannot be reached." };
+  }
+
   async ask(dry) {
+    if (!(await this.checkTools())) {
+      $(".composing", this.form).open = true;
+      this.tools.focus();
+      return;
+    }
+    const replays = Boolean(this.form.dataset.replay);
+    await this.begin(this.question.value, this.body(dry), () => {
+      if (replays) return;
+      this.question.value = "";
+      this.question.placeholder = "Ask what follows…";
+      $(".composing", this.form).open = false;
+      attached = [];
+      showFiles(this.files);
+    });
+  }
+
+  /** The latest turn has a place for the result of each call that its worker waits for. */
+  offerResults() {
+    if ($("[data-go]", this.form).disabled) return;
+    const latest = $$(".turn:not([data-failed])", this.turns).at(-1);
+    for (const calls of $$("[data-calls]", this.turns)) {
+      for (const part of $$("label, .actions", calls)) part.hidden = !latest.contains(calls);
+    }
+  }
+
+  sendResults(calls) {
+    const fields = $$("[data-call]", calls);
+    const empty = fields.find((field) => !field.value);
+    if (empty) {
+      empty.focus();
+      return say("Type the result of each call.");
+    }
+    const messages = fields.map((field) => ({ role: "tool", tool_call_id: field.dataset.call, content: field.value }));
+    const { model, orchestration } = bodyOf(this.form);
+    const text = fields.map((field) => `Result of ${field.dataset.tool}: ${field.value}`).join("\n");
+    return this.begin(text, { model, orchestration, messages, results: calls.dataset.calls }, () => {});
+  }
+
+  /** Begins a run and shows it as the next turn. */
+  async begin(text, body, onBegin) {
     for (const each of $$("[data-examples]")) each.hidden = true;
     for (const each of $$("[data-failed]", this.turns)) each.remove();
     const turn = $("[data-blank-turn]").content.firstElementChild.cloneNode(true);
     const number = this.turns.childElementCount + 1;
-    const text = this.question.value;
     turn.setAttribute("aria-label", `Turn ${number}`);
     $("[data-asked]", turn).textContent = text;
-    showFiles($("[data-asked-files]", turn), false);
+    if (!body.results) showFiles($("[data-asked-files]", turn), false);
     const root = $("[data-stage]", turn);
     root.dataset.stage = `t${number}`;
     this.turns.append(turn);
+    this.offerResults();
     const stage = (this.stage = new Stage(root));
     const replays = Boolean(this.form.dataset.replay);
-    const body = { ...this.body(dry), scope: `t${number}` };
     stage.onBegin = (id, chat) => {
       moveTo(chat && !replays ? `/ui/chat/${encodeURIComponent(chat)}` : `/ui/runs/${encodeURIComponent(id)}`);
       $("main").classList.add("talking");
@@ -627,21 +705,17 @@ class Chat {
       head.lastElementChild.hidden = false;
       head.firstElementChild.className = "cut";
       if (number === 1) head.firstElementChild.textContent = text;
-      if (replays) return;
-      this.question.value = "";
-      this.question.placeholder = "Ask what follows…";
-      $(".composing", this.form).open = false;
-      attached = [];
-      showFiles(this.files);
+      onBegin();
     };
     if (number > 1) turn.scrollIntoView({ block: "start", behavior: "smooth" });
-    await during(this.form, () => stage.ask(body, this.form.dataset.token));
+    await during(this.form, () => stage.ask({ ...body, scope: `t${number}` }, this.form.dataset.token));
     if (!stage.id) turn.dataset.failed = "";
-    else this.ended(stage);
+    this.ended(stage);
   }
 
   /** The next question follows this one; where it has no answer, the server leaves it out. */
   ended(stage) {
+    this.offerResults();
     if (!stage.id || this.form.dataset.replay) return;
     const answered = $("[data-answer] .answer, [data-answer] pre", stage.root);
     if (answered || !this.form.dataset.followRun) this.form.dataset.followRun = stage.id;
@@ -649,13 +723,12 @@ class Chat {
 
   /** The API's whole body: what was said before comes from the server. */
   async copy(how) {
+    if (!(await this.checkTools())) return say("The tools cannot be sent as they are.");
     let body = this.body(false);
     if (body.follow || body.again) {
-      const headers = { "content-type": "application/json", "x-token": this.form.dataset.token };
-      const response = await fetch("/ui/body", { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
-      const said = await response?.json().catch(() => null);
-      if (!response?.ok) return say(said?.error?.message ?? "The server cannot be reached.");
-      body = said;
+      const { body: whole, fault } = await this.send(body);
+      if (fault) return say(fault);
+      body = whole;
     }
     await copy(how === "curl" ? asCurl(body) : asPython(body));
   }
