@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 
 import pytest
@@ -14,6 +14,7 @@ from batuta.conductors.sessions.patterns import price_switch
 from batuta.conductors.sessions.review import find_reviewer, model_family, read_verdict
 from batuta.conductors.sessions.state import (
     MOST_ACTIONS,
+    MOST_FAILURES,
     MOST_THREADS,
     MOST_WARM,
     NEW_SESSION,
@@ -239,6 +240,19 @@ def test_a_ledger_adds_up_and_a_state_stays_bounded(entries):
     assert state.cost.usd == sum(entry.cost.usd for entry in entries)
     assert state.consultations == len(entries) and len(state.threads) <= MOST_THREADS
     assert state.turns <= sum(1 for entry in entries if entry.thread)
+
+
+@given(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=60))
+def test_failures_of_a_task_are_all_counted_and_few_are_told_apart(tools):
+    failed = [action(f"Error: {tool}", tool, number=n) for n, tool in enumerate(tools)]
+    turn = read_turn(talk(TASK, *failed))
+    known = SessionThread(acting=A).in_turn(turn)
+    assert sum(known.failures.values()) == len(tools)
+    assert len(known.failures) <= MOST_FAILURES + 1
+    summed = replace(known, compacted=True).after_summary(read_turn(talk(user_message("So far"))))
+    assert summed.failures == known.failures
+    later = replace(summed, compacted=False).in_turn(read_turn(talk(user_message("New task"))))
+    assert not later.failures
 
 
 def test_a_session_of_5000_actions_stays_as_small_as_one_of_50():

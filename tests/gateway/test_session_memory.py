@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 
 import anyio
@@ -99,6 +100,19 @@ async def test_a_session_keeps_its_newest_threads_and_no_more(replicas):
     state = await replicas[0].load("", name)
     newest = [f"t{number}" for number in range(5, MOST_THREADS + 4)]
     assert list(state.threads) == [*newest, "t0"]
+
+
+async def test_a_compacted_thread_goes_on_in_another_ones_place_and_is_no_new_turn(replicas):
+    name, (one, other) = f"ses_{uuid.uuid4().hex}", replicas
+    marked = entry(waits=True, failures={"f": 1}, forgotten={"": 2}, compacted=True)
+    noted = await one.note("", name, marked)
+    assert await other.load("", name) == noted == NEW_SESSION.with_entry(marked)
+    goes_on = replace(entry(thread="new", turn="2"), replaces="t")
+    state = await other.note("", name, goes_on)
+    assert await one.load("", name) == state == noted.with_entry(goes_on)
+    assert state.threads.keys() == {"new"} and state.turns == 1
+    again = replace(entry(thread="new", turn="3"), replaces="new")
+    assert (await one.note("", name, again)).turns == 1
 
 
 async def test_what_is_only_counted_keeps_no_thread(replicas):

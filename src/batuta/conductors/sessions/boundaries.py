@@ -69,12 +69,14 @@ def find_moment(
     if window is not None and tokens > window:
         size = f"about {format_count(tokens)} tokens do not fit in the {format_count(window)}"
         return Moment(Boundary.BEGINNING, f"{size} of {acting}")
+    if thread.compacted:
+        return Moment(Boundary.COMPACTION, "the conversation was compacted, and the task goes on")
     if thread.tokens > _LONG and tokens < thread.tokens * _SHRUNK:
         sizes = f"from about {format_count(thread.tokens)} to {format_count(tokens)} tokens"
         return Moment(Boundary.COMPACTION, f"the conversation was compacted {sizes}")
     if turn.is_fresh:
         return _fresh_moment(turn)
-    return _find_trouble(question, turn, rules) or _going_on(turn)
+    return _find_trouble(thread, question, turn, rules) or _going_on(turn)
 
 
 def _fresh_moment(turn: Turn) -> Moment:
@@ -89,17 +91,18 @@ def _going_on(turn: Turn) -> Moment:
     return Moment(None, f"{many} came back")
 
 
-def _find_trouble(question: Question, turn: Turn, rules: SessionRules) -> Moment | None:
+def _find_trouble(
+    thread: SessionThread, question: Question, turn: Turn, rules: SessionRules
+) -> Moment | None:
     """Return the same failure for an even number of times, or a stall that has just become one."""
     if not turn.actions:
         return None
     counts, newest = turn.failures, turn.actions[-1]
     for key in newest.failures:
-        if counts[key] % 2 == 0:
-            tool = key.partition(" ")[0]
-            return Moment(
-                Boundary.SAME_FAILURE, f"{tool} failed in the same way {counts[key]} times"
-            )
+        tool, _, digest = key.rpartition(" ")
+        times = counts[key] + thread.forgotten.get(digest, 0)
+        if times % 2 == 0:
+            return Moment(Boundary.SAME_FAILURE, f"{tool} failed in the same way {times} times")
     keys = [action.key for action in turn.actions[-_ALIKE:]]
     if len(keys) == _ALIKE and len(set(keys)) == 1 and _count_alike(turn) % _ALIKE == 0:
         return Moment(Boundary.STALL, f"the same was done {_count_alike(turn)} times in a row")

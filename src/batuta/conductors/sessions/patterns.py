@@ -165,7 +165,7 @@ class SessionView:
     @property
     def failures(self) -> int:
         """Failures of tools in the present task."""
-        return 0 if self.turn.is_fresh else self.turn.failures.total()
+        return sum(self.thread.failures.values())
 
     @property
     def may_consult(self) -> bool:

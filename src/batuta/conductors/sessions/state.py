@@ -218,6 +218,8 @@ MOST_THREADS = 8
 """Threads of a session that are remembered; the one that was quiet the longest goes first."""
 MOST_WARM = 8
 """Workers of a thread whose prompts are remembered."""
+MOST_FAILURES = 8
+"""Different failures of a task that are remembered apart; the rest are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,34 @@ class SessionThread:
     """A digest of the user's words that began the present turn."""
     tokens: int = 0
     """About how many tokens the newest request had."""
+    waits: bool = False
+    """Whether the newest answer called tools, so that the task goes on."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often each failure has happened in the present task, by its digest."""
+    forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Those of them that a compaction took out of the conversation."""
+    compacted: bool = False
+    """Whether a summary of the conversation was asked for, and the task goes on with it."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])
+
+    def in_turn(self, turn: Turn) -> SessionThread:
+        """Return the thread at a request of the conversation as it stands, in that turn."""
+        same = self if self.turn == turn.key else replace(self, forgotten={})
+        return replace(same, turn=turn.key, compacted=False).counting(turn)
+
+    def after_summary(self, turn: Turn) -> SessionThread:
+        """Return the thread at the first request after a compaction: the task goes on."""
+        return replace(self, turn=turn.key, forgotten=self.failures).counting(turn)
+
+    def counting(self, turn: Turn) -> SessionThread:
+        """Return the thread with the turn's failures beside the forgotten ones."""
+        shown = {key.rpartition(" ")[2]: count for key, count in turn.failures.items()}
+        counts = Counter(self.forgotten) + Counter(shown)
+        told_apart = Counter({key: count for key, count in counts.items() if key})
+        kept = dict(told_apart.most_common(MOST_FAILURES))
+        if rest := counts.total() - sum(kept.values()):
+            kept[""] = rest
+        return replace(self, failures=kept)
 
     def with_reader(self, worker: WorkerId, tokens: int, now: float) -> SessionThread:
         """Return the thread after the worker has read its prompt."""
@@ -258,6 +287,8 @@ class SessionEntry:
     """The thread that it belongs to, as its key; empty: none is kept of it."""
     after: SessionThread
     """That thread after it."""
+    replaces: str = ""
+    """The key of the thread that goes on under this one, compacted; empty: of none."""
     cost: Cost = ZERO_COST
     consultations: int = 0
     """How often a second model was asked."""
@@ -280,8 +311,10 @@ class SessionState:
         Law: what entries add to the ledger does not depend on their order.
         """
         known = self.threads.get(entry.thread)
-        is_turn = bool(entry.thread) and (known is None or known.turn != entry.after.turn)
-        threads = {key: each for key, each in self.threads.items() if key != entry.thread}
+        is_new = known is None or known.turn != entry.after.turn
+        is_turn = bool(entry.thread) and is_new and not entry.replaces
+        gone = {entry.thread, entry.replaces}
+        threads = {key: each for key, each in self.threads.items() if key not in gone}
         if entry.thread:
             threads[entry.thread] = entry.after
         while len(threads) > MOST_THREADS:
@@ -292,6 +325,15 @@ class SessionState:
             consultations=self.consultations + entry.consultations,
             threads=threads,
         )
+
+    def find_compacted(self, turn: Turn) -> str:
+        """Return the key of the thread that goes on with the turn after a compaction; or empty.
+
+        The summary stands in the place of the user's first words or behind them.
+        """
+        if (own := self.threads.get(turn.thread_key)) is not None:
+            return turn.thread_key if own.compacted and turn.is_fresh else ""
+        return next((key for key in reversed([*self.threads]) if self.threads[key].compacted), "")
 
     def left_usd(self, most: Decimal | None) -> Decimal | None:
         """Return the dollars that are left of a limit; None: there is no limit."""

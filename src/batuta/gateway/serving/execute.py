@@ -63,6 +63,7 @@ from batuta.gateway.serving.parsed_call import (
 )
 from batuta.gateway.serving.plan_estimate import PlanEstimate, estimate_plan
 from batuta.gateway.serving.prepare import (
+    COMPACTION,
     CallPreparer,
     auxiliary_kind,
     find_served_model,
@@ -197,9 +198,10 @@ class RunService:
         call = await self._bind_files(call, caller)
         call = replace(call, question=self._reasoning.fill_in(call.question, caller.tenant))
         prepared_call = self._preparer.prepare(call, caller, run_id or new_run_id())
-        is_kept = not call.options.dry_run and auxiliary_kind(call) is None
+        kind = auxiliary_kind(call)
+        is_kept = not call.options.dry_run and kind is None
         prepared_call = await self._begin_in_session(
-            prepared_call, call, caller.tenant, is_kept=is_kept
+            prepared_call, call, caller.tenant, is_kept=is_kept, compacts=kind == COMPACTION
         )
         if is_kept and call.question.has_tool_results:
             resumed = await self._pending_tool_runs.find_resumed(
@@ -244,9 +246,15 @@ class RunService:
         return call
 
     async def _begin_in_session(
-        self, prepared: PreparedCall, call: ParsedCall, tenant: str, *, is_kept: bool
+        self,
+        prepared: PreparedCall,
+        call: ParsedCall,
+        tenant: str,
+        *,
+        is_kept: bool,
+        compacts: bool,
     ) -> PreparedCall:
-        """Return the call in its session; `is_kept` if it belongs to the conversation.
+        """Return the call in its session, as `SessionKeeper.begin` has it.
 
         Raises:
             APIError: the session has reached a limit.
@@ -255,7 +263,9 @@ class RunService:
         if session is None:
             return prepared
         rules = rules_of_key(self._catalogue.session_rules, prepared.caller.permissions)
-        begun = await self._sessions.begin(call, tenant, session, rules, is_kept=is_kept)
+        begun = await self._sessions.begin(
+            call, tenant, session, rules, is_kept=is_kept, compacts=compacts
+        )
         return replace(prepared, session=session, in_session=begun)
 
     def _conduct_in_session(self, prepared: PreparedCall, call: ParsedCall) -> PreparedCall:

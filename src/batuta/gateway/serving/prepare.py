@@ -407,6 +407,9 @@ COMPACTION_BEGINNING = "You are performing a CONTEXT CHECKPOINT COMPACTION."
 """The beginning of the last message of Codex's request for a summary of the conversation."""
 _TEXT_ONLY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
 """The beginning of Claude Code's request for a summary, which still offers its tools."""
+_TRANSCRIPT = "Here is the conversation so far:\n\n<conversation>\n"
+"""The beginning of the only message of opencode's request for a summary, and words behind it."""
+_OF_TRANSCRIPT = ("Create a new anchored summary", "Construct a new summary that combines both")
 _SUMMARY = "Your task is to create a detailed summary of the conversation so far"
 _SEARCH = "Perform a web search for the query: "
 """The beginning of the only message of Claude Code's request for a search."""
@@ -436,7 +439,7 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
         return TITLE
     if _is_probe(question, messages):
         return QUOTA_PROBE
-    if messages[-1].role is Role.USER and messages[-1].text.startswith(COMPACTION_BEGINNING):
+    if messages[-1].role is Role.USER and _wants_plain_summary(messages):
         return COMPACTION
     searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
     if searches and len(messages) == 1 and messages[0].text.startswith(_SEARCH):
@@ -446,6 +449,15 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
     ):
         return TOPIC_CHECK
     return None
+
+
+def _wants_plain_summary(messages: list[Message]) -> bool:
+    """Tell whether a summary is wanted without tools, as Codex and opencode ask for it."""
+    text = messages[-1].text
+    if text.startswith(COMPACTION_BEGINNING):
+        return True
+    is_transcript = len(messages) == 1 and text.startswith(_TRANSCRIPT)
+    return is_transcript and any(words in text for words in _OF_TRANSCRIPT)
 
 
 def _wants_summary(last: Message) -> bool:

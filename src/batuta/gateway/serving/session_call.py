@@ -35,6 +35,7 @@ from batuta.conductors.sessions.state import (
     SessionRules,
     SessionState,
     SessionThread,
+    Turn,
     WarmPrefix,
     read_turn,
 )
@@ -44,10 +45,12 @@ from batuta.core import (
     Plan,
     Pool,
     Question,
+    Reply,
     Request,
     ResumeState,
     Round,
     Run,
+    ToolResult,
     WorkerId,
 )
 from batuta.core.formatting import format_usd
@@ -77,8 +80,10 @@ class SessionCall:
     """The session's id."""
     thread: str
     """The key of its thread; empty: nothing is kept of the conversation."""
-    turn: str
-    """A digest of its turn."""
+    before: SessionThread
+    """That thread as it is at this request."""
+    replaces: str = ""
+    """The key of the thread that goes on here after a compaction; empty: of none."""
     state: SessionState
     """The session before the run, and after it once it has ended."""
     max_cost_usd: Decimal | None = None
@@ -151,6 +156,7 @@ class SessionKeeper:
         rules: SessionRules,
         *,
         is_kept: bool,
+        compacts: bool = False,
     ) -> SessionCall:
         """Find the request's place in its session.
 
@@ -160,18 +166,24 @@ class SessionKeeper:
             session: the session's id.
             rules: the constants.
             is_kept: whether the request belongs to the conversation; else nothing is kept of it.
+            compacts: whether it asks for a summary of the conversation.
 
         Raises:
             APIError: the session has reached a limit.
         """
         question, state = call.question, await self._memory.load(tenant, session)
-        turn = read_turn(question)
         limits = call.options.session or NO_SESSION_LIMITS
+        thread, before, replaces = "", SessionThread(), ""
+        if is_kept:
+            thread, before, replaces = _find_thread(state, read_turn(question))
+        elif compacts:
+            thread, before = _summed_up_thread(state, question)
         begun = SessionCall(
             tenant=tenant,
             id=session,
-            thread=turn.thread_key if is_kept else "",
-            turn=turn.key,
+            thread=thread,
+            before=before,
+            replaces=replaces,
             state=state,
             max_cost_usd=_least_limit(limits.max_cost_usd, rules.max_cost_usd),
         )
@@ -213,14 +225,13 @@ class SessionKeeper:
 
     def _view(self, plan: SessionPlan, question: Question, rules: SessionRules) -> SessionView:
         """Return the request as a pattern sees it."""
-        call, turn = plan.call, read_turn(question)
-        thread = call.state.threads.get(call.thread)
-        if (thread is None or thread.acting is None) and plan.resumed is not None:
-            thread = SessionThread(acting=_planned_actor(plan.resumed), turn=call.turn)
+        call, turn, thread = plan.call, read_turn(question), plan.call.before
+        if thread.acting is None and plan.resumed is not None:
+            thread = replace(thread, acting=_planned_actor(plan.resumed))
         rules = replace(rules, unknown=plan.limits.unknown)
         pool = plan.served.pool
         return SessionView(
-            thread=thread or SessionThread(),
+            thread=thread,
             turn=turn,
             moment=find_moment(thread, question, turn, tokens=call.tokens, pool=pool, rules=rules),
             question=question,
@@ -237,28 +248,52 @@ class SessionKeeper:
         """Estimate what the best worker of the pool alone would have cost; see `saving`."""
         if len(pool) == 1 or not (run.steps or run.cost.usd or run.cost.unpriced_calls):
             return None
-        thread = call.state.threads.get(call.thread) or SessionThread()
+        thread = call.before
         best = strongest_actor(question, pool)
         now, warm = self._clock(), rules.warm_seconds
         return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
 
     async def end(self, call: SessionCall, run: Run) -> None:
         """Keep what the run did."""
-        known = call.state.threads.get(call.thread) or SessionThread()
-        after = replace(known, turn=call.turn)
-        if call.acts:
-            after = replace(after, tokens=call.tokens)
+        after = replace(call.before, tokens=call.tokens) if call.acts else call.before
         step = answering_step(run) if call.acts else None
         if step is not None:
-            after = replace(after, acting=step.worker)
+            waits = isinstance(step.result, Reply) and bool(step.result.tool_calls)
+            after = replace(after, acting=step.worker, waits=waits, compacted=False)
             after = after.with_reader(step.worker, call.tokens, self._clock())
         entry = SessionEntry(
             thread=call.thread,
             after=after,
+            replaces=call.replaces,
             cost=run.cost,
             consultations=count_consultations(run) if call.consults else 0,
         )
         call.state = await self._memory.note(call.tenant, call.id, entry)
+
+
+def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, str]:
+    """Return the key of the turn's thread, the thread at the turn, and the key that it replaces."""
+    if replaces := state.find_compacted(turn):
+        return turn.thread_key, state.threads[replaces].after_summary(turn), replaces
+    known = state.threads.get(turn.thread_key) or SessionThread()
+    return turn.thread_key, known.in_turn(turn), ""
+
+
+def _summed_up_thread(state: SessionState, question: Question) -> tuple[str, SessionThread]:
+    """Return the thread whose task goes on with the summary that is asked for, if there is one.
+
+    Claude Code and Codex ask at the end of the conversation; opencode writes it into one message,
+    and of its session's threads the newest is meant.
+    """
+    *before, last = question.messages
+    results = tuple(part for part in last.parts if isinstance(part, ToolResult))
+    shown = (*before, replace(last, parts=results)) if results else tuple(before)
+    turn = read_turn(replace(question, messages=shown)) if shown else None
+    key = turn.thread_key if turn else next(reversed([*state.threads]), "")
+    known = state.threads.get(key)
+    if known is None or not known.waits or (turn and turn.key != known.turn):
+        return "", SessionThread()
+    return key, replace(known.counting(turn) if turn else known, compacted=True)
 
 
 def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) -> None:
@@ -269,8 +304,8 @@ def _check_turns(call: SessionCall, limits: SessionLimits, rules: SessionRules) 
     """
     most, turns = _least_limit(limits.max_turns, rules.max_turns), call.state.turns
     known = call.state.threads.get(call.thread)
-    is_new = bool(call.thread) and (known is None or known.turn != call.turn)
-    if most is not None and is_new and turns + 1 > most:
+    is_new = bool(call.thread) and (known is None or known.turn != call.before.turn)
+    if most is not None and is_new and not call.replaces and turns + 1 > most:
         message = (
             f"This session has had {turns} turns and may have {most}: begin a new session, or "
             "raise max_turns of orchestration.session or of the key."
@@ -371,17 +406,18 @@ KEPT_SECONDS = 24 * 3600.0
 # The ledger is added to by Redis itself, so no request of another replica is lost.
 _NOTE = """
 local key, thread, turn, state = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local replaces = ARGV[9]
 redis.call('HINCRBY', key, 'nano', ARGV[4])
 redis.call('HINCRBY', key, 'unpriced', ARGV[5])
 redis.call('HINCRBY', key, 'consultations', ARGV[6])
 if thread ~= '' then
   local before = redis.call('HGET', key, 'turn:' .. thread)
-  if before ~= turn then redis.call('HINCRBY', key, 'turns', 1) end
+  if before ~= turn and replaces == '' then redis.call('HINCRBY', key, 'turns', 1) end
   redis.call('HSET', key, 'turn:' .. thread, turn, 'thread:' .. thread, state)
   local order, kept = thread, 1
   for one in string.gmatch(redis.call('HGET', key, 'order') or '', '[^ ]+') do
     if one ~= thread then
-      if kept < tonumber(ARGV[7]) then
+      if one ~= replaces and kept < tonumber(ARGV[7]) then
         order, kept = order .. ' ' .. one, kept + 1
       else
         redis.call('HDEL', key, 'turn:' .. one, 'thread:' .. one)
@@ -465,6 +501,7 @@ class RedisSessions:
             entry.consultations,
             MOST_THREADS,
             int(KEPT_SECONDS),
+            entry.replaces,
         )
         stored: Any = await self._redis.ask(
             lambda redis: redis.eval(_NOTE, 1, _redis_key(session), *args)
@@ -510,6 +547,10 @@ def _read_thread(written: Any) -> SessionThread | None:
             acting=None if acting is None else WorkerId(acting),
             turn=known["turn"],
             tokens=int(known["tokens"]),
+            waits=bool(known["waits"]),
+            failures={key: int(count) for key, count in known["failures"].items()},
+            forgotten={key: int(count) for key, count in known["forgotten"].items()},
+            compacted=bool(known["compacted"]),
             warm=warm,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
