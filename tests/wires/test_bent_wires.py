@@ -13,7 +13,8 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.clients.factory import open_provider_client
-from batuta.core import NullListener, Request, Tool, user_message
+from batuta.core import NativeSearch, NullListener, Request, Tool, user_message
+from batuta.core.server_tools import WEB_SEARCH
 from batuta.errors import ClientError
 from wires.bending import events_of, reordered, said_by
 from wires.case import CASES
@@ -44,6 +45,8 @@ async def ask(client, case, upstream, pieces):
     """The reply, or the error, and what was told of it as it came."""
     upstream.answer, upstream.pieces, ear = case.turns[0].answer, pieces, Listening()
     tools = tuple(Tool(name=name, parameters=SCHEMA) for name in case.tools)
+    if case.searches:
+        tools += (Tool(name=WEB_SEARCH, native=NativeSearch(max_uses=3)),)
     request = Request(messages=(user_message(case.text),), tools=tools)
     try:
         return await client.complete(request, ear), ear.text
@@ -60,7 +63,8 @@ def pieces_at(stream, rng):
 def words_of(reply):
     """All that a reply says, as one text."""
     calls = "".join(call.name + call.arguments for call in reply.tool_calls)
-    return reply.text + reply.reasoning + calls
+    searches = "".join(f'{{"query": "{call.query}"}}' for call in reply.server_calls)
+    return reply.text + reply.reasoning + calls + searches
 
 
 @pytest.mark.parametrize("case", BENDABLE, ids=lambda case: case.name)

@@ -234,7 +234,7 @@ class AnthropicStreamAccumulator:
         if block["type"] == "server_tool_use":
             self._open_search = as_string(block.get("id"))
             given = as_object(block.get("input"))
-            self._asked_for[self._open_search] = [dump_json(given)] if given else []
+            self._asked_for.setdefault(self._open_search, [dump_json(given)] if given else [])
             return ()
         self._open_search = ""
         asked = "".join(self._asked_for.get(as_string(block.get("tool_use_id")), ()))
@@ -245,11 +245,11 @@ _SEARCH_BLOCKS = {"server_tool_use", "web_search_tool_result"}
 
 
 def _query_of(given: str) -> str:
-    """Return the words of a search's input; empty if it is broken."""
+    """Return the words of a search's input, or the input itself if it is broken."""
     try:
         return as_string(load_json(given.encode()).get("query")) if given else ""
     except (ValueError, RecursionError, AttributeError):
-        return ""
+        return given
 
 
 def _read_result(
