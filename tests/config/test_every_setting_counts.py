@@ -41,6 +41,7 @@ from batuta.errors import ConfigError
 from batuta.gateway.assemble import ServeOptions, startup_message
 from batuta.guardrails.settings import GuardrailSetting
 from batuta.language import PromptOptions
+from encoder.test_sentence_encoder import INSTALLED
 
 pytestmark = pytest.mark.anyio
 SOURCE = Path(batuta.__file__).parent
@@ -215,6 +216,7 @@ FILE_SEARCH = {
     "folder": "/",
     "results": 3,
     "timeout_s": 3,
+    **({"vectors": True} if INSTALLED else {}),
 }
 PROGRAMS = {
     "server_tool": True,
@@ -409,6 +411,7 @@ def test_every_setting_has_a_case():
         "tools.mcp": McpSetting,
     }
     wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
+    wanted -= set() if INSTALLED else {"tools.files.vectors"}
     assert set(SINGLE) == wanted | {"aliases"}
     elsewhere = {
         "approval_webhook",

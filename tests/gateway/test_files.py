@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,9 @@ from batuta.config.tool_settings import FileSearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
 from batuta.core import Finish, Image, Reply, Role, Text, ToolCall
 from batuta.core.formatting import plain_name
+from batuta.encoder import open_encoder
 from batuta.gateway.serving.uploaded_files import FileLimits
+from encoder.test_sentence_encoder import needs_encoder
 from fakes import documents
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra
@@ -280,11 +283,11 @@ async def test_an_upload_that_breaks_off_leaves_nothing(store):
         assert (await server.get("/v1/files"))[1]["data"] == []
 
 
-def searching():
+def searching(query="observatory opened"):
     def reply(request):
         if any(message.role is Role.TOOL for message in request.messages):
             return Reply(text="In 1822 [1].")
-        call = ToolCall(id="c", name="file_search", arguments='{"query": "observatory opened"}')
+        call = ToolCall(id="c", name="file_search", arguments=json.dumps({"query": query}))
         return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
 
     return ScriptedClient(reply)
@@ -402,6 +405,30 @@ async def test_a_chat_searches_uploaded_files_and_cites_them(store, choice):
     (cited,) = got["choices"][0]["message"]["annotations"]
     assert (cited["type"], cited["text"]) == ("file_citation", "[1]")
     assert cited["file_citation"]["file_id"] == made["id"] and made["id"] in streamed
+
+
+@needs_encoder
+async def test_a_paraphrase_is_found_by_vectors_that_go_with_their_file(store):
+    setting = FileSearchSetting(server_tool=True, vectors=True)
+    limits = replace(LIMITS, encoder=open_encoder())
+    async with HttpTransport() as http:
+        offered = open_served_tools(ToolsSetting(files=setting), http, {})
+        ada = searching("how may I get my money back")
+        state = orchestra({"ada": ada}, store=store, file_limits=limits, server_tools=offered)
+        async with Serving(state) as server:
+            text = b"A customer whom the goods do not please is reimbursed within a fortnight."
+            _, made = await upload(server, "terms.md", text)
+            await upload(server, "picture.png", PNG, "image/png")
+            tool = {"type": "file_search", "vector_store_ids": ["all"]}
+            body = {"model": "worker/ada", "input": "When?", "tools": [tool]}
+            _, _, got = await server.post("/v1/responses", json=body)
+            assert [one["file_id"] for one in got["output"][0]["results"]] == [made["id"]]
+            assert [*await store.files.vectors([made["id"]], "local")] == [made["id"]]
+            assert await store.files.vectors([made["id"]], "other") == {}
+            await server.http.delete(f"/v1/files/{made['id']}")
+            assert await store.files.vectors([made["id"]], "local") == {}
+            _, _, got = await server.post("/v1/responses", json=body)
+            assert got["output"][0]["results"] == []
 
 
 async def test_a_chat_without_search_in_files_is_refused(store):

@@ -1,13 +1,25 @@
 """Search in files: passages with their places, of the files that are there, quickly."""
 
 import json
+import subprocess
+import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from batuta.encoder import open_encoder
 from batuta.errors import StoreError
 from batuta.tools.file_search import LOOK_SECONDS, FileSearch, FolderIndex, TenantIndexes
 from batuta.tools.source import ToolContext, ToolLimits, call_tool
-from batuta.tools.text_index import PASSAGE, TextIndex, split_passages
+from batuta.tools.text_index import (
+    PASSAGE,
+    TextIndex,
+    encode_text,
+    fuse_ranks,
+    split_passages,
+)
+from encoder.test_sentence_encoder import needs_encoder
 
 pytestmark = pytest.mark.anyio
 LIMITS = ToolLimits(seconds=60.0)
@@ -58,6 +70,7 @@ class Files:
     def __init__(self, tenant, **texts):
         self.tenant = tenant
         self.texts = texts
+        self.vectors = {}
         self.read = 0
 
     async def list_names(self):
@@ -69,6 +82,9 @@ class Files:
     async def read_texts(self, ids):
         self.read += len(ids)
         return [(one, self.texts[one]) for one in ids]
+
+    async def read_vectors(self, ids):
+        return {one: self.vectors[one] for one in ids if one in self.vectors}
 
     async def read_contents(self):
         return [(f"{name}.md", text.encode()) for name, text in self.texts.items()]
@@ -121,3 +137,108 @@ async def test_a_folder_is_searched_without_what_is_hidden_or_linked(tmp_path):
     (folder / "b.md").write_text("lock again")
     index._looked_at -= LOOK_SECONDS + 1
     assert [one.file for one in (await ask(source, "lock")).citations] == ["b.md"]
+
+
+PARAPHRASED = "how may I get my money back"
+REFUND = "A customer whom the goods do not please is reimbursed within a fortnight."
+OTHERS = (
+    "The observatory of Imola was opened in 1931.",
+    "Locks are greased once a year, in spring.",
+    "I may go back to the river: how deep it is, nobody knows.",
+)
+
+
+def vectors_of(**texts):
+    return {name: encode_text(open_encoder(), text) for name, text in texts.items()}
+
+
+@needs_encoder
+def test_a_paraphrase_is_found_by_its_meaning_and_not_by_its_words():
+    texts = {"refund": REFUND, **{f"other{n}": text for n, text in enumerate(OTHERS)}}
+    words, both = TextIndex(), TextIndex(open_encoder())
+    words.add(texts.items())
+    both.add(texts.items(), vectors_of(**texts))
+    assert "refund" not in [hit.file for hit in words.search(PARAPHRASED, texts, 8)]
+    assert "refund" in [hit.file for hit in both.search(PARAPHRASED, texts, 2)]
+    assert next(hit.file for hit in both.search("greased locks", texts, 8)) == "other1"
+    assert both.search("quantum chromodynamics", texts, 8) == []
+
+
+@needs_encoder
+def test_vectors_are_found_in_the_named_texts_alone_and_forgotten_with_them():
+    index = TextIndex(open_encoder())
+    index.add([("a", REFUND), ("b", REFUND)], vectors_of(a=REFUND, b=REFUND))
+    assert {hit.file for hit in index.search(PARAPHRASED, ["b"], 8)} == {"b"}
+    size = index.size
+    index.keep_only({"a"})
+    assert {hit.file for hit in index.search(PARAPHRASED, ["a", "b"], 8)} == {"a"}
+    assert index.size == size / 2
+    index.add([("a", OTHERS[1])])
+    assert index.search(PARAPHRASED, ["a"], 8) == [] and index.size == len(OTHERS[1])
+
+
+@needs_encoder
+def test_vectors_of_another_encoder_or_of_other_passages_say_nothing():
+    kept = vectors_of(a=REFUND)["a"]
+    other_text = vectors_of(a=REFUND + "x" * 5 * PASSAGE)["a"]
+    for wrong in (b"", b"another-model\n" + kept.partition(b"\n")[2], kept[:-1], other_text):
+        index = TextIndex(open_encoder())
+        index.add([("a", REFUND)], {"a": wrong})
+        assert index.search(PARAPHRASED, ["a"], 8) == []
+        index.encode_missing(5.0)
+        assert [hit.file for hit in index.search(PARAPHRASED, ["a"], 8)] == ["a"]
+
+
+@needs_encoder
+async def test_the_vectors_of_files_are_those_that_were_kept():
+    files = Files("acme", a=REFUND, b=OTHERS[0])
+    files.vectors = vectors_of(a=REFUND)
+    indexes = TenantIndexes(encoder=open_encoder())
+    assert [hit.file for hit in await indexes.search(files, PARAPHRASED, 8)] == ["a"]
+    other = Files("other", c=OTHERS[1])
+    assert await indexes.search(other, PARAPHRASED, 8) == []
+
+
+@needs_encoder
+async def test_passages_of_a_folder_get_vectors_when_it_is_searched(tmp_path):
+    (tmp_path / "terms.md").write_text(REFUND)
+    index = FolderIndex(tmp_path, open_encoder())
+    assert [hit.file for hit in await index.search(PARAPHRASED, 8)] == ["terms.md"]
+
+
+@given(st.lists(st.lists(st.integers(0, 30), unique=True), max_size=4))
+def test_what_is_first_everywhere_is_first_and_nothing_is_lost(rankings):
+    fused = fuse_ranks(rankings)
+    assert sorted(fused) == sorted({row for ranking in rankings for row in ranking})
+    for row in fused:
+        if rankings and all(ranking[:1] == [row] for ranking in rankings):
+            assert fused[0] == row
+    if len(rankings) == 1:
+        assert fused == rankings[0]
+
+
+WITHOUT_EXTRA = """
+import sys
+from batuta.config.tool_settings import FileSearchSetting, ToolsSetting
+
+sys.modules["onnxruntime"] = None  # as it is where the extra is not installed
+from batuta.config.tools import open_served_tools
+from batuta.errors import ConfigError
+
+setting = FileSearchSetting(server_tool=True, vectors=sys.argv[1] == "on")
+try:
+    open_served_tools(ToolsSetting(files=setting), None, {})
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_vectors_without_the_extra_are_refused_in_a_sentence():
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_EXTRA, state], capture_output=True, text=True, check=True
+        ).stdout
+        for state in ("on", "off")
+    ]
+    assert said[0].startswith("[tools.files] vectors: the sentence encoder needs an extra: ")
+    assert said[0].count("\n") == 1 and said[1] == ""

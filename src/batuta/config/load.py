@@ -275,6 +275,7 @@ async def _load_file(
         audit=settings.audit,
         server_tools=_open_server_tools(settings, specs, http, environ),
         files=settings.files,
+        has_file_vectors=bool(settings.tools.files and settings.tools.files.vectors),
         answer_cache=settings.answer_cache,
         oidc=settings.oidc,
         digest=hashlib.sha256(path.read_bytes()).hexdigest(),

@@ -91,6 +91,8 @@ class LoadedConfig:
     """The tools that models may call while they answer, if there are some."""
     files: FilesSetting | None = None
     """How much of uploaded files is kept; None: no files are."""
+    has_file_vectors: bool = False
+    """Whether uploaded files are also found by what their passages mean."""
     oidc: OidcSetting | None = None
     """The identity provider by which people sign in to the page."""
     notes: tuple[str, ...] = ()

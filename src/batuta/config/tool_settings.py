@@ -128,6 +128,8 @@ class FileSearchSetting(ServedSetting):
 
     folder: str = ""
     """A folder; empty: none."""
+    vectors: bool = False
+    """Whether passages are found by what they mean, too; it needs the extra `encoder`."""
     results: int = Field(default=8, ge=1, le=20)
     """Passages of one search, at most."""
     timeout_s: float = Field(default=60.0, gt=0)

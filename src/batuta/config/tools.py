@@ -22,6 +22,7 @@ from batuta.config.tool_settings import (
 )
 from batuta.core import Client
 from batuta.core.server_tools import ServerTools, ToolWish
+from batuta.encoder import SentenceEncoder, open_encoder
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 from batuta.tools.code import MEGABYTE, CodeInterpreter
@@ -111,7 +112,8 @@ def _native_offer(setting: SearchSetting | None) -> NativeOffer:
 
 def _file_search_opener(setting: FileSearchSetting) -> Callable[[ToolWish | None], FileSearch]:
     """Return what opens the search in files for a client, who may name the folder or files."""
-    indexes, folder = TenantIndexes(), _open_folder(setting)
+    indexes = TenantIndexes(encoder=_open_encoder(setting))
+    folder = _open_folder(setting)
 
     def open_source(wish: ToolWish | None) -> FileSearch:
         named = wish.file_ids if wish else ()
@@ -133,7 +135,21 @@ def _open_folder(setting: FileSearchSetting) -> FolderIndex | None:
     folder = Path(setting.folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"[tools.files] folder: there is no folder {folder}")
-    return FolderIndex(folder)
+    return FolderIndex(folder, _open_encoder(setting))
+
+
+def _open_encoder(setting: FileSearchSetting) -> SentenceEncoder | None:
+    """Return what finds the meaning of passages; None: they are found by their words alone.
+
+    Raises:
+        ConfigError: it is wanted, and is not installed.
+    """
+    if not setting.vectors:
+        return None
+    try:
+        return open_encoder()
+    except ConfigError as error:
+        raise ConfigError(f"[tools.files] vectors: {error}") from None
 
 
 def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:

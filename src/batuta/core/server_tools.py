@@ -39,6 +39,10 @@ class NamedFiles(Protocol):
         """Return the texts of files by their ids."""
         ...
 
+    async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the vectors that are kept of files' passages, of those that have some."""
+        ...
+
     async def read_contents(self) -> list[tuple[str, bytes]]:
         """Return the names of the named files that exist, with what is in them.
 

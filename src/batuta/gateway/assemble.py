@@ -26,7 +26,6 @@ from batuta.config.settings import (
     OidcSetting,
     ServerSetting,
 )
-from batuta.config.tool_settings import FilesSetting
 from batuta.core import Limits
 from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder
@@ -220,7 +219,7 @@ async def run_configured_server(
                 waiting_runs=_open_waiting_runs(store, redis, hasher),
                 pool_editor=_open_pool_editor(config.source, catalogue, store, again),
                 oidc=oidc,
-                file_limits=_file_limits(config.files),
+                file_limits=_file_limits(config),
                 mcp=mcp,
             )
             await record_settings(store, config)
@@ -417,8 +416,9 @@ def _served_limits(config: LoadedConfig) -> Limits:
     return limits if limits.seconds else replace(limits, seconds=15 * 60)
 
 
-def _file_limits(setting: FilesSetting | None) -> FileLimits | None:
+def _file_limits(config: LoadedConfig) -> FileLimits | None:
     """Return how much of uploaded files is kept; None: no files are."""
+    setting = config.files
     if setting is None:
         return None
     missing = [name for name in FILE_PACKAGES if find_spec(name) is None]
@@ -433,4 +433,5 @@ def _file_limits(setting: FilesSetting | None) -> FileLimits | None:
         tenant_bytes=int(setting.tenant_mb * 1_000_000),
         keep_seconds=None if setting.keep_days is None else setting.keep_days * 86_400,
         max_characters=setting.max_characters,
+        encoder=open_encoder() if config.has_file_vectors else None,
     )

@@ -73,6 +73,7 @@ class FileTable:
         *,
         text: str | None,
         fault: str,
+        vectors: bytes | None = None,
         most_files: int,
         most_bytes: int,
     ) -> None:
@@ -83,6 +84,7 @@ class FileTable:
             content: its bytes.
             text: what can be read of it.
             fault: why nothing can be.
+            vectors: those of its text's passages; None: there are none.
             most_files: files of its tenant, with this one.
             most_bytes: bytes of its tenant's files, with this one.
 
@@ -111,6 +113,7 @@ class FileTable:
                 "content": content,
                 "text": None if text is None else text.encode("utf-8", "replace"),
                 "fault": sql_text(fault),
+                "vectors": vectors,
             }
             connection.execute(insert(FILES).values(values))
 
@@ -173,6 +176,14 @@ class FileTable:
             )
             for row in await self._database.fetch_rows(query)
         ]
+
+    async def vectors(self, ids: Sequence[str], tenant: str) -> dict[str, bytes]:
+        """Return the vectors of those of the files that have some, by their ids."""
+        named = [sql_text(one) for one in ids]
+        has_some = FILES.c.vectors.is_not(None)
+        columns = (FILES.c.id, FILES.c.vectors)
+        query = select(*columns).where(FILES.c.id.in_(named), has_some, *_is_live(tenant))
+        return {row["id"]: bytes(row["vectors"]) for row in await self._database.fetch_rows(query)}
 
     async def names(self, tenant: str) -> dict[str, str]:
         """Return the names of all files of the tenant, by their ids."""

@@ -330,6 +330,8 @@ FILES = Table(
     # What can be read of it, as UTF-8; null: it has no text, or a fault that says why.
     Column("text", LargeBinary),
     Column("fault", Text, nullable=False),
+    # Of the text's passages, with the encoder's name before them; null: there are none.
+    Column("vectors", LargeBinary),
     Index(None, "tenant", "created"),
     Index(None, "expires"),
 )

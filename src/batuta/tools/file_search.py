@@ -17,6 +17,7 @@ from anyio.to_thread import run_sync
 from batuta.core import Citation, Text
 from batuta.core.server_tools import FILE_SEARCH, NamedFiles
 from batuta.core.tool_classes import ToolClass
+from batuta.encoder import SentenceEncoder
 from batuta.language.material import wrap_fetched
 from batuta.tools.parsing import read_document
 from batuta.tools.search import SEARCH_SCHEMA
@@ -30,6 +31,8 @@ MAX_FOLDER_FILES = 20_000
 MAX_FILE_BYTES = 16_000_000
 LOOK_SECONDS = 60.0
 """Seconds between two looks at the folder."""
+ENCODE_SECONDS = 5.0
+"""Seconds of one search in which passages of the folder get their vectors."""
 _READ_AT_ONCE = 100
 _LOG = logging.getLogger(__name__)
 
@@ -42,13 +45,16 @@ class TenantIndexes:
     goes from the memory with the next search of its tenant.
     """
 
-    def __init__(self, most: int = MAX_INDEXED) -> None:
+    def __init__(self, most: int = MAX_INDEXED, encoder: SentenceEncoder | None = None) -> None:
         """Indexes nothing yet.
 
         Args:
-            most: characters of all of them; beyond, the index that waited longest is forgotten.
+            most: characters of all of them, with the bytes of their vectors; beyond, the index
+                that waited longest is forgotten.
+            encoder: finds what a query means; None: files are found by their words alone.
         """
         self._most = most
+        self._encoder = encoder
         self._indexes: OrderedDict[str, TextIndex] = OrderedDict()
         self._building = anyio.Lock()
 
@@ -56,12 +62,13 @@ class TenantIndexes:
         """Return the best passages of those files, by their files' names."""
         names = await files.list_names()
         async with self._building:
-            index = self._indexes.setdefault(files.tenant, TextIndex())
+            index = self._indexes.setdefault(files.tenant, TextIndex(self._encoder))
             self._indexes.move_to_end(files.tenant)
             missing = index.find_missing(names)
             for at in range(0, len(missing), _READ_AT_ONCE):
-                texts = await files.read_texts(missing[at : at + _READ_AT_ONCE])
-                await run_sync(index.add, texts)
+                some = missing[at : at + _READ_AT_ONCE]
+                vectors = await files.read_vectors(some) if self._encoder else None
+                await run_sync(index.add, await files.read_texts(some), vectors)
             await run_sync(index.keep_only, frozenset(await files.list_all()))
             self._make_room()
         return await run_sync(index.search, query, names, most)
@@ -77,9 +84,9 @@ class TenantIndexes:
 class FolderIndex:
     """The files of a folder, looked at again when a search finds that a minute has gone by."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, encoder: SentenceEncoder | None = None) -> None:
         self._folder = folder
-        self._index = TextIndex()
+        self._index = TextIndex(encoder)
         self._seen: dict[str, float] = {}
         self._looked_at = float("-inf")
         self._looking = anyio.Lock()
@@ -90,6 +97,7 @@ class FolderIndex:
             if monotonic() - self._looked_at > LOOK_SECONDS:
                 await self._look()
                 self._looked_at = monotonic()
+        await run_sync(self._index.encode_missing, ENCODE_SECONDS)
         return await run_sync(self._index.search, query, list(self._seen), most)
 
     async def _look(self) -> None:

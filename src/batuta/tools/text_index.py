@@ -1,14 +1,22 @@
-"""Texts in passages that are found by their words: SQLite's FTS5, in memory."""
+"""Texts in passages that are found by their words, SQLite's FTS5, and by what they mean.
+
+Both are in memory. A passage that stands high in one of the two rankings, or in both, comes first.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
+from time import monotonic
 from typing import final
+
+from batuta.encoder import SentenceEncoder
+from batuta.tools.passage_vectors import MAX_ENCODED, PassageVectors, pack_vectors
 
 PASSAGE = 1200
 """Characters of a passage, about; a longer line is a passage of its own, cut into such pieces."""
@@ -20,11 +28,16 @@ _CREATE = (
     "CREATE VIRTUAL TABLE passages USING fts5("
     "body, file UNINDEXED, place UNINDEXED, tokenize = 'porter unicode61 remove_diacritics 2')"
 )
-_FIND = "SELECT file, place, body FROM passages WHERE passages MATCH ? ORDER BY rank LIMIT ?"
+_FIND = "SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY rank LIMIT ?"
 _FIND_AMONG = (
-    "SELECT file, place, body FROM passages WHERE passages MATCH ?"
+    "SELECT rowid FROM passages WHERE passages MATCH ?"
     " AND file IN (SELECT value FROM json_each(?)) ORDER BY rank LIMIT ?"
 )
+_READ = "SELECT file, place, body FROM passages WHERE rowid = ?"
+_DEPTH = 4
+"""So many times the wanted passages are ranked by words and by meaning before both are joined."""
+_FUSED = 60
+"""Of reciprocal rank fusion: the larger, the less the first place of one ranking counts."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM passages WHERE passages MATCH ? LIMIT ?)"
 COMMON_SHARE, COMMON_PASSAGES = 0.1, 100
 """A word in more passages, by both, is left out of a query that has rarer ones."""
@@ -45,29 +58,55 @@ class Passage:
 class TextIndex:
     """Texts by their ids. Its methods may be called from any thread, and hold one another up."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoder: SentenceEncoder | None = None) -> None:
+        """Index nothing yet.
+
+        Args:
+            encoder: finds what a query means; None: passages are found by their words alone.
+        """
         self._lock = Lock()
+        self._encoding = Lock()
+        self._encoder = encoder
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.execute(_CREATE)
         self._sizes: dict[str, int] = {}
+        self._rows: dict[str, range] = {}
+        """The passages of each text."""
+        self._next_row = 1
+        self._vectors = PassageVectors()
 
     @property
     def size(self) -> int:
-        """Characters of all its texts."""
-        return sum(self._sizes.values())
+        """Characters of all its texts, and bytes of their vectors."""
+        return sum(self._sizes.values()) + self._vectors.size
 
     def find_missing(self, ids: Iterable[str]) -> list[str]:
         """Return those of the ids whose texts are not here."""
         return [one for one in ids if one not in self._sizes]
 
-    def add(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Add texts by their ids; one that is here already is replaced."""
+    def add(
+        self, texts: Iterable[tuple[str, str]], vectors: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Add texts by their ids; one that is here already is replaced.
+
+        Args:
+            texts: the ids and texts.
+            vectors: what `encode_text` made of them, as far as it did.
+        """
         with self._lock, self._database:
             for name, text in texts:
                 self._remove(name)
-                rows = ((body, name, place) for place, body in split_passages(text))
-                self._database.executemany("INSERT INTO passages VALUES (?, ?, ?)", rows)
+                first = self._next_row
+                rows = enumerate(split_passages(text), first)
+                added = self._database.executemany(
+                    "INSERT INTO passages (rowid, body, file, place) VALUES (?, ?, ?, ?)",
+                    ((row, body, name, place) for row, (place, body) in rows),
+                )
+                self._next_row += max(added.rowcount, 0)
                 self._sizes[name] = len(text)
+                self._rows[name] = range(first, self._next_row)
+                if vectors and name in vectors:
+                    self._vectors.add_kept(name, self._rows[name], vectors[name])
 
     def keep_only(self, ids: Collection[str]) -> None:
         """Forget every other text."""
@@ -76,35 +115,93 @@ class TextIndex:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:
-        if self._sizes.pop(name, None) is not None:
-            self._database.execute("DELETE FROM passages WHERE file = ?", (name,))
+        rows = self._rows.pop(name, range(0))
+        self._sizes.pop(name, None)
+        self._vectors.forget(name)
+        if rows:
+            ends = (rows.start, rows.stop - 1)
+            self._database.execute("DELETE FROM passages WHERE rowid BETWEEN ? AND ?", ends)
+
+    def encode_missing(self, seconds: float) -> None:
+        """Find the vectors of texts that have none, until the time is over or all have some.
+
+        A text that was begun is finished. While another thread does it, nothing is done.
+        """
+        if self._encoder is None or not self._encoding.acquire(blocking=False):
+            return
+        try:
+            end = monotonic() + seconds
+            for name in [one for one in list(self._rows) if one not in self._vectors]:
+                if monotonic() > end:
+                    return
+                with self._lock:
+                    rows = self._rows.get(name, range(0))
+                    bodies = [self._read(row).text for row in rows[:MAX_ENCODED]]
+                vectors = self._encoder(bodies)
+                with self._lock:
+                    if self._rows.get(name) == rows:
+                        self._vectors.add(name, rows, vectors)
+        finally:
+            self._encoding.release()
 
     def search(self, query: str, ids: Iterable[str], most: int) -> list[Passage]:
-        """Return the passages of those texts that have the query's words, the best first."""
-        words = dict.fromkeys(f'"{word.lower()}"' for word in _WORD.findall(query))
+        """Return the passages of those texts that have the query's words or meaning, best first."""
         named = set(ids) & self._sizes.keys()
+        if not named:
+            return []
+        meant = self._encoder([query])[0] if self._encoder is not None else None
         with self._lock:
-            rare = [word for word in list(words)[:MAX_WORDS] if not self._is_common(word)]
-            wanted = " OR ".join(rare or list(words)[:MAX_WORDS])
-            if not wanted or not named:
-                return []
-            if len(named) == len(self._sizes):
-                found = self._database.execute(_FIND, (wanted, most))
+            if meant is None:
+                rows = self._find_words(query, named, most)
             else:
-                found = self._database.execute(_FIND_AMONG, (wanted, json.dumps([*named]), most))
-            return [Passage(file=file, place=place, text=text) for file, place, text in found]
+                found = self._find_words(query, named, most * _DEPTH)
+                near = self._vectors.find_near(meant, named, most * _DEPTH)
+                rows = fuse_ranks((found, near))[:most]
+            return [self._read(row) for row in rows]
 
-    def _is_common(self, word: str) -> bool:
-        """Return True if so many passages have the word that it tells little, and ranks slowly."""
-        (passages,) = self._database.execute("SELECT max(rowid) FROM passages").fetchone()
-        most = max(int((passages or 0) * COMMON_SHARE), COMMON_PASSAGES)
+    def _read(self, row: int) -> Passage:
+        file, place, text = self._database.execute(_READ, (row,)).fetchone()
+        return Passage(file=file, place=place, text=text)
+
+    def _find_words(self, query: str, named: set[str], most: int) -> list[int]:
+        """Return the passages that have the query's words, the best first."""
+        words = dict.fromkeys(f'"{word.lower()}"' for word in _WORD.findall(query))
+        passages = sum(map(len, self._rows.values()))
+        common = max(int(passages * COMMON_SHARE), COMMON_PASSAGES)
+        rare = [word for word in list(words)[:MAX_WORDS] if self._count(word, common) <= common]
+        wanted = " OR ".join(rare or list(words)[:MAX_WORDS])
+        if not wanted:
+            return []
+        if len(named) == len(self._sizes):
+            found = self._database.execute(_FIND, (wanted, most))
+        else:
+            found = self._database.execute(_FIND_AMONG, (wanted, json.dumps([*named]), most))
+        return [row for (row,) in found]
+
+    def _count(self, word: str, most: int) -> int:
+        """Return how many passages have the word: one more than the most if there are more."""
         (count,) = self._database.execute(_COUNT, (word, most + 1)).fetchone()
-        return count > most
+        return count
 
     def close(self) -> None:
         """Forget everything."""
         with self._lock:
             self._database.close()
+
+
+def fuse_ranks(rankings: Iterable[Sequence[int]]) -> list[int]:
+    """Return what several rankings name, best first: what stands high in one of them or in more."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, 1):
+            scores[row] = scores.get(row, 0.0) + 1 / (_FUSED + rank)
+    return sorted(scores, key=lambda row: -scores[row])
+
+
+def encode_text(encoder: SentenceEncoder, text: str) -> bytes:
+    """Return the vectors of a text's passages, as they are kept."""
+    bodies = [body for _, body in islice(split_passages(text), MAX_ENCODED)]
+    return pack_vectors(encoder(bodies))
 
 
 def split_passages(text: str) -> Iterator[tuple[str, str]]:

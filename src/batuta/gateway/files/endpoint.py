@@ -22,7 +22,12 @@ from batuta.distribution import install_hint
 from batuta.gateway.access.caller import CallerRole, caller_of
 from batuta.gateway.errors import APIError, invalid_value, missing_parameter, not_found
 from batuta.gateway.http.body import json_response, query_number, read_body
-from batuta.gateway.serving.uploaded_files import UNKNOWN_TYPE, UploadedFiles, new_file_id
+from batuta.gateway.serving.uploaded_files import (
+    UNKNOWN_TYPE,
+    UploadedFiles,
+    keep_file,
+    new_file_id,
+)
 from batuta.store.files import FileQuotaError, StoredFile
 
 Json = dict[str, Any]
@@ -73,7 +78,6 @@ class FileRoutes:
             message = f"A file may have {limits.max_bytes} bytes."
             raise APIError(413, "request_too_large", message, param="file")
         name = plain_name(given.filename or "")
-        text, fault = await self._files.read_text(name, content)
         now = time()
         file = StoredFile(
             id=new_file_id(),
@@ -86,14 +90,7 @@ class FileRoutes:
             size=len(content),
         )
         try:
-            await kept.put(
-                file,
-                content,
-                text=text,
-                fault=fault,
-                most_files=limits.tenant_files,
-                most_bytes=limits.tenant_bytes,
-            )
+            await keep_file(kept, file, content, limits)
         except FileQuotaError as error:
             message = f"There is no room for another file of this tenant: {error}."
             raise APIError(413, "file_quota_exceeded", message, param="file") from None

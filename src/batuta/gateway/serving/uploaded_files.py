@@ -10,16 +10,20 @@ import base64
 import mimetypes
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import time
 from typing import Any, cast, final
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.types import Receive, Scope
 
 from batuta.core import Client, Pool, WorkerId, WrittenFile
 from batuta.core.formatting import folder_names
 from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, TakesFiles, ToolWish
 from batuta.core.worker import PROGRAM
+from batuta.encoder import SentenceEncoder
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import invalid_value, require_part
@@ -61,6 +65,10 @@ class FileLimits:
     """None: until it is deleted."""
     max_characters: int
     """Characters of one file's text."""
+    encoder: SentenceEncoder | None = None
+    """Finds what passages mean, as a file is kept; None: they are found by their words alone."""
+    encoding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
+    """One file at a time is encoded, so that a core is left for the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +116,10 @@ class StoredNamedFiles:
         found = await self._table.texts(ids, self.tenant)
         return [(file.id, file.text or "") for file in found]
 
+    async def read_vectors(self, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the vectors that are kept of files' passages, of those that have some."""
+        return await self._table.vectors(ids, self.tenant)
+
     async def read_contents(self) -> list[tuple[str, bytes]]:
         """Return the names of the named files that exist, with what is in them.
 
@@ -140,18 +152,10 @@ class StoredNamedFiles:
             expires=now + min(limits.keep_seconds or WRITTEN_SECONDS, WRITTEN_SECONDS),
             size=len(content),
         )
-        text, fault = await read_file_text(name, content, limits.max_characters)
         if len(content) > limits.max_bytes:
             raise StoreError(f"a file may have {limits.max_bytes} bytes")
         try:
-            await self._table.put(
-                file,
-                content,
-                text=text,
-                fault=fault,
-                most_files=limits.tenant_files,
-                most_bytes=limits.tenant_bytes,
-            )
+            await keep_file(self._table, file, content, limits)
         except FileQuotaError as error:
             raise StoreError(f"there is no room for it: {error}") from None
         return WrittenFile(id=file.id, name=name, size=file.size)
@@ -273,10 +277,6 @@ class UploadedFiles:
         ]
         return Pool(tuple(workers)), {**clients, **own}
 
-    async def read_text(self, name: str, content: bytes) -> tuple[str | None, str]:
-        """Return what can be read of a file, and why nothing can be if it should."""
-        return await read_file_text(name, content, self.limits.max_characters)
-
     async def read_fields(self, scope: Scope, receive: Receive) -> Fields:
         """Read a body, its files in place.
 
@@ -346,6 +346,29 @@ def check_room(files: Iterable[StoredFile]) -> None:
 def new_file_id() -> str:
     """Return an id that nobody can guess."""
     return f"file-{secrets.token_hex(12)}"
+
+
+async def keep_file(table: FileTable, file: StoredFile, content: bytes, limits: FileLimits) -> None:
+    """Read what can be read of a file, and write it to the store.
+
+    Raises:
+        FileQuotaError: its tenant has no room for it.
+    """
+    text, fault = await read_file_text(file.name, content, limits.max_characters)
+    vectors = None
+    if text and limits.encoder is not None:
+        from batuta.tools.text_index import encode_text  # noqa: PLC0415 - only where it is wanted
+
+        vectors = await run_sync(encode_text, limits.encoder, text, limiter=limits.encoding)
+    await table.put(
+        file,
+        content,
+        text=text,
+        fault=fault,
+        vectors=vectors,
+        most_files=limits.tenant_files,
+        most_bytes=limits.tenant_bytes,
+    )
 
 
 async def read_file_text(name: str, content: bytes, most: int) -> tuple[str | None, str]:
