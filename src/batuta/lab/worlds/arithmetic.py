@@ -5,114 +5,27 @@ from __future__ import annotations
 import re
 from random import Random
 
-from batuta.lab.worlds.grammar import (
-    QuestionFamily,
-    QuestionStyle,
-    StepLayout,
-    draw_steps,
-    register_family,
-)
-from batuta.lab.worlds.problem import Problem, StepKind, StepValue, register_kinds, solve_problem
-
-
-def _require_int(value: StepValue) -> int:
-    if isinstance(value, int):
-        return value
-    raise TypeError(f"not a number: {value!r}")
-
-
-_ARITHMETIC_KINDS = (
-    StepKind(
-        name="add",
-        skill="arithmetic",
-        phrases=("add #", "increase it by #", "plus #", "add on another #", "put # on top"),
-        apply=lambda v, n: _require_int(v) + n,
-        ranges=((3, 60),),
-        confusable_with=("subtract",),
-    ),
-    StepKind(
-        name="subtract",
-        skill="arithmetic",
-        phrases=("subtract #", "decrease it by #", "minus #", "reduce it by #", "take # off"),
-        apply=lambda v, n: _require_int(v) - n,
-        ranges=((3, 60),),
-        confusable_with=("add",),
-    ),
-    StepKind(
-        name="multiply",
-        skill="arithmetic",
-        phrases=(
-            "multiply by #",
-            "make it # times as large",
-            "times #",
-            "enlarge it by a factor of #",
-            "take # times that",
-        ),
-        apply=lambda v, n: _require_int(v) * n,
-        ranges=((2, 9),),
-        confusable_with=("add",),
-    ),
-    StepKind(
-        name="divide",
-        skill="arithmetic",
-        phrases=(
-            "divide by # and drop the remainder",
-            "split it by # and round down",
-            "divide by # without the remainder",
-            "do an integer division by #",
-            "take the whole part of a division by #",
-        ),
-        apply=lambda v, n: _require_int(v) // n,
-        ranges=((2, 9),),
-        confusable_with=("remainder",),
-    ),
-    StepKind(
-        name="remainder",
-        skill="arithmetic",
-        phrases=(
-            "keep only the remainder of a division by #",
-            "reduce it modulo #",
-            "mod #",
-            "divide by # and keep the remainder only",
-            "leave what is over after a division by #",
-        ),
-        apply=lambda v, n: _require_int(v) % n,
-        ranges=((11, 97),),
-        confusable_with=("divide",),
-    ),
-    StepKind(
-        name="square",
-        skill="arithmetic",
-        phrases=(
-            "square it",
-            "multiply it by itself",
-            "replace it by its square",
-            "form its square",
-            "raise it to the second power",
-        ),
-        apply=lambda v: _require_int(v) ** 2,
-        ranges=(),
-        confusable_with=("double",),
-    ),
-    StepKind(
-        name="double",
-        skill="arithmetic",
-        phrases=(
-            "double it",
-            "add it to itself",
-            "make it twice as large",
-            "twice that",
-            "take two of it",
-        ),
-        apply=lambda v: _require_int(v) * 2,
-        ranges=(),
-        confusable_with=("square",),
-    ),
+from batuta.lab.worlds.grammar import QuestionFamily, draw_steps, register_family
+from batuta.lab.worlds.problem import (
+    Problem,
+    StepRule,
+    StepValue,
+    register_steps,
+    solve_problem,
 )
 
-register_kinds(_ARITHMETIC_KINDS)
-
-CALCULATIONS = tuple(kind.name for kind in _ARITHMETIC_KINDS)
+_STEPS = register_steps(
+    "arithmetic",
+    int,
+    StepRule("add", lambda v, n: v + n, ("subtract",), number=(3, 60)),
+    StepRule("subtract", lambda v, n: v - n, ("add",), number=(3, 60)),
+    StepRule("multiply", lambda v, n: v * n, ("add",), number=(2, 9)),
+    StepRule("divide", lambda v, n: v // n, ("remainder",), number=(2, 9)),
+    StepRule("remainder", lambda v, n: v % n, ("divide",), number=(11, 97)),
+    StepRule("square", lambda v, _: v**2, ("double",)),
+    StepRule("double", lambda v, _: v * 2, ("square",)),
+)
+CALCULATIONS = tuple(kind.name for kind in _STEPS)
 """The kinds of arithmetic steps."""
 
 LARGEST_NUMBER = 100_000
@@ -143,37 +56,6 @@ ARITHMETIC_FAMILY = register_family(
     QuestionFamily(
         name="arithmetic",
         skill="arithmetic",
-        styles=(
-            QuestionStyle("Start with {start}. {steps} What number do you get?"),
-            QuestionStyle("Take {start}, then {steps}. What is the result?", StepLayout.THEN),
-            QuestionStyle("Compute the result: begin at {start}; {steps}.", StepLayout.SEMICOLONS),
-            QuestionStyle(
-                "Begin with the number {start} and follow these steps:\n{steps}\n"
-                "What is the final number?",
-                StepLayout.LINES,
-            ),
-            QuestionStyle(
-                "The display says {start}: {steps}. Which number is it now?", StepLayout.ARROWS
-            ),
-            QuestionStyle("Suppose n is {start}. {steps} Tell me n.", StepLayout.SENTENCES),
-            QuestionStyle(
-                "With {start} in hand: {steps}. How much is it in the end?", StepLayout.SEMICOLONS
-            ),
-            QuestionStyle(
-                "Sum in progress, so far {start}.\n{steps}\nGive the figure.", StepLayout.LINES
-            ),
-            QuestionStyle("If x = {start}, {steps}. Then x is what?", StepLayout.THEN),
-            QuestionStyle("Someone has {start} coins. {steps} How many are counted?"),
-            QuestionStyle(
-                "My calculator shows {start}. These keys come next: {steps}. "
-                "What does it show in the end?",
-                StepLayout.ARROWS,
-            ),
-            QuestionStyle(
-                "A counter stands at {start}. {steps} Where does the counter stand now?",
-                StepLayout.SENTENCES,
-            ),
-        ),
         draw=_draw_arithmetic,
         read_start=_read_number,
         grader=lambda _problem, _value: "integer",

@@ -5,14 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from batuta.lab.worlds.arithmetic import CALCULATIONS, keep_if_bounded
-from batuta.lab.worlds.grammar import (
-    HopNesting,
-    QuestionFamily,
-    QuestionStyle,
-    StepLayout,
-    draw_steps,
-    register_family,
-)
+from batuta.lab.worlds.grammar import QuestionFamily, draw_steps, register_family
 from batuta.lab.worlds.knowledge_base import FACTS, KINDS_OF, THINGS, relations_of
 from batuta.lab.worlds.problem import Problem, ProblemStep, StepValue, is_thing
 
@@ -66,37 +59,6 @@ FACTS_FAMILY = register_family(
     QuestionFamily(
         name="facts",
         skill="facts",
-        styles=(
-            QuestionStyle("In the chronicle of Veldra, what is {start}?", nesting=HopNesting.OF),
-            QuestionStyle("Name {start}.", nesting=HopNesting.POSSESSIVE),
-            QuestionStyle("In the chronicle, start from {start}. {steps} Where do you end?"),
-            QuestionStyle(
-                "Follow the chronicle from {start}: {steps}. What is found last?", StepLayout.THEN
-            ),
-            QuestionStyle(
-                "From {start} go on: {steps}. Where does the trail end?", StepLayout.ARROWS
-            ),
-            QuestionStyle(
-                "Think of {start} in Veldra. {steps} Who or what is it?", StepLayout.SENTENCES
-            ),
-            QuestionStyle("Who or what is {start}?", nesting=HopNesting.OF),
-            QuestionStyle("Tell me {start}, please.", nesting=HopNesting.POSSESSIVE),
-            QuestionStyle(
-                "The clerk opens the page of {start}:\n{steps}\nWhich entry is last?",
-                StepLayout.LINES,
-            ),
-            QuestionStyle(
-                "A guest asks about {start}; {steps}. What is said?", StepLayout.SEMICOLONS
-            ),
-            QuestionStyle(
-                "Beginning at {start}, follow this trail of facts: {steps}. What is at its end?",
-                StepLayout.ARROWS,
-            ),
-            QuestionStyle(
-                "A traveller in Veldra asks for {start}. What should be answered?",
-                nesting=HopNesting.OF,
-            ),
-        ),
         draw=_draw_facts,
         read_start=_read_start,
         grader=lambda _, value: "integer" if isinstance(value, int) else "name",
@@ -107,37 +69,6 @@ MIXED_FAMILY = register_family(
     QuestionFamily(
         name="mixed",
         skill="facts",
-        styles=(
-            QuestionStyle(
-                "Take {start} in the chronicle of Veldra. {steps} What number do you get?",
-                nesting=HopNesting.OF,
-            ),
-            QuestionStyle(
-                "Look up {start}, then {steps}. What is the result?",
-                StepLayout.THEN,
-                nesting=HopNesting.POSSESSIVE,
-            ),
-            QuestionStyle(
-                "Begin with {start}; {steps}. Give the number.",
-                StepLayout.SEMICOLONS,
-                nesting=HopNesting.OF,
-            ),
-            QuestionStyle(
-                "Start from {start} and go on like this:\n{steps}\nWhat is the final number?",
-                StepLayout.LINES,
-                nesting=HopNesting.OF,
-            ),
-            QuestionStyle(
-                "Let the first number be {start}, and then: {steps}. What is the last number?",
-                StepLayout.ARROWS,
-                nesting=HopNesting.OF,
-            ),
-            QuestionStyle(
-                "Write down {start}. {steps} What is written now?",
-                StepLayout.SENTENCES,
-                nesting=HopNesting.POSSESSIVE,
-            ),
-        ),
         draw=_draw_mixed,
         read_start=_read_start,
         grader=lambda _problem, _value: "integer",

@@ -20,6 +20,7 @@ from batuta.lab.worlds.problem import (
     read_step,
     step_kinds,
 )
+from batuta.lab.worlds.words import WORDS
 
 HELD_OUT_STYLES = 2
 """A family's last styles are held out, the others are for training."""
@@ -61,12 +62,24 @@ class QuestionFamily:
     name: str
     skill: str
     """The skill that most of its steps want."""
-    styles: tuple[QuestionStyle, ...]
     draw: Callable[[Random, int], Problem | None]
     """A problem of that difficulty; None: draw again."""
     read_start: Callable[[str], StepValue | None]
     grader: Callable[[Problem, StepValue], str]
     """The name of the grader that fits the answer."""
+
+    @property
+    def styles(self) -> tuple[QuestionStyle, ...]:
+        """The wordings of its questions."""
+        return _read_styles(self.name)
+
+
+@cache
+def _read_styles(family: str) -> tuple[QuestionStyle, ...]:
+    return tuple(
+        QuestionStyle(template, StepLayout(layout), HopNesting(nesting[0]) if nesting else None)
+        for layout, template, *nesting in WORDS["styles"][family]
+    )
 
 
 def register_family(family: QuestionFamily) -> QuestionFamily:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batuta.lab.worlds.seeded_random import seeded_generator
+from batuta.lab.worlds.words import WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,52 +23,7 @@ class Relation:
 Fact = str | int
 
 THINGS: Mapping[str, tuple[str, ...]] = {
-    "person": (
-        "Ada Brenn",
-        "Bertil Koss",
-        "Cora Lund",
-        "Dario Venn",
-        "Elsa Morn",
-        "Falk Oster",
-        "Greta Hale",
-        "Hugo Tarn",
-        "Ines Vole",
-        "Jorun Pike",
-        "Kasper Dahl",
-        "Livia Stone",
-        "Milo Grand",
-        "Nora Quist",
-        "Orla Finch",
-        "Piet Sander",
-        "Rosa Thorn",
-        "Sven Alder",
-        "Tilda Rook",
-        "Ulf Marsh",
-    ),
-    "town": (
-        "Amberley",
-        "Brackwater",
-        "Colmere",
-        "Dunhollow",
-        "Eskford",
-        "Fennick",
-        "Glimhaven",
-        "Harrowby",
-        "Ivelstead",
-        "Jasperton",
-    ),
-    "guild": (
-        "Glass Guild",
-        "Salt Guild",
-        "Clock Guild",
-        "Weaver Guild",
-        "Lantern Guild",
-        "Bell Guild",
-        "Paper Guild",
-        "Stone Guild",
-    ),
-    "river": ("River Alm", "River Brue", "River Corve", "River Dova", "River Erme", "River Fal"),
-    "mountain": ("Mount Arden", "Mount Birk", "Mount Crag", "Mount Dorn", "Mount Elk"),
+    kind: tuple(names) for kind, names in WORDS["things"].items()
 }
 """Every named thing, by kind."""
 

@@ -3,239 +3,52 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from random import Random
 
 from batuta.lab.worlds.arithmetic import LARGEST_NUMBER
-from batuta.lab.worlds.grammar import (
-    QuestionFamily,
-    QuestionStyle,
-    StepLayout,
-    draw_steps,
-    register_family,
+from batuta.lab.worlds.grammar import QuestionFamily, draw_steps, register_family
+from batuta.lab.worlds.problem import (
+    Problem,
+    StepRule,
+    StepValue,
+    register_steps,
+    solve_problem,
 )
-from batuta.lab.worlds.problem import Problem, StepKind, StepValue, register_kinds, solve_problem
+
+Items = tuple[int, ...]
 
 
-def _require_list(value: StepValue) -> tuple[int, ...]:
-    if isinstance(value, tuple):
-        return value
-    raise TypeError(f"not a list: {value!r}")
-
-
-def _rotate_left(value: StepValue, by: int) -> tuple[int, ...]:
-    items = _require_list(value)
+def _rotate_left(items: Items, by: int) -> Items:
     by = by % len(items) if items else 0
     return items[by:] + items[:by]
 
 
-_LIST_KINDS = (
-    StepKind(
-        name="reverse",
-        skill="code",
-        phrases=(
-            "reverse it",
-            "turn the list around",
-            "flip the order",
-            "read it backwards",
-            "put the items in opposite order",
-        ),
-        apply=lambda v: _require_list(v)[::-1],
-        ranges=(),
-        confusable_with=("sort", "sort down"),
-    ),
-    StepKind(
-        name="sort",
-        skill="code",
-        phrases=(
-            "sort it in ascending order",
-            "put the smallest first",
-            "sort ascending",
-            "arrange it upwards",
-            "order it from low to high",
-        ),
-        apply=lambda v: tuple(sorted(_require_list(v))),
-        ranges=(),
-        confusable_with=("sort down", "reverse"),
-    ),
-    StepKind(
-        name="sort down",
-        skill="code",
-        phrases=(
-            "sort it in descending order",
-            "put the largest first",
-            "sort descending",
-            "arrange it downwards",
-            "order it from high to low",
-        ),
-        apply=lambda v: tuple(sorted(_require_list(v), reverse=True)),
-        ranges=(),
-        confusable_with=("sort", "reverse"),
-    ),
-    StepKind(
-        name="drop first",
-        skill="code",
-        phrases=(
-            "drop the first # items",
-            "remove # items from the front",
-            "skip # items at the beginning",
-            "delete the leading # items",
-            "throw away # items at the start",
-        ),
-        apply=lambda v, n: _require_list(v)[n:],
-        ranges=((2, 3),),
-        confusable_with=("drop last",),
-    ),
-    StepKind(
-        name="drop last",
-        skill="code",
-        phrases=(
-            "drop the last # items",
-            "remove # items from the back",
-            "cut # items at the tail",
-            "delete the trailing # items",
-            "throw away # items at the end",
-        ),
-        apply=lambda v, n: _require_list(v)[: max(0, len(_require_list(v)) - n)],
-        ranges=((2, 3),),
-        confusable_with=("drop first",),
-    ),
-    StepKind(
-        name="rotate",
-        skill="code",
-        phrases=(
-            "rotate it left by #",
-            "move the first # items to the back",
-            "rotate by # to the left",
-            "let the first # items go last",
-            "shift it cyclically to the left by #",
-        ),
-        apply=_rotate_left,
-        ranges=((2, 4),),
-        confusable_with=("drop first",),
-    ),
-    StepKind(
-        name="add each",
-        skill="code",
-        phrases=(
-            "add # to each item",
-            "raise every item by #",
-            "increase each item by #",
-            "plus # for each item",
-            "let every item grow by #",
-        ),
-        apply=lambda v, n: tuple(x + n for x in _require_list(v)),
-        ranges=((2, 12),),
-        confusable_with=("times each",),
-    ),
-    StepKind(
-        name="times each",
-        skill="code",
-        phrases=(
-            "multiply each item by #",
-            "scale every item by #",
-            "make each item # times as large",
-            "times # for each item",
-            "replace every item by # times itself",
-        ),
-        apply=lambda v, n: tuple(x * n for x in _require_list(v)),
-        ranges=((2, 5),),
-        confusable_with=("add each",),
-    ),
-    StepKind(
-        name="evens",
-        skill="code",
-        phrases=(
-            "keep only the even items",
-            "remove every odd item",
-            "delete the odd items",
-            "select the even items",
-            "filter out what is odd",
-        ),
-        apply=lambda v: tuple(x for x in _require_list(v) if x % 2 == 0),
-        ranges=(),
-        confusable_with=("odds",),
-    ),
-    StepKind(
-        name="odds",
-        skill="code",
-        phrases=(
-            "keep only the odd items",
-            "remove every even item",
-            "delete the even items",
-            "select the odd items",
-            "filter out what is even",
-        ),
-        apply=lambda v: tuple(x for x in _require_list(v) if x % 2),
-        ranges=(),
-        confusable_with=("evens",),
-    ),
-    StepKind(
-        name="squares",
-        skill="code",
-        phrases=(
-            "square each item",
-            "replace each item by its square",
-            "square all items",
-            "multiply each item by itself",
-            "raise each item to the second power",
-        ),
-        apply=lambda v: tuple(x * x for x in _require_list(v)),
-        ranges=(),
-        confusable_with=("running sums",),
-    ),
-    StepKind(
-        name="running sums",
-        skill="code",
-        phrases=(
-            "replace each item by the running total",
-            "turn it into its prefix sums",
-            "form the cumulative sums",
-            "write the partial sums",
-            "accumulate it from left to right",
-        ),
-        apply=lambda v: tuple(sum(_require_list(v)[: i + 1]) for i in range(len(_require_list(v)))),
-        ranges=(),
-        confusable_with=("squares",),
-    ),
-    StepKind(
-        name="sum",
-        skill="code",
-        phrases=(
-            "take the sum of the items",
-            "add all items up",
-            "sum the list",
-            "compute the sum of all items",
-            "total the items",
-        ),
-        apply=lambda v: sum(_require_list(v)),
-        ranges=(),
-        confusable_with=("spread",),
-        is_final=True,
-    ),
-    StepKind(
-        name="spread",
-        skill="code",
-        phrases=(
-            "subtract the smallest item from the largest",
-            "take the range of the items",
-            "compute maximum minus minimum",
-            "find the difference of largest and smallest",
-            "take the gap between extremes",
-        ),
-        apply=lambda v: max(_require_list(v)) - min(_require_list(v)),
-        ranges=(),
-        confusable_with=("sum",),
-        is_final=True,
-    ),
+_STEPS = register_steps(
+    "code",
+    tuple,
+    StepRule("reverse", lambda v, _: v[::-1], ("sort", "sort down")),
+    StepRule("sort", lambda v, _: tuple(sorted(v)), ("sort down", "reverse")),
+    StepRule("sort down", lambda v, _: tuple(sorted(v, reverse=True)), ("sort", "reverse")),
+    StepRule("drop first", lambda v, n: v[n:], ("drop last",), number=(2, 3)),
+    StepRule("drop last", lambda v, n: v[: max(0, len(v) - n)], ("drop first",), number=(2, 3)),
+    StepRule("rotate", _rotate_left, ("drop first",), number=(2, 4)),
+    StepRule("add each", lambda v, n: tuple(x + n for x in v), ("times each",), number=(2, 12)),
+    StepRule("times each", lambda v, n: tuple(x * n for x in v), ("add each",), number=(2, 5)),
+    StepRule("evens", lambda v, _: tuple(x for x in v if x % 2 == 0), ("odds",)),
+    StepRule("odds", lambda v, _: tuple(x for x in v if x % 2), ("evens",)),
+    StepRule("squares", lambda v, _: tuple(x * x for x in v), ("running sums",)),
+    StepRule("running sums", lambda v, _: tuple(accumulate(v)), ("squares",)),
+    StepRule("sum", lambda v, _: sum(v), ("spread",)),
+    StepRule("spread", lambda v, _: max(v) - min(v), ("sum",)),
+    final=("sum", "spread"),
 )
-
-register_kinds(_LIST_KINDS)
 
 
 def _draw_list(rng: Random, difficulty: int) -> Problem | None:
     start = tuple(rng.randint(1, 20) for _ in range(rng.randint(6, 9)))
-    last = rng.choice([kind.name for kind in _LIST_KINDS if kind.is_final])
-    middle = [kind.name for kind in _LIST_KINDS if not kind.is_final]
+    last = rng.choice([kind.name for kind in _STEPS if kind.is_final])
+    middle = [kind.name for kind in _STEPS if not kind.is_final]
     ends = difficulty > 1 and rng.random() < 0.5  # noqa: PLR2004  (half of them end in a number)
     ops = draw_steps(rng, middle, difficulty - ends)
     if ends:
@@ -260,38 +73,6 @@ LISTS_FAMILY = register_family(
     QuestionFamily(
         name="lists",
         skill="code",
-        styles=(
-            QuestionStyle("Start with the list {start}. {steps} What is the result?"),
-            QuestionStyle(
-                "Run this program on {start}:\n{steps}\nWhat does it return?", StepLayout.LINES
-            ),
-            QuestionStyle("Given the list {start}, {steps}. What comes out?", StepLayout.THEN),
-            QuestionStyle("items = {start}; {steps}. Print the outcome.", StepLayout.SEMICOLONS),
-            QuestionStyle(
-                "Input: {start}. Pipeline: {steps}. What leaves the pipeline?", StepLayout.ARROWS
-            ),
-            QuestionStyle("Let xs be {start}. {steps} Show xs.", StepLayout.SENTENCES),
-            QuestionStyle(
-                "Cards lie in a row, {start}: {steps}. How do they lie now?", StepLayout.THEN
-            ),
-            QuestionStyle(
-                "The script reads {start} and does this:\n{steps}\nWrite its output.",
-                StepLayout.LINES,
-            ),
-            QuestionStyle("Queue {start}; {steps}; done. What is in it?", StepLayout.SEMICOLONS),
-            QuestionStyle(
-                "Somebody hands you {start}, you {steps}. What do you hand back?", StepLayout.THEN
-            ),
-            QuestionStyle(
-                "A function receives {start} and works as follows: {steps}. "
-                "What value does it give back?",
-                StepLayout.ARROWS,
-            ),
-            QuestionStyle(
-                "On the tape stands {start}. {steps} What stands there at the end?",
-                StepLayout.SENTENCES,
-            ),
-        ),
         draw=_draw_list,
         read_start=_read_list,
         grader=lambda _, value: "list" if isinstance(value, tuple) else "integer",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import date
 from random import Random
-from typing import cast
+from typing import Any
 
 from batuta.lab.worlds.knowledge_base import FACTS, KINDS_OF, RELATIONS
+from batuta.lab.worlds.words import WORDS
 
 StepValue = int | str | tuple[int, ...] | date
 """The value that one step passes to the next."""
@@ -19,34 +20,14 @@ WORDINGS_PER_KIND = 5
 
 StepArguments = tuple[int, ...]
 
-Transform = Callable[[StepValue], StepValue] | Callable[[StepValue, int], StepValue]
-"""The computation of a kind of step, with or without an argument."""
+Transform = Callable[[Any, int], StepValue]
+"""The computation of a kind of step: of the value so far, and of its number or 0."""
 
 MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-
-
-WEEKDAYS = (
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-)
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +48,8 @@ class StepKind:
     phrases: tuple[str, ...]
     """The wordings, `#` for each number; the first is canonical, the last is held out."""
     apply: Transform
-    """The computation, of the value so far and the arguments."""
+    takes: type = object
+    """The type of the values that it can be applied to."""
     ranges: tuple[tuple[int, int], ...] = ()
     """Bounds of each argument."""
     confusable_with: tuple[str, ...] = ()
@@ -98,9 +80,6 @@ _RELATION_VERBS = ("find", "look for", "go to", "ask for", "move on to")
 
 
 def _relation_kind(name: str) -> StepKind:
-    def ask(value: StepValue) -> StepValue:
-        return FACTS[name, str(value)]
-
     same = [
         other.name
         for other in RELATIONS.values()
@@ -109,7 +88,11 @@ def _relation_kind(name: str) -> StepKind:
     ]
     phrases = tuple(f"{verb} the {name}" for verb in _RELATION_VERBS)
     return StepKind(
-        name=name, skill="facts", phrases=phrases, apply=ask, confusable_with=tuple(same)
+        name=name,
+        skill="facts",
+        phrases=phrases,
+        apply=lambda value, _: FACTS[name, str(value)],
+        confusable_with=tuple(same),
     )
 
 
@@ -136,12 +119,12 @@ def read_step(text: str) -> ProblemStep | None:
 
 def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
     """Return the step's result; None if it cannot be done to such a value."""
+    kind = _KINDS[op.kind]
+    if not isinstance(value, kind.takes):
+        return None
     try:
-        transform = _KINDS[op.kind].apply
-        if op.args:
-            return cast("Callable[[StepValue, int], StepValue]", transform)(value, op.args[0])
-        return cast("Callable[[StepValue], StepValue]", transform)(value)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
+        return kind.apply(value, op.args[0] if op.args else 0)
+    except (ValueError, KeyError, IndexError, OverflowError):
         return None
 
 
@@ -219,12 +202,43 @@ def is_thing(text: object) -> bool:
     return text in KINDS_OF
 
 
-def register_kinds(more: Sequence[StepKind]) -> None:
-    """Add kinds of steps; their wordings must be new.
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """What a step of a family computes; its wordings are in `WORDS`."""
 
-    Raises:
-        ValueError: a wording already means something else.
+    name: str
+    apply: Transform
+    confusable_with: tuple[str, ...] = ()
+    _: KW_ONLY
+    number: tuple[int, int] | None = None
+    """The bounds of its number; None: it has none."""
+
+
+def register_steps(
+    skill: str, takes: type, *rules: StepRule, final: Collection[str] = ()
+) -> tuple[StepKind, ...]:
+    """Make kinds of steps known that want a skill, on values of one type, and return them.
+
+    Nothing follows those of these names that are final.
     """
+    kinds = tuple(
+        StepKind(
+            name=rule.name,
+            skill=skill,
+            phrases=tuple(WORDS["steps"][rule.name]),
+            apply=rule.apply,
+            takes=takes,
+            ranges=() if rule.number is None else (rule.number,),
+            confusable_with=rule.confusable_with,
+            is_final=rule.name in final,
+        )
+        for rule in rules
+    )
+    _register_kinds(kinds)
+    return kinds
+
+
+def _register_kinds(more: Sequence[StepKind]) -> None:
     for kind in more:
         _KINDS[kind.name] = kind
         for words in kind.phrases:
@@ -237,4 +251,4 @@ _WHOLE = re.compile(r"-?\d+")
 _DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")
 _KINDS: dict[str, StepKind] = {}
 _PHRASES: dict[str, str] = {}
-register_kinds([_relation_kind(name) for name in RELATIONS])
+_register_kinds([_relation_kind(name) for name in RELATIONS])

@@ -1,0 +1,15 @@
+"""The words of world 1: its things, the wordings of its steps and the styles of its questions.
+
+`world1.toml` has them; what they mean is computed by the families' modules.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+WORDS: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_name("world1.toml").read_text(encoding="utf-8")
+)
