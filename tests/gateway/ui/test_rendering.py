@@ -4,6 +4,7 @@ import json
 import re
 import time
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ from batuta.core import (
 from batuta.core.run import GuardrailTriggered
 from batuta.engine import conduct
 from batuta.gateway.ui import run_view
-from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts
+from batuta.gateway.ui.curves import HEIGHT, WIDTH, draw_charts, find_ticks, mark_steps
 from batuta.gateway.ui.learning import (
     drop_copies,
     find_evaluations,
@@ -230,6 +231,34 @@ def test_curves_stay_in_their_charts(values):
         for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", chart.curves[0].path):
             assert -0.1 <= float(x) <= WIDTH + 0.1
             assert -0.1 <= float(y) <= HEIGHT + 0.1
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9))
+def test_axes_have_a_few_round_numbers_around_all_values(low, spread):
+    high = low + spread
+    ticks = find_ticks(low, high)
+    assert 2 <= len(ticks) <= 5
+    assert ticks[0] <= low + 1e-6 * spread and ticks[-1] >= high - 1e-6 * spread
+    if spread > max(1e-9, 1e-6 * abs(low)):
+        sizes = [f"{later - earlier:.3e}"[0] for earlier, later in pairwise(ticks)]
+        assert set(sizes) <= set("125"), "1, 2 or 5 times a power of ten"
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=50, unique=True).map(sorted))
+def test_steps_below_a_chart_stand_in_their_order(steps):
+    marks = mark_steps(steps)
+    assert (marks[0], marks[-1][1]) == ((0.0, steps[0]), steps[-1])
+    assert marks == sorted(marks)
+    assert {place for place, _ in marks[1:-1]} <= {p for p, _ in marks if 0.15 < p < 0.85}
+
+
+def test_values_have_the_units_of_their_charts():
+    lines = [{"step": n, "right": n / 8, "usd": n / 1000, "step_time": 40.0} for n in range(3)]
+    right, dollars, seconds = draw_charts(lines)
+    assert right.heights == ["30\u00a0%", "20\u00a0%", "10\u00a0%", "0\u00a0%"]
+    assert right.tell(0.125) == "12.5\u00a0%"
+    assert dollars.heights == ["$0.0020", "$0.0015", "$0.0010", "$0.0005", "$0.0000"]
+    assert seconds.heights == ["40\u00a0s", "30\u00a0s", "20\u00a0s", "10\u00a0s", "0\u00a0s"]
 
 
 def test_folders_are_read_as_they_are(tmp_path):

@@ -82,6 +82,30 @@ def test_answers_and_prompts_are_copied_raw(visit, house, told):
     assert "4050" in page.evaluate("navigator.clipboard.readText()")
 
 
+def test_the_reply_of_a_step_is_rendered_or_raw(visit, house):
+    body = {"model": "villain", "messages": TALK[-1:]}
+    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    address = f"/ui/runs/{answer.headers['x-batuta-run-id']}"
+    page = visit(house, f"{address}#step-1-1")
+    reply = page.locator("[data-panel='0.0']")
+    switch = reply.locator("[data-rendered]")
+    switch.click()
+    reply.locator(".answer").wait_for()
+    assert not reply.locator("[aria-label=Reply]").is_visible()
+    assert switch.get_attribute("aria-pressed") == "true"
+    assert page.evaluate("window.broken") is None
+    sound(page)
+    reply.locator("[data-copy-below]").first.click()
+    page.wait_for_selector(".toast:has-text('Copied')")
+    assert page.evaluate("navigator.clipboard.readText()").startswith(HOSTILE[0])
+    switch.click()
+    assert reply.locator("[aria-label=Reply]").is_visible()
+    assert not reply.locator(".answer").is_visible()
+    for place in ("0.99", "9.0", "0", "0.0.0", "x.y"):
+        missing = httpx.get(f"{house.url}{address}/replies/{place}")
+        assert missing.status_code == 404
+
+
 def test_the_right_answer_is_kept_with_the_judgement(visit, house, told):
     page = visit(house, told)
     run = told.rpartition("/")[2]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from statistics import fmean
 from typing import Any
+
+from batuta.core.formatting import format_count, format_short, format_usd
 
 WIDTH, HEIGHT = 300, 100
 _POINTS = 240
@@ -29,6 +32,23 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("Seconds a step", (("step_time", ""),)),
 )
 """The curves of a training, with the figures of each."""
+_UNITS = {
+    "Right answers": "%",
+    "Valid workflows": "%",
+    "Groups without spread": "%",
+    "Left out for outages": "%",
+    "Ended by a limit": "%",
+    "Second rounds: right": "%",
+    "Dollars a workflow": "$",
+    "Seconds a step": "s",
+}
+"""The units of the charts; the others count."""
+_MOST_PARTS = 4
+"""Parts of an axis at most."""
+_SIZES = (1, 2, 5, 10, 20)
+"""Parts of an axis are as long as one of these times a power of ten."""
+_NEAR_END = 0.15
+"""Share of an axis near its ends in which no other number has room."""
 _DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
 """Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for
 workers without a price."""
@@ -53,10 +73,46 @@ class Chart:
     curves: tuple[Curve, ...]
     low: float
     high: float
-    first: int
-    end: int
     steps: tuple[int, ...]
     joins_gaps: bool
+
+    @property
+    def unit(self) -> str:
+        """`%`, `$`, `s`, or an empty text."""
+        return _UNITS.get(self.title, "")
+
+    @property
+    def heights(self) -> list[str]:
+        """The numbers beside the chart from top to bottom, which are as far from each other."""
+        ticks = find_ticks(self.low, self.high)
+        scale = _scale(self.unit)
+        digits = (
+            max(0, -floor(log10((ticks[1] - ticks[0]) * scale) + 1e-9))
+            if ticks[1] > ticks[0]
+            else 0
+        )
+        return [
+            _with_unit(f"{tick * scale:,.{min(digits, 9)}f}", self.unit) for tick in ticks[::-1]
+        ]
+
+    @property
+    def grid(self) -> str:
+        """The lines at those numbers."""
+        last = len(find_ticks(self.low, self.high)) - 1
+        return "".join(f"M0 {HEIGHT * at / last:.1f}H{WIDTH}" for at in range(last + 1))
+
+    @property
+    def places(self) -> list[tuple[float, str]]:
+        """The numbers below the chart, each behind its share of the width."""
+        return [
+            (round(100 * place, 1), format_count(step)) for place, step in mark_steps(self.steps)
+        ]
+
+    def tell(self, value: float) -> str:
+        """Return a value with its unit."""
+        if self.unit == "$":
+            return format_usd(value)
+        return _with_unit(format_short(value * _scale(self.unit)), self.unit)
 
     @property
     def data(self) -> str:
@@ -65,7 +121,8 @@ class Chart:
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
         ]
-        return json.dumps({"steps": self.steps, "curves": curves, "joins": self.joins_gaps})
+        told = {"steps": self.steps, "curves": curves, "joins": self.joins_gaps, "unit": self.unit}
+        return json.dumps(told)
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -95,10 +152,11 @@ def draw_chart(
     if not every or (title in _DRAWN_IF_ANY and not any(every)):
         return None
     low, high = min(every), max(every)
+    bottom, *_, top = find_ticks(low, high)
     curves = tuple(
         Curve(
             name=name,
-            path=_curve_path(values, low, high, joins_gaps=joins_gaps),
+            path=_curve_path(values, bottom, top, joins_gaps=joins_gaps),
             last=next(v for v in reversed(values) if v is not None),
             values=tuple(values),
         )
@@ -109,11 +167,59 @@ def draw_chart(
         curves=curves,
         low=low,
         high=high,
-        first=step_of(lines[0]),
-        end=step_of(lines[-1]),
         steps=_curve_steps(lines),
         joins_gaps=joins_gaps,
     )
+
+
+def find_ticks(low: float, high: float) -> list[float]:
+    """Return a few round numbers, as far from each other, between which the values lie.
+
+    Values that are all the same are seen from zero.
+    """
+    if low == high:
+        low, high = min(low, 0.0), max(high, 0.0)
+        high = high if high > low else 1.0
+    part = (high - low) / _MOST_PARTS
+    if not 1e-300 < part < 1e300:  # noqa: PLR2004 - what a float can still divide
+        return [low, high]
+    power = 10.0 ** floor(log10(part))
+    for size in _SIZES:
+        step = size * power
+        first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+        if last - first <= _MOST_PARTS:
+            break
+    return [at * step for at in range(first, last + 1)]
+
+
+def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
+    """Return the ends of the steps, and round ones with room, each behind its share of the way."""
+    first, end = steps[0], steps[-1]
+    if end <= first:
+        return [(0.0, first)]
+    marks = [(0.0, first)]
+    if list(steps) != sorted(steps):  # a training that was taken up again before its last step
+        return [*marks, (1.0, end)]
+    for tick in find_ticks(first, end):
+        step = round(tick)
+        if not (first < step < end and step == tick):
+            continue
+        at = bisect_left(steps, step)
+        within = (step - steps[at - 1]) / (steps[at] - steps[at - 1])
+        place = (at - 1 + within) / (len(steps) - 1)
+        if _NEAR_END < place < 1 - _NEAR_END:
+            marks.append((place, step))
+    return [*marks, (1.0, end)]
+
+
+def _scale(unit: str) -> float:
+    return 100.0 if unit == "%" else 1.0
+
+
+def _with_unit(number: str, unit: str) -> str:
+    if unit == "$":
+        return f"${number}"
+    return f"{number}\u00a0{unit}" if unit else number
 
 
 def step_of(line: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from batuta.gateway.errors import not_found
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS
-from batuta.gateway.ui.run_view import answer_pictures, step_pictures
+from batuta.gateway.ui.run_view import answer_pictures, find_step, step_pictures
 from batuta.gateway.ui.session import WebSession
 from batuta.store import Store
 
@@ -54,11 +54,11 @@ class RunPictures:
 
 def _find_pictures(run: Run, place: str) -> tuple[Sequence[str], int]:
     """Return the pictures of a place such as `answer.0` or `0.2.1`, and the number meant."""
-    *where, last = place.split(".")
-    numbers = [number for part in (*where, last) if (number := read_small_number(part)) is not None]
-    if where == ["answer"] and numbers:
-        return answer_pictures(run), numbers[-1]
-    if len(where) != 2 or len(numbers) != 3 or numbers[0] >= len(run.rounds):  # noqa: PLR2004 - round, step, number
+    where, _, last = place.rpartition(".")
+    number = read_small_number(last)
+    if number is None:
         return (), 0
-    step = run.rounds[numbers[0]].step(numbers[1])
-    return (step_pictures(step) if step else ()), numbers[2]
+    if where == "answer":
+        return answer_pictures(run), number
+    step = find_step(run, where)
+    return (step_pictures(step) if step else ()), number

@@ -68,6 +68,7 @@ def page_routes(
         "/ui/runs/{id}/edit": PlanEditorPage(*shown).page,
         "/ui/runs/{id}/export.json": runs.export,
         "/ui/runs/{id}/pictures/{number}": runs.picture,
+        "/ui/runs/{id}/replies/{place}": runs.reply,
         "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
         "/ui/runs/{id}/sources": sources.page,
         "/ui/runs/{id}/report.{form}": sources.report,

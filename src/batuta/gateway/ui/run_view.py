@@ -31,6 +31,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_count, format_seconds, format_usd
 from batuta.core.message import Audio, File, Image
+from batuta.core.small_number import read_small_number
 from batuta.core.worker import FILE_SEARCH, MCP, READER, SEARCH
 from batuta.usage import ZERO_COST, ZERO_USAGE
 
@@ -102,6 +103,15 @@ def step_state(step: StepRun | None) -> str:
 def worker_colour(pool: Pool, worker: str) -> int:
     """Return the number of a worker's colour."""
     return pool.number(worker) % COLOURS if worker in pool else 0
+
+
+def find_step(run: Run, place: str) -> StepRun | None:
+    """Return the step of a place such as `0.2`: a round's number and a step's; None: none ended."""
+    numbers = [read_small_number(part) for part in place.split(".")]
+    if len(numbers) != 2 or None in numbers:  # noqa: PLR2004 - round, step
+        return None
+    number, index = (each or 0 for each in numbers)
+    return run.rounds[number].step(index) if number < len(run.rounds) else None
 
 
 def panel_anchor(number: int, index: int) -> str:

@@ -9,10 +9,10 @@ from typing import final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from batuta.clients import WorkerHealth
-from batuta.core import Outcome
+from batuta.core import Outcome, Reply
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.small_number import read_small_number
 from batuta.gateway.access.caller import CallerRole, record_export, record_reading
@@ -24,6 +24,7 @@ from batuta.gateway.ui.page_runs import PageRun, PageRuns
 from batuta.gateway.ui.playground import is_too_large, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
+from batuta.rendering.answer import render_answer
 from batuta.store import RunSummary, Store
 from batuta.store.run_filter import (
     EVERY_RUN,
@@ -289,6 +290,19 @@ class RunPages:
             raise not_found("The picture")
         headers = {**PAGE_HEADERS, "content-disposition": "inline"}
         return Response(base64.b64decode(data), media_type=kind, headers=headers)
+
+    async def reply(self, request: Request, session: WebSession) -> Response:
+        """Send the reply of that round's step as HTML, rendered as an answer is.
+
+        Raises:
+            APIError: there is none.
+        """
+        run_id: str = request.path_params["id"]
+        run = await load_run(self._kept, self._page_runs, run_id, session)
+        step = run_view.find_step(run, request.path_params["place"])
+        if step is None or not isinstance(step.result, Reply):
+            raise not_found("The reply")
+        return HTMLResponse(await render_answer(step.result.text), headers=PAGE_HEADERS)
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Judges a run; an empty score takes the judgement back."""

@@ -63,6 +63,7 @@ document.addEventListener("click", ({ target }) => {
   if (target.closest("[data-copy-below]")) copy(target.closest("h4").nextElementSibling?.textContent ?? "");
   else if (target.closest("[data-copy-raw]")) copy($("[data-raw-text]", card).textContent);
   else if (target.closest("[data-copy-code]")) copy($("code", target.closest("pre")).textContent);
+  else if (target.closest("[data-rendered]")) showRendered(target.closest("[data-rendered]"));
   else if (target.closest("[data-raw]")) {
     const button = target.closest("[data-raw]");
     const raw = button.getAttribute("aria-pressed") !== "true";
@@ -71,6 +72,25 @@ document.addEventListener("click", ({ target }) => {
     $(".answer", card).hidden = raw;
   }
 });
+
+/** A text as it is rendered or raw; what is rendered is asked for once. */
+async function showRendered(button) {
+  const raw = button.closest("h4").nextElementSibling;
+  let rendered = raw.nextElementSibling?.matches(".answer") ? raw.nextElementSibling : null;
+  if (!rendered) {
+    const response = await fetch(button.dataset.rendered).catch(() => null);
+    if (!response?.ok) return say("The text could not be rendered.");
+    rendered = document.createElement("div");
+    rendered.className = "answer";
+    rendered.hidden = true;
+    rendered.innerHTML = await response.text();
+    raw.after(rendered);
+    addCopies(rendered.parentElement);
+  }
+  raw.hidden = rendered.hidden;
+  rendered.hidden = !raw.hidden;
+  button.setAttribute("aria-pressed", !rendered.hidden);
+}
 
 /** A button that copies at each piece of code of an answer. */
 function addCopies(root) {
@@ -1167,7 +1187,7 @@ const charts = {
 
   /** The part of a chart that is shown: its steps, and the values of each curve. */
   part(figure) {
-    const { steps, curves, joins } = JSON.parse(figure.dataset.chart);
+    const { steps, curves, joins, unit } = JSON.parse(figure.dataset.chart);
     const [first, end] = [this.from, this.to].map((share) => Math.round(share * (steps.length - 1)));
     const smooth = (values) => {
       let before = null;
@@ -1177,11 +1197,50 @@ const charts = {
       });
     };
     const shown = curves.map(({ name, values }) => ({ name, values: smooth(values).slice(first, end + 1) }));
-    return { steps: steps.slice(first, end + 1), curves: shown, joins };
+    return { steps: steps.slice(first, end + 1), curves: shown, joins, unit };
   },
 
   short(value) {
     return Number(value.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 });
+  },
+
+  withUnit(text, unit) {
+    return unit === "$" ? `$${text}` : unit ? `${text}\u00a0${unit}` : text;
+  },
+
+  tell(value, unit) {
+    return this.withUnit(this.short(unit === "%" ? 100 * value : value), unit);
+  },
+
+  /** A few round numbers, as far from each other, between which the values lie; as the server has them. */
+  ticks(low, high) {
+    if (low === high) [low, high] = [Math.min(low, 0), Math.max(high, 0) || (low < 0 ? 0 : 1)];
+    const power = 10 ** Math.floor(Math.log10((high - low) / 4));
+    for (const size of [1, 2, 5, 10, 20]) {
+      const step = size * power;
+      const [first, last] = [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
+      if (last - first <= 4) return Array.from({ length: last - first + 1 }, (_, at) => (first + at) * step);
+    }
+    return [low, high];
+  },
+
+  heights(ticks, unit) {
+    const scale = unit === "%" ? 100 : 1;
+    const digits = Math.min(Math.max(0, -Math.floor(Math.log10((ticks[1] - ticks[0]) * scale) + 1e-9)), 9);
+    const told = (tick) => (tick * scale).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    return ticks.toReversed().map((tick) => this.withUnit(told(tick), unit));
+  },
+
+  /** The steps that are named below, each with its share of the width. */
+  places(steps) {
+    const [first, end] = [steps[0], steps.at(-1)];
+    const marks = [[0, first]];
+    for (const step of end > first ? this.ticks(first, end) : []) {
+      const at = steps.findIndex((each) => each >= step);
+      const place = at < 1 ? 0 : (at - 1 + (step - steps[at - 1]) / (steps[at] - steps[at - 1])) / (steps.length - 1);
+      if (Number.isInteger(step) && place > 0.15 && place < 0.85) marks.push([place, step]);
+    }
+    return end > first ? [...marks, [1, end]] : marks;
   },
 
   path(values, low, high, joins) {
@@ -1196,15 +1255,21 @@ const charts = {
 
   redraw() {
     for (const figure of $$("[data-chart]")) {
-      const { steps, curves, joins } = this.part(figure);
+      const { steps, curves, joins, unit } = this.part(figure);
       const known = curves.flatMap(({ values }) => values.filter((value) => value !== null));
       if (!known.length) continue;
-      const [low, high] = [Math.min(...known), Math.max(...known)];
+      const ticks = this.ticks(Math.min(...known), Math.max(...known));
+      const [low, high] = [ticks[0], ticks.at(-1)];
       $$(".curve", figure).forEach((curve, at) => curve.setAttribute("d", this.path(curves[at].values, low, high, joins)));
-      $(".high", figure).textContent = this.short(high);
-      $(".low", figure).textContent = this.short(low);
-      const [first, end] = $$(".axis span", figure);
-      [first.textContent, end.textContent] = [steps[0], steps.at(-1)];
+      $(".grid", figure).setAttribute("d", ticks.map((_, at) => `M0 ${((100 * at) / (ticks.length - 1)).toFixed(1)}H300`).join(""));
+      $(".heights", figure).replaceChildren(...this.heights(ticks, unit).map((text) => Object.assign(document.createElement("span"), { textContent: text })));
+      $(".axis", figure).replaceChildren(...this.places(steps).map(([place, step], at) => {
+        const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+        text.setAttribute("x", `${(100 * place).toFixed(1)}%`);
+        text.setAttribute("y", 11);
+        text.textContent = `${at ? "" : "step "}${step.toLocaleString("en").replaceAll(",", "\u202f")}`;
+        return text;
+      }));
     }
     const out = $("[data-zoom-out]");
     if (out) out.hidden = this.from === 0 && this.to === 1;
@@ -1212,9 +1277,9 @@ const charts = {
 
   /** Tells the values at a place of a chart, in words and by a line. */
   point(figure, at) {
-    const { steps, curves } = this.part(figure);
+    const { steps, curves, unit } = this.part(figure);
     const place = Math.min(Math.max(at, 0), steps.length - 1);
-    const values = curves.map(({ name, values }) => `${curves.length > 1 ? `${name} ` : ""}${values[place] === null ? "–" : this.short(values[place])}`);
+    const values = curves.map(({ name, values }) => `${curves.length > 1 ? `${name} ` : ""}${values[place] === null ? "–" : this.tell(values[place], unit)}`);
     const text = `step ${steps[place]}: ${values.join(" · ")}`;
     const slider = $("svg", figure);
     slider.setAttribute("aria-valuenow", steps[place]);
@@ -1236,7 +1301,7 @@ if ($("[data-smoothing]")) {
     return Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
   };
   const within = (part) => charts.from + part * (charts.to - charts.from);
-  const figureOf = (event) => event.target.closest?.("[data-chart] svg")?.closest("[data-chart]");
+  const figureOf = (event) => event.target.closest?.("[data-chart] .plot svg")?.closest("[data-chart]");
   let begun = null;
   document.addEventListener("pointermove", (event) => {
     const figure = figureOf(event);
@@ -1273,9 +1338,10 @@ if ($("[data-smoothing]")) {
   $("[data-zoom-out]").addEventListener("click", () => charts.zoom(0, 1));
 }
 
+/* What is looked at closely, by the keyboard or under the pointer, stays as it is. */
 for (const live of $$("[data-live]")) {
   const again = async () => {
-    if (!document.hidden) {
+    if (!document.hidden && !live.contains(document.activeElement) && !$(".plot svg:hover", live)) {
       const response = await fetch(live.dataset.live).catch(() => null);
       if (response?.ok) {
         live.innerHTML = await response.text();
