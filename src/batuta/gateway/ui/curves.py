@@ -85,15 +85,13 @@ class Chart:
     def heights(self) -> list[str]:
         """The numbers beside the chart from top to bottom, which are as far from each other."""
         ticks = find_ticks(self.low, self.high)
-        scale = _scale(self.unit)
+        scale = _find_scale(self.unit)
         digits = (
             max(0, -floor(log10((ticks[1] - ticks[0]) * scale) + 1e-9))
             if ticks[1] > ticks[0]
             else 0
         )
-        return [
-            _with_unit(f"{tick * scale:,.{min(digits, 9)}f}", self.unit) for tick in ticks[::-1]
-        ]
+        return [_add_unit(f"{tick * scale:,.{min(digits, 9)}f}", self.unit) for tick in ticks[::-1]]
 
     @property
     def grid(self) -> str:
@@ -112,7 +110,7 @@ class Chart:
         """Return a value with its unit."""
         if self.unit == "$":
             return format_usd(value)
-        return _with_unit(format_short(value * _scale(self.unit)), self.unit)
+        return _add_unit(format_short(value * _find_scale(self.unit)), self.unit)
 
     @property
     def data(self) -> str:
@@ -121,8 +119,8 @@ class Chart:
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
         ]
-        told = {"steps": self.steps, "curves": curves, "joins": self.joins_gaps, "unit": self.unit}
-        return json.dumps(told)
+        chart = {"steps": self.steps, "curves": curves, "joins": self.joins_gaps, "unit": self.unit}
+        return json.dumps(chart)
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -212,11 +210,11 @@ def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:
     return [*marks, (1.0, end)]
 
 
-def _scale(unit: str) -> float:
+def _find_scale(unit: str) -> float:
     return 100.0 if unit == "%" else 1.0
 
 
-def _with_unit(number: str, unit: str) -> str:
+def _add_unit(number: str, unit: str) -> str:
     if unit == "$":
         return f"${number}"
     return f"{number}\u00a0{unit}" if unit else number

@@ -55,11 +55,10 @@ def page_routes(
     sessions, page_runs = SessionManager(authenticator.key_hasher), PageRuns()
     shown = catalogue, store, page_runs
     runs, comparison, playground = RunPages(*shown), ComparisonPage(*shown), PlaygroundPage(*shown)
-    keys = KeyPages(catalogue, store, authenticator)
+    keys, sources = KeyPages(catalogue, store, authenticator), SourcesPage(store, page_runs)
     pool_forms = PoolForms(catalogue, store, pool_editor)
     signing, own_keys = SignInPages(authenticator, store, oidc), OwnKeyPages(store, authenticator)
     approvals, chosen = ApprovalPage(store), ChosenRuns(store, deletions)
-    sources = SourcesPage(store, page_runs)
     screens = {
         "/ui/": playground.page,
         "/ui/chat/{session}": playground.chat,
