@@ -18,7 +18,7 @@ from batuta.store.database import open_database, parse_url
 from batuta.store.models import RUNS
 from batuta.store.retention import RetentionSweeper
 from batuta.store.rows import RunEntry, pack_run
-from batuta.store.schema import HEAD_REVISION, MIGRATIONS
+from batuta.store.schema import MIGRATIONS
 from store.conftest import tell
 
 pytestmark = pytest.mark.anyio
@@ -178,9 +178,9 @@ def alembic_config(connection):
     return config
 
 
-async def migrate(target, revision, way=command.upgrade):
+async def migrate(target, revision):
     database = open_database(parse_url(target), pooled=False)
-    await database.write(lambda connection: way(alembic_config(connection), revision))
+    await database.write(lambda connection: command.upgrade(alembic_config(connection), revision))
     await database.close()
 
 
@@ -228,11 +228,3 @@ async def test_a_store_with_runs_is_kept_by_day_from_tomorrow_on(target, odd):
         assert await store.get("run_tomorrow") is not None
         removed, _ = await RetentionSweeper(store.database, 10.5, clock=lambda: now).sweep()
         assert removed == 9 + sum(at < now for at in odd)
-    if isinstance(target, str):
-        await migrate(target, "0006", command.downgrade)
-        await migrate(target, HEAD_REVISION)
-        async with Store(target) as store:
-            listed = await store.list(limit=100)
-            assert len(listed) == len(times) + 2 - removed
-            assert {one.session for one in listed} == {None}
-            assert all([await store.get(one.id) is not None for one in listed])

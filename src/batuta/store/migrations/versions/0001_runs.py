@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _MONEY = sa.Text().with_variant(sa.Numeric(), "postgresql")
 
@@ -50,8 +48,3 @@ def upgrade() -> None:
             ["run_id"], ["runs.id"], name="fk_run_contents_run_id", ondelete="CASCADE"
         ),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("run_contents")
-    op.drop_table("runs")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 _MONEY = sa.Text().with_variant(sa.Numeric(), "postgresql")
 
@@ -34,11 +32,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "key", name="pk_idempotent"),
     )
     op.create_index("ix_idempotent_expires", "idempotent", ["expires"])
-
-
-def downgrade() -> None:
-    for name in ("idempotent", "reservations", "spending", "ledger", "keys", "tenants"):
-        op.drop_table(name)
 
 
 def _create_tenants_and_keys() -> None:

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -23,7 +21,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", "tenant", name="pk_responses"),
     )
     op.create_index("ix_responses_tenant_created", "responses", ["tenant", "created"])
-
-
-def downgrade() -> None:
-    op.drop_table("responses")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -20,11 +18,3 @@ def upgrade() -> None:
     op.create_index("ix_responses_tenant_previous", "responses", ["tenant", "previous"])
     op.add_column("idempotent", sa.Column("run_id", sa.Text()))
     op.create_index("ix_idempotent_run_id", "idempotent", ["run_id"])
-
-
-def downgrade() -> None:
-    op.drop_index("ix_idempotent_run_id", "idempotent")
-    op.drop_column("idempotent", "run_id")
-    op.drop_index("ix_responses_tenant_previous", "responses")
-    op.drop_index("ix_runs_parent", "runs")
-    op.drop_table("forgotten")

@@ -6,8 +6,6 @@ from sqlalchemy.exc import DBAPIError
 
 revision = "0006"
 down_revision = "0005"
-branch_labels = None
-depends_on = None
 
 _WORDS = ("question_preview", "answer_preview")
 
@@ -25,14 +23,6 @@ def upgrade() -> None:
         op.execute(
             f"CREATE INDEX ix_runs_{column}_words ON runs USING gin (lower({column}) gin_trgm_ops)"
         )
-
-
-def downgrade() -> None:
-    for column in _WORDS:
-        op.execute(f"DROP INDEX IF EXISTS ix_runs_{column}_words")
-    op.execute("DROP INDEX IF EXISTS ix_runs_id_prefix")
-    for column in ("outcome", "model"):
-        op.drop_index(f"ix_runs_{column}_created_id", "runs")
 
 
 def _has_trigrams(connection: sa.Connection) -> bool:

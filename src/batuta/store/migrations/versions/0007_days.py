@@ -11,8 +11,6 @@ from alembic import op
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 _DAY = 86_400
 _FIRST_DAY = 1_577_836_800  # 2020-01-01: an empty store keeps every day by itself from then on
@@ -48,16 +46,6 @@ def upgrade() -> None:
         _keep_by_day(table, first)
 
 
-def downgrade() -> None:
-    if op.get_bind().dialect.name == "postgresql":
-        for table in ("runs", "run_contents"):
-            _keep_in_one_table(table)
-        op.create_foreign_key(
-            "fk_run_contents_run_id", "run_contents", "runs", ["run_id"], ["id"], ondelete="CASCADE"
-        )
-    op.drop_column("run_contents", "created")
-
-
 def _first_day() -> int:
     """Return where the first day of its own begins, in seconds: after all rows that are there."""
     latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
@@ -73,7 +61,7 @@ def _keep_by_day(table: str, first: int) -> None:
     op.execute(f"ALTER TABLE {table} RENAME TO {early}")
     op.execute(f"ALTER TABLE {early} DROP CONSTRAINT pk_{table}")
     op.execute(f"ALTER TABLE {early} ADD CONSTRAINT pk_{early} PRIMARY KEY ({key}, created)")
-    there = _rename_indexes(table, "early")
+    there = _rename_indexes(table)
     op.execute(
         f"CREATE TABLE {table} (LIKE {early} INCLUDING DEFAULTS,"
         f" CONSTRAINT pk_{table} PRIMARY KEY ({key}, created)) PARTITION BY RANGE (created)"
@@ -91,7 +79,7 @@ def _keep_by_day(table: str, first: int) -> None:
     _create_indexes(table, there)
 
 
-def _rename_indexes(table: str, suffix: str) -> dict[str, str]:
+def _rename_indexes(table: str) -> dict[str, str]:
     """Makes room for those of another table; their names, with how they were made."""
     found: dict[str, str] = {}
     for name in _INDEXES[table]:
@@ -99,7 +87,7 @@ def _rename_indexes(table: str, suffix: str) -> dict[str, str]:
         definition = op.get_bind().execute(query, {"name": name}).scalar()
         if definition is not None:
             found[name] = definition.partition(" USING ")[2]
-            op.execute(f"ALTER INDEX {name} RENAME TO {name}_{suffix}")
+            op.execute(f"ALTER INDEX {name} RENAME TO {name}_early")
     return found
 
 
@@ -107,14 +95,3 @@ def _create_indexes(table: str, definitions: dict[str, str]) -> None:
     """Create the indexes on every partition; those that have an equal one keep it."""
     for name, definition in definitions.items():
         op.execute(f"CREATE INDEX {name} ON {table} USING {definition}")
-
-
-def _keep_in_one_table(table: str) -> None:
-    key = _KEYS[table]
-    op.execute(f"ALTER TABLE {table} RENAME TO {table}_by_day")
-    there = _rename_indexes(table, "by_day")
-    op.execute(f"CREATE TABLE {table} (LIKE {table}_by_day INCLUDING DEFAULTS)")
-    op.execute(f"INSERT INTO {table} SELECT * FROM {table}_by_day")  # noqa: S608 - ours
-    op.execute(f"DROP TABLE {table}_by_day")
-    op.execute(f"ALTER TABLE {table} ADD CONSTRAINT pk_{table} PRIMARY KEY ({key})")
-    _create_indexes(table, there)

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0008"
 down_revision = "0007"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -23,7 +21,3 @@ def upgrade() -> None:
     op.create_index("ix_answers_expires", "answers", ["expires"])
     op.create_index("ix_answers_run_id", "answers", ["run_id"])
     op.create_index("ix_answers_tenant_family_expires", "answers", ["tenant", "family", "expires"])
-
-
-def downgrade() -> None:
-    op.drop_table("answers")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0009"
 down_revision = "0008"
-branch_labels = None
-depends_on = None
 
 _COLUMNS = ("identity", "role", "user")
 
@@ -16,10 +14,3 @@ def upgrade() -> None:
         op.add_column("keys", sa.Column(name, sa.Text()))
     op.create_index("ix_keys_identity", "keys", ["identity"], unique=True)
     op.create_index("ix_keys_user", "keys", ["user"])
-
-
-def downgrade() -> None:
-    op.drop_index("ix_keys_user", "keys")
-    op.drop_index("ix_keys_identity", "keys")
-    for name in reversed(_COLUMNS):
-        op.drop_column("keys", name)

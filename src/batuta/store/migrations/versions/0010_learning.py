@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -35,9 +33,3 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_counted_judgements")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("counted_judgements")
-    op.drop_table("explored_arms")
-    op.drop_table("worker_drift")

@@ -5,15 +5,8 @@ from alembic import op
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     op.add_column("runs", sa.Column("session", sa.Text()))
     op.create_index(op.f("ix_runs_session_created_id"), "runs", ["session", "created", "id"])
-
-
-def downgrade() -> None:
-    op.drop_index(op.f("ix_runs_session_created_id"), "runs")
-    op.drop_column("runs", "session")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0012"
 down_revision = "0011"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -23,7 +21,3 @@ def upgrade() -> None:
         sa.Column("hash", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("seq", name=op.f("pk_audit")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("audit")

@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0013"
 down_revision = "0012"
-branch_labels = None
-depends_on = None
 
 _LABELLED = 100_000
 _FIGURES = (
@@ -33,15 +31,6 @@ def upgrade() -> None:
         op.execute(
             "CREATE INDEX ix_runs_labels ON runs USING gin (string_to_array(labels, chr(10)))"
         )
-
-
-def downgrade() -> None:
-    op.execute("DROP INDEX IF EXISTS ix_runs_labels")
-    for name, columns in _PLAIN.items():
-        op.create_index(f"ix_runs_{name}", "runs", list(columns))
-    for name in _INDEXES:
-        op.drop_index(f"ix_runs_{name}", "runs")
-    op.drop_column("runs", "labels")
 
 
 def _label_statement(concat: str) -> str:

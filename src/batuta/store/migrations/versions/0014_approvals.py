@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0014"
 down_revision = "0013"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -26,7 +24,3 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_approvals")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("approvals")

@@ -5,14 +5,8 @@ from alembic import op
 
 revision = "0015"
 down_revision = "0014"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     column = sa.Column("edit", sa.Text(), nullable=False, server_default=sa.text("''"))
     op.add_column("approvals", column)
-
-
-def downgrade() -> None:
-    op.drop_column("approvals", "edit")

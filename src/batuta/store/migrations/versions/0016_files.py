@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0016"
 down_revision = "0015"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -27,7 +25,3 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_files_tenant_created"), "files", ["tenant", "created"])
     op.create_index(op.f("ix_files_expires"), "files", ["expires"])
-
-
-def downgrade() -> None:
-    op.drop_table("files")

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0017"
 down_revision = "0016"
-branch_labels = None
-depends_on = None
 
 NAMES = ("written", "steps", "edited_by")
 
@@ -15,8 +13,3 @@ def upgrade() -> None:
     for name in NAMES:
         column = sa.Column(name, sa.Text(), nullable=False, server_default=sa.text("''"))
         op.add_column("approvals", column)
-
-
-def downgrade() -> None:
-    for name in reversed(NAMES):
-        op.drop_column("approvals", name)

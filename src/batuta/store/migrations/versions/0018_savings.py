@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0018"
 down_revision = "0017"
-branch_labels = None
-depends_on = None
 
 _MONEY = sa.Text().with_variant(sa.Numeric(), "postgresql")
 _COLUMNS = (("alone_usd", _MONEY), ("shadow", sa.Text()), ("shadow_usd", _MONEY))
@@ -15,8 +13,3 @@ _COLUMNS = (("alone_usd", _MONEY), ("shadow", sa.Text()), ("shadow_usd", _MONEY)
 def upgrade() -> None:
     for name, kind in _COLUMNS:
         op.add_column("runs", sa.Column(name, kind))
-
-
-def downgrade() -> None:
-    for name, _ in reversed(_COLUMNS):
-        op.drop_column("runs", name)

@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0019"
 down_revision = "0018"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -20,7 +18,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "run_id", name=op.f("pk_waiting_runs")),
     )
     op.create_index(op.f("ix_waiting_runs_expires"), "waiting_runs", ["expires"])
-
-
-def downgrade() -> None:
-    op.drop_table("waiting_runs")

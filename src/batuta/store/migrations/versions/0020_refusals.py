@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0020"
 down_revision = "0019"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -19,7 +17,3 @@ def upgrade() -> None:
         sa.Column("requests", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("hour", "tenant", "key", "code", name=op.f("pk_refusals")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("refusals")

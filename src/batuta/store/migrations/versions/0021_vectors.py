@@ -5,13 +5,7 @@ from alembic import op
 
 revision = "0021"
 down_revision = "0020"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     op.add_column("files", sa.Column("vectors", sa.LargeBinary(), nullable=True))
-
-
-def downgrade() -> None:
-    op.drop_column("files", "vectors")
