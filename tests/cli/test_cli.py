@@ -417,3 +417,14 @@ def test_the_database_is_sqlite(batuta, tmp_path):
     with sqlite3.connect(tmp_path / "home" / "runs.db") as database:
         assert database.execute("select count(*) from runs").fetchone() == (1,)
     database.close()
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("keys", "list", "--json")])
+def test_an_output_that_cannot_be_written_is_one_sentence(batuta, words):
+    command = [sys.executable, "-m", "batuta", *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, check=False, env=batuta.env, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "batuta: what was asked for cannot be written: No space left on device\n"

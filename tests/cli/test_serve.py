@@ -94,3 +94,10 @@ async def test_files_without_what_reads_them_are_told_at_the_start(tmp_path):
     assert done.returncode == 2
     assert said.startswith("batuta: [files] needs pypdf, which this installation lacks: ")
     assert "tools" in said and len(said.strip().splitlines()) == 1
+
+
+def test_a_lock_that_cannot_be_made_says_what_to_do(tmp_path):
+    (tmp_path / "runs.db.server.lock").mkdir()
+    message = r"runs\.db\.server\.lock cannot be opened: check that it is a file"
+    with pytest.raises(StoreError, match=message), lock_server_store(str(tmp_path / "runs.db")):
+        pass

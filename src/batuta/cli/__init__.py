@@ -168,6 +168,8 @@ _LABORATORY = "Measure, tune and train"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+"""Errors of a disk that is full, failing or not to be written to."""
 INTERRUPTED = "interrupted; every call was cancelled"
 
 
@@ -247,11 +249,12 @@ def main() -> None:
     try:
         code = int(app(prog_name=PROGRAM, standalone_mode=False) or 0)
         sentence = INTERRUPTED if code == EXIT_INTERRUPTED else ""
-    except BrokenPipeError:  # the reader of our output has gone; nobody is there to be told
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code, sentence = EXIT_FAILED, ""
+        sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        message = _explain_error(_first_error(error))
+        first = _first_error(error)
+        if isinstance(first, OSError):  # what waits to be printed would fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        message = _explain_error(first)
         if message is None:
             raise
         code, sentence = message
@@ -268,8 +271,13 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
         return EXIT_USAGE, str(error)
     if isinstance(error, TyperException):
         return EXIT_USAGE, explain_usage_error(error)
+    if isinstance(error, BrokenPipeError):  # the reader has gone; nobody is there to be told
+        return EXIT_FAILED, ""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return EXIT_USAGE, f"{error.filename} is too long for the name of a file"
+    if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+        place = error.filename or "what was asked for"
+        return EXIT_FAILED, f"{place} cannot be written: {error.strerror}"
     return None
 
 

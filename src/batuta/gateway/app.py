@@ -359,7 +359,7 @@ def _explain_error(scope: Scope, error: Exception) -> APIError | None:
     """Explain a store that fails, and requests that the router itself refuses."""
     if isinstance(error, StoreError):
         log_exception(error)
-        message = "The store cannot be read now; try again."
+        message = "The store cannot be used now; try again."
         return APIError(503, "overloaded", message, headers={"retry-after": "1"})
     return _explain_refusal(scope, error) if isinstance(error, HTTPException) else None
 

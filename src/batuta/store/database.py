@@ -594,7 +594,7 @@ class ProcessLock:
                     or f"another server uses {path.parent}: stop it, give this one a folder of its "
                     "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
                 ) from None
-            raise StoreError(f"{path} cannot be locked: {error}") from None
+            raise explain_error(error, parse_url(path)) from None
 
     def release(self) -> None:
         """Lets others in."""

@@ -126,7 +126,7 @@ class SessionManager:
                 return error_page(request, refusal, visitor)
             except StoreError as error:
                 log_exception(error)
-                refusal = APIError(503, "overloaded", "The store cannot be read now; try again.")
+                refusal = APIError(503, "overloaded", "The store cannot be used now; try again.")
                 return error_page(request, refusal, visitor)
 
         return endpoint
