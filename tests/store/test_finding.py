@@ -229,7 +229,7 @@ async def test_what_a_request_says_is_kept_with_its_content_and_goes_with_it(tar
         assert (bare.user, bare.tags, bare.workers) == (None, (), ("a",))
         long = parse_run_filter([("tag", "x" * 450), ("user", "alice  of b")])
         assert [row.id for row in (await store.find(long)).rows] == ["run_000001"]
-        assert await store.redact("run_000001")
+        assert await store.delete("run_000001")
         assert (await store.find(long)).rows == []
 
 

@@ -118,7 +118,6 @@ async def test_what_is_deleted_takes_its_words_along(target):
         await fill(store, [NOON - number * DAY for number in range(6)])
         assert await store.delete("run_001", tenant="tenant 1")
         assert not await store.delete("run_002", tenant="tenant 1")
-        assert await store.redact("run_003")
         assert await store.forgetting.forget_runs(["run_004"], "tenant 0") == ["run_004"]
         assert await store.forgetting.forget_tenant("tenant 1")
         rows = await store.database.fetch_rows(text("SELECT run_id FROM run_contents"))

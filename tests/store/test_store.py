@@ -185,7 +185,6 @@ async def test_another_tenants_runs_do_not_exist(path):
             await store.flush()
         assert await store.summary("run_000000", "other") is None
         assert not await store.score("run_000000", 1.0, tenant="other")
-        assert not await store.redact("run_000000", "other")
         assert not await store.delete("run_000000", "other")
         assert await store.get("run_000000") == make_run()
 
@@ -210,17 +209,6 @@ async def test_a_run_is_deleted_with_its_content(path):
         assert not await store.delete("run_000000")
         assert await store.get("run_000000") is None
         assert await count(store, "run_contents") == 0
-
-
-async def test_content_is_redacted_and_the_numbers_stay(path):
-    async with Store(path) as store:
-        await store.append(make_run())
-        assert await store.redact("run_000000")
-        assert await store.get("run_000000") is None
-        summary = await store.summary("run_000000")
-        assert (summary.question_preview, summary.answer_preview) == ("", None)
-        assert summary.cost == make_run().cost
-        assert not await store.redact("another")
 
 
 async def test_content_that_is_not_wanted_is_never_kept(path):

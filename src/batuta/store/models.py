@@ -1,6 +1,6 @@
 """The tables: one row of money and numbers a run, its content apart, and whose money it is.
 
-Content can be redacted, or never kept at all, while the rows that bill it stay. In PostgreSQL runs
+Content may never be kept at all, while the rows that bill it stay. In PostgreSQL runs
 and contents are kept by day, without the foreign key: see `partitions`.
 """
 

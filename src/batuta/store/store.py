@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, final
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import Connection, Delete, Update, delete, select, tuple_, update
+from sqlalchemy import Connection, select
 
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
@@ -365,15 +365,6 @@ class Store:
 
         await self.database.run_write(write)
 
-    async def redact(self, run_id: str, tenant: str | None = None) -> bool:
-        """Forgets what a run says and keeps its numbers; whether there is such a run."""
-        values = {"question_preview": "", "answer_preview": None, "labels": None}
-        chosen = select(RUNS.c.id, RUNS.c.created).where(*run_filter(run_id, tenant))
-        return await self._change(
-            update(RUNS).where(*run_filter(run_id, tenant)).values(values),
-            delete(CONTENTS).where(tuple_(CONTENTS.c.run_id, CONTENTS.c.created).in_(chosen)),
-        )
-
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
         """Forgets a run with its numbers; whether there was such a run."""
         await self._open_writer.flush()
@@ -475,8 +466,3 @@ class Store:
 
     async def _rows(self, query: Any) -> list[dict[str, Any]]:
         return await self.database.fetch_rows(query)
-
-    async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
-        """Return all statements in one transaction; whether the first one found its row."""
-        await self._open_writer.flush()
-        return await self.database.execute(first, *then) > 0

@@ -253,6 +253,21 @@ def test_without_the_folder_of_recorded_sets_only_the_one_that_comes_with_batuta
 
 
 @pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        ("real.toml", "there is no system 'opera'; choose among: cello, "),
+        ("nowhere.toml", "'opera' is no method, nor the name of a worker: "),
+    ],
+)
+def test_an_unknown_system_is_named_before_what_the_pool_may_not_do(tmp_path, pool, words):
+    text = '[[workers]]\nid = "cello"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
+    (tmp_path / "real.toml").write_text(text)
+    args = ["--systems", "best-single,opera", "--pool", str(tmp_path / pool)]
+    done = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, ConfigError) and str(done.exception).startswith(words)
+
+
+@pytest.mark.parametrize(
     ("args", "words"),
     [
         (["--tasks", "recorded:chess", "--from-file", "own.csv"], "--from-file is for benchmarks"),

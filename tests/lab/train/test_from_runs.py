@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from sqlalchemy import delete
 from typer.testing import CliRunner
 
 from batuta.clients import ScriptedClient
@@ -18,6 +19,7 @@ from batuta.lab.evals.judged_runs import TargetSource, read_judged_runs, read_ju
 from batuta.lab.train.questions import draw_questions, mix_in_runs
 from batuta.lab.train.settings import CurriculumStage
 from batuta.store import Store
+from batuta.store.models import CONTENTS
 from gateway.live_server import Serving, orchestra, stored
 from lab.train.stage import LIBRARIES, SMALL, metrics, settings
 
@@ -98,7 +100,8 @@ async def test_what_was_not_to_be_kept_is_never_read(tmp_path):
         await ask(server, "What is six times seven?", score=1)
         await ask(server, "Not to be stored: the capital?", store=False)
         forgotten = await ask(server, "To be forgotten: the capital?", score=1)
-        assert await store.redact(forgotten)
+        await store.flush()
+        await store.database.execute(delete(CONTENTS).where(CONTENTS.c.run_id == forgotten))
         taken_back = await ask(server, "Taken back: the capital?", score=1)
         await server.post(f"/v1/runs/{taken_back}/feedback", json={"score": None})
         assert len(await stored(store, 3)) == 3

@@ -132,7 +132,17 @@ async def _open_subject(
     Raises:
         ConfigError: it cannot be had, or is not one for these questions.
     """
-    subject = await setup.open_subject(stack)
+    from batuta.lab.evals.eval_session import check_systems  # noqa: PLC0415 - loads numpy
+    from batuta.lab.evals.systems import is_method  # noqa: PLC0415 - same
+
+    try:
+        subject = await setup.open_subject(stack)
+    except ConfigError as error:
+        odd = next((name for name in wanted.system_names if not is_method(name)), None)
+        if odd is None:
+            raise
+        raise ConfigError(f"{odd!r} is no method, nor the name of a worker: {error}") from None
+    check_systems(wanted.system_names, subject)
     _check_pool_size(wanted, subject)
     check_simulated_questions(
         [wanted.questions.tasks],

@@ -155,6 +155,11 @@ async def forecast_parts(
     return EvalForecast({name: calls for name, calls in found.items() if calls.calls}, notes)
 
 
+def check_systems(names: Sequence[str], subject: Subject) -> None:
+    """Raise ConfigError if there is no system of one of the names."""
+    _find_systems(names, subject, ())
+
+
 def _find_systems(
     names: Sequence[str], subject: Subject, equal: Sequence[EqualResource]
 ) -> list[System]:

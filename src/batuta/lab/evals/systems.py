@@ -355,6 +355,17 @@ def find_system(name: str, subject: Subject) -> System:
     return found
 
 
+def is_method(name: str) -> bool:
+    """Return True if the name may be a system's whoever the workers are."""
+    counted = _COUNT_PATTERN.fullmatch(name)
+    return (
+        name in {ALL, MINI, *_NAMED_SYSTEMS, *LEARNED_METHODS}
+        or name.startswith("cascade@")
+        or (counted is not None and counted[1] in _SAMPLED_SYSTEMS)
+        or is_own_system(name)
+    )
+
+
 def _find_named(name: str, subject: Subject) -> System:
     counted = _COUNT_PATTERN.fullmatch(name)
     if served := _served_system(name, subject):

@@ -53,11 +53,6 @@ class WorkerCard:
     failed: int
     """Calls that failed or whose answer could not be graded."""
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether any of its answers was scored."""
-        return self.overall.questions > 0
-
 
 def measure_workers(
     runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
