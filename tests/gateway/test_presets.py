@@ -54,11 +54,11 @@ conductor = "critique"
 """
 
 
-async def opened(folder, text=PRESETS):
+async def opened(folder, text=PRESETS, workers=WORKERS):
     """The settings as they were read, their workers scripted."""
     (folder / "flow.txt").write_text(FLOW)
     path = folder / "batuta.toml"
-    path.write_text(text + WORKERS)
+    path.write_text(text + workers)
     async with HttpTransport() as http:
         config = await load_config(http, pool=str(path), environ={})
     asked: list[tuple[str, str | None]] = []
@@ -130,6 +130,47 @@ async def test_what_each_kind_runs(tmp_path):
         asked.clear()
         await ask(server, "critic")
         assert workers_of(asked) == ["ada", "bob", "ada"]
+
+
+def unknown_workers(*further: str) -> str:
+    """Two workers whose models no catalogue knows, and what the settings say of each."""
+    return "".join(
+        f'[[workers]]\nid = "{name}"\nmodel = "m-{name}"\nbase_url = "http://127.0.0.1:9/v1"\n{more}'
+        for name, more in zip(("ada", "bob"), further, strict=True)
+    )
+
+
+DEAR, CHEAP = "price = { input = 9, output = 9 }\n", "price = { input = 1, output = 1 }\n"
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+PRICELESS = "{} was not compared: its [[workers]] has no price"
+TAGLESS = 'bob was not compared: its [[workers]] has no tag "tools"'
+
+
+@pytest.mark.parametrize("pattern", ["escalate", "advise", "gate", "lead-and-hands"])
+@pytest.mark.parametrize(
+    ("workers", "acts", "notes"),
+    [
+        (("", ""), "ada", [PRICELESS.format("ada"), PRICELESS.format("bob")]),
+        ((DEAR, ""), "ada", [PRICELESS.format("bob")]),
+        ((DEAR, CHEAP), "bob", []),
+        ((DEAR + 'tags = ["tools"]\n', CHEAP), "ada", [TAGLESS]),
+    ],
+)
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_pattern_says_which_setting_keeps_a_worker_from_being_the_cheapest(
+    tmp_path, store: Store, pattern, workers, acts, notes, session
+):
+    catalogue, asked = await opened(tmp_path, "", unknown_workers(*workers))
+    if not session and notes == [TAGLESS]:
+        acts, notes = "bob", []  # no tools are offered
+    async with Serving(ServerState(catalogue=catalogue, store=store)) as server:
+        await ask(server, f"pattern/{pattern}", **({"tools": TOOLS} if session else {}))
+        [row] = await stored(store, 1)
+        run = await store.get(row.id)
+    assert run is not None and acts in workers_of(asked)
+    assert run.rounds[0].steps[0].worker == acts
+    assert run.rounds[0].decision.reason.split("; ")[1:][: len(notes)] == notes
+    assert ("not compared" in run.rounds[0].decision.reason) is bool(notes)
 
 
 async def test_every_pattern_answers_by_its_name_without_a_line_of_settings(tmp_path):

@@ -16,6 +16,8 @@ from batuta.conductors.sessions.patterns import (
     SessionView,
     cheapest_actor,
     describe_cheapest,
+    judged_reason,
+    note_uncompared,
     strongest_actor,
 )
 from batuta.conductors.sessions.review import REVIEWS, consult_worker, judge_round
@@ -158,16 +160,14 @@ class LeadAndHands:
     def _choose_hands(self, context: PlanningContext) -> ActingWorker:
         worker = cheapest_actor(context.question, context.pool, self.rules)
         reason = describe_cheapest(worker, context.pool)
+        reason += note_uncompared(context.question, context.pool, self.rules)
         return ActingWorker(name=self.name, worker=worker.id, reason=reason)
 
     def in_session(self, view: SessionView) -> Conducting:
         """Let the hands act; the lead plans at a new task and where they are stuck."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
         boundary = view.moment.boundary
-        goes = "goes on" if view.acting else "begins"
-        acting = ActingWorker(
-            name=self.name, worker=worker.id, reason=f"{worker.id} {goes}: {view.moment.reason}"
-        )
+        acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))
         conductor = replace(
             self,
             acting=acting,

@@ -231,6 +231,28 @@ def cheapest_actor(question: Question, pool: Pool, rules: SessionRules) -> Worke
     return min(able or pool.ranked(), key=lambda one: token_price(one, rules.unknown))
 
 
+def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
+    """Say of workers that may be cheaper than the cheapest which setting they lack to be compared.
+
+    Nothing is said of those that are known to be dearer.
+    """
+    models = [one for one in pool.ranked() if one.is_model]
+    able = able_workers(question, models)
+    least = token_price(cheapest_actor(question, pool, rules), rules.unknown)
+    lacks: list[str] = []
+    for one in models:
+        if one not in able and (one.price is None or token_price(one, rules.unknown) < least):
+            needed = (*question.needed_tags, *(("tools",) if question.tools else ()))
+            tag = next(tag for tag in needed if tag not in one.tags)
+            lacks.append(f'{one.id} was not compared: its [[workers]] has no tag "{tag}"')
+        elif one.price is None and len(models) > 1:
+            lacks.append(f"{one.id} was not compared: its [[workers]] has no price")
+    return "".join(f"; {lack}" for lack in lacks[:_MOST_NOTES])
+
+
+_MOST_NOTES = 3
+
+
 def strongest_actor(question: Question, pool: Pool) -> Worker:
     """Return the best worker that can see the question and call its tools."""
     return able_workers(question, list(pool.ranked()))[0]
@@ -253,6 +275,7 @@ class _BeginsCheaply:
 async def _begin_cheaply(name: str, context: PlanningContext, rules: SessionRules) -> Decision:
     worker = cheapest_actor(context.question, context.pool, rules)
     reason = describe_cheapest(worker, context.pool)
+    reason += note_uncompared(context.question, context.pool, rules)
     return await ActingWorker(name=name, worker=worker.id, reason=reason).plan(context)
 
 
@@ -275,6 +298,18 @@ def describe_cheapest(worker: Worker, pool: Pool) -> str:
     return f"{worker.id} acts, the cheapest of {len(pool)}"
 
 
+def _begin_reason(view: SessionView, what: str) -> str:
+    """Say that, why now, and who was not compared."""
+    return f"{what}: {view.moment.reason}{note_uncompared(view.question, view.pool, view.rules)}"
+
+
+def judged_reason(view: SessionView, worker: Worker) -> str:
+    """Say why that worker acts where others judge what it does."""
+    if view.acting:
+        return f"{worker.id} goes on: {view.moment.reason}"
+    return _begin_reason(view, f"{worker.id} begins")
+
+
 def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
     """Return the worker that acts by the rules of `escalate`, and why."""
     cheap = cheapest_actor(view.question, view.pool, view.rules)
@@ -289,7 +324,7 @@ def _choose_escalated(view: SessionView) -> tuple[Worker, str]:
         if acting.id == cheap.id:
             return _take_over(view, acting, strong)
     if acting is None:
-        return cheap, f"{describe_cheapest(cheap, view.pool)}: {view.moment.reason}"
+        return cheap, _begin_reason(view, describe_cheapest(cheap, view.pool))
     return acting, f"{acting.id} goes on: {view.moment.reason}"
 
 
@@ -327,7 +362,7 @@ class Advise(_BeginsCheaply):
             return Conducting(conductor=advised, goes_on=False)
         reason = f"{acting.id} goes on: {view.moment.reason}"
         if view.acting is None:
-            reason = f"{describe_cheapest(acting, view.pool)}: {view.moment.reason}"
+            reason = _begin_reason(view, describe_cheapest(acting, view.pool))
         conductor = ActingWorker(name=self.name, worker=acting.id, reason=reason)
         return Conducting(
             conductor=conductor, goes_on=view.moment.boundary is None or is_stuck, is_plain=True
@@ -401,9 +436,7 @@ class Gate:
     def in_session(self, view: SessionView) -> Conducting:
         """Let the acting worker go on; its answer is judged."""
         worker = view.acting or cheapest_actor(view.question, view.pool, view.rules)
-        goes = "goes on" if view.acting else "begins"
-        reason = f"{worker.id} {goes}: {view.moment.reason}"
-        acting = ActingWorker(name=self.name, worker=worker.id, reason=reason)
+        acting = ActingWorker(name=self.name, worker=worker.id, reason=judged_reason(view, worker))
         conductor = replace(self, acting=acting, consultations=view.consultations, rules=view.rules)
         return Conducting(conductor=conductor, goes_on=view.moment.boundary is None)
 
