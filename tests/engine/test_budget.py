@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.clients.replay import request_fingerprint
 from batuta.conductors import FixedConductor, LLMConductor, best_single_worker
+from batuta.conductors.sessions.lead import LeadAndHands
 from batuta.core import (
     Cost,
     Finish,
     Limits,
+    MalformedPlan,
     Outcome,
+    Plan,
     Pool,
     Price,
     Question,
@@ -245,14 +249,50 @@ async def test_a_free_worker_needs_no_cap():
     assert clients["w0"].requests[0].max_output is None
 
 
-@pytest.mark.parametrize("usd", [0.0001, 0.02])
-async def test_a_conductors_calls_are_counted_before_they_are_made(usd):
-    [worker] = pool = pool_of(PRICE)
-    model = Spender(worker)
-    conductor = LLMConductor(name="prompted", client=model, worker=worker)
-    run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=usd))  # pyright: ignore[reportArgumentType]
+async def conducted_within(usd: float, *prices: Price | None):
+    """A run whose drafts are written by the first worker, and who was asked for answers."""
+    pool = pool_of(*prices)
+    model = Spender(pool.workers[0])
+    conductor = LLMConductor(name="prompted", client=model, worker=pool.workers[0])
+    clients = {worker.id: Spender(worker) for worker in pool}
+    run = await conduct(Q, conductor, pool, clients, limits=Limits(usd=usd))
     assert model.requests == []
-    assert (run.outcome, run.limit, run.cost.usd) == (Outcome.LIMITED, "usd", 0)
+    assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
+    return run, [name for name, client in clients.items() if client.requests]
+
+
+async def test_where_a_draft_cannot_be_paid_the_best_worker_that_can_answers_alone():
+    cheap = Price(input=Decimal("0.1"), output=Decimal("0.4"))
+    for usd, asked in ((0.02, "w0"), (0.004, "w1")):
+        run, answered = await conducted_within(usd, PRICE, cheap)
+        assert answered == [asked] and run.answer == "42"
+        assert 0 < run.cost.usd <= Decimal(str(usd))
+        [round_] = run.rounds
+        assert isinstance(round_.decision, MalformedPlan)
+        begin, end = round_.decision.reason.split("; ")
+        assert begin.startswith("the limit on usd was reached: $0, and the next call may cost $0.0")
+        assert end == f"{asked} answers alone, the best worker that can be paid"
+
+
+async def test_where_nobody_can_be_paid_the_error_names_what_the_cheapest_answer_needs():
+    cheap = Price(input=Decimal("0.1"), output=Decimal("0.4"))
+    run, answered = await conducted_within(0.0001, PRICE, cheap)
+    assert not answered and not run.cost.usd
+    [least] = re.findall(r"the next call may cost \$(0\.\d+), of", run.error or "")
+    assert Decimal("0.0001") < Decimal(least) < Decimal("0.0003")
+    run, answered = await conducted_within(float(least), PRICE, cheap)
+    assert answered == ["w1"] and run.answer == "42"
+
+
+async def test_hands_work_without_a_lead_that_cannot_be_paid():
+    pool = pool_of(PRICE, Price(input=Decimal("0.1"), output=Decimal("0.4")))
+    clients = {worker.id: Spender(worker) for worker in pool}
+    conductor = LeadAndHands(clients=clients)
+    run = await conduct(Q, conductor, pool, clients, limits=Limits(usd=0.004))
+    assert not clients[WorkerId("w0")].requests and run.answer == "42"
+    [round_] = run.rounds
+    assert isinstance(round_.decision, Plan)
+    assert "w0 made no plan: the limit on usd was reached" in round_.decision.reason
 
 
 async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():

@@ -1,5 +1,7 @@
 """Whole answers, by the client that everybody uses."""
 
+import re
+
 import openai
 import pytest
 
@@ -217,6 +219,8 @@ async def test_limits_of_the_caller():
         status, headers, got = await ask(max_cost_usd=0)
         assert (status, got["error"]["code"]) == (429, "budget_exceeded")
         assert headers["x-should-retry"] == "false"
+        _, _, got = await ask(max_cost_usd=1e-6)
+        assert re.search(r"the next call may cost \$0\.\d+, of ", got["error"]["message"]), got
         status, headers, got = await ask(workers_deny=["bob"], trace=True)
         assert status == 200
         assert [w["id"] for w in got["orchestration"]["header"]["pool"]["workers"]] == ["ada"]

@@ -8,7 +8,7 @@ a call that keeps to its bound (`core.bound`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from typing import Protocol
 
 import anyio
@@ -263,5 +263,8 @@ class Budget:
             hold.request = replace(hold.request, max_output=output)
 
     def _limit_error(self, bound: CallCostBound) -> LimitReachedError:
-        spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(bound.min_usd)},"
+        usd = bound.min_usd
+        # Rounded up, so that a limit of what is named suffices.
+        usd = usd.quantize(Decimal(1).scaleb(min(usd.adjusted() - 1, -2)), ROUND_UP)
+        spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(usd)},"
         return LimitReachedError("usd", spent, format_usd(self._usd or 0))

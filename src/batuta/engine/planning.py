@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 
 from batuta.core import (
     AcceptedAnswer,
@@ -30,11 +31,12 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.conductor import NullListener
+from batuta.core.cost_bound import bound_call_cost
 from batuta.engine.budget import Hold
 from batuta.engine.context import (
     RunContext,
 )
-from batuta.engine.step_prompt import able_workers, workers_before
+from batuta.engine.step_prompt import able_workers, whole_question_request, workers_before
 from batuta.errors import LimitReachedError
 from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 from batuta.usage import Cost
@@ -115,6 +117,26 @@ class PlanningListener(NullListener):
                     outage=decision.outage,
                     again=decision.again,
                 )
+
+
+async def find_affordable(context: RunContext) -> WorkerId | None:
+    """Return the best worker whose answer can be paid where no draft can.
+
+    If there is none, the run remembers what the cheapest one needs.
+    """
+    refused: list[tuple[Decimal, LimitReachedError]] = []
+    for worker in able_workers(context.question, list(context.pool.ranked())):
+        request = whole_question_request(context, 0, worker)
+        try:
+            hold = await context.budget.reserve(request, worker, waits=False)
+        except LimitReachedError as error:
+            bound = bound_call_cost(request, worker, context.budget.limits.unknown)
+            refused.append((bound.min_usd, error))
+        else:
+            context.budget.release(hold)
+            return worker.id
+    context.limit = min(refused, key=lambda pair: pair[0])[1]
+    return None
 
 
 def check_decision(decision: Decision, context: PlanningContext) -> Decision:

@@ -57,6 +57,7 @@ from batuta.engine.planning import (
     PlanningListener,
     add_paid_draft,
     check_decision,
+    find_affordable,
     keep_resumed,
     refused_end,
     restrict_workers,
@@ -380,8 +381,8 @@ class _RunLoop:
                 drafts.append(cast("MalformedPlan", cut))
                 self._record_cancelled_planning(number, drafts, start)
                 raise
-            if listener.limit_reached:
-                return self._drafts_only_round(add_paid_draft(decision, drafts), start)
+            if listener.limit_reached and not isinstance(decision, Plan):
+                return await self._answer_alone(add_paid_draft(decision, drafts), start)
             again = await self._draft_again(decision, len(drafts))
             if again is None:
                 break
@@ -389,6 +390,32 @@ class _RunLoop:
         decision, workflow = self._revised(decision, self._choose_workflow(decision))
         if workflow is not None:
             workflow = give_sight(workflow, self.context.question, self.context.pool)
+        return await self._settle(decision, drafts, workflow, start)
+
+    async def _answer_alone(self, drafts: list[MalformedPlan], start: float) -> Round | None:
+        """Return a round of the best worker that can be paid, where a draft cannot.
+
+        Without one, or where there is an answer already, only drafts are kept.
+        """
+        context = self.context
+        reason = str(context.limit)
+        may = self.settings.fallback and not context.rounds
+        best = await find_affordable(context) if may else None
+        if best is None:
+            return self._drafts_only_round(drafts, start)
+        reason = f"{reason}; {best} answers alone, the best worker that can be paid"
+        decision = MalformedPlan(draft=Draft(), reason=reason)
+        workflow = Workflow((Step(subtask="", worker=best),))
+        return await self._settle(decision, drafts, workflow, start)
+
+    async def _settle(
+        self,
+        decision: Decision,
+        drafts: list[MalformedPlan],
+        workflow: Workflow | None,
+        start: float,
+    ) -> Round:
+        """Return the round, held to the rules for plans."""
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
         if workflow is None or self.check.rules is NO_RULES:
