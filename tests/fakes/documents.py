@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -61,14 +62,24 @@ def lying_zip() -> bytes:
 
 def pdf(text: str) -> bytes:
     """A PDF of one page with that text."""
-    stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET".encode()
+    return _pdf_of(f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET".encode())
+
+
+def pdf_bomb() -> bytes:
+    """Half a megabyte whose page unpacks to 500."""
+    packer = zlib.compressobj(9)
+    packed = b"".join(packer.compress(b" " * 1_000_000) for _ in range(500)) + packer.flush()
+    return _pdf_of(packed, b"/Filter /FlateDecode ")
+
+
+def _pdf_of(stream: bytes, packing: bytes = b"") -> bytes:
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
     page += b"/Resources << /Font << /F1 5 0 R >> >> >>"
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         page,
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< %s/Length %d >>\nstream\n%s\nendstream" % (packing, len(stream), stream),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
     out, places = io.BytesIO(), []

@@ -1,4 +1,4 @@
-"""An MCP server with three tools, by stdin and stdout: started as a program."""
+"""An MCP server with five tools, by stdin and stdout: started as a program."""
 
 import anyio
 from mcp.server.mcpserver import MCPServer
@@ -21,6 +21,16 @@ def fail(query: str) -> str:
 async def wait(query: str) -> str:
     await anyio.sleep(60)
     return query
+
+
+@server.tool()
+def flood(query: str) -> str:
+    return query + "x" * 50_000_000
+
+
+@server.tool()
+def changed(words: list[int]) -> str:
+    return f"It takes {words} now."
 
 
 if __name__ == "__main__":

@@ -144,6 +144,7 @@ HOSTILE = {
     "lying.docx": documents.lying_zip(),
     "broken.docx": b"PK\x03\x04 and no more",
     "broken.pdf": b"%PDF-1.4 nothing",
+    "bomb.pdf": documents.pdf_bomb(),
 }
 
 
@@ -156,7 +157,7 @@ async def test_bombs_are_kept_and_never_unpacked(store, name):
         status, _, got = await server.post(path, json={"model": "worker/ada", **body})
     (kept,) = await store.files.texts([made["id"]], "local")
     assert not kept.text or len(kept.text) <= LIMITS.max_characters
-    if name not in {"broken.pdf", "entities.docx"}:
+    if name not in {"broken.pdf", "bomb.pdf", "entities.docx"}:
         assert status == 400 and "could not be read" in got["error"]["message"]
 
 

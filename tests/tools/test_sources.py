@@ -293,13 +293,32 @@ async def test_a_tool_of_an_mcp_server_is_called_and_what_it_says_is_material():
     assert found.cost.usd == Decimal("0.01")
 
 
+async def test_fifty_megabytes_over_http_are_not_read_to_their_end():
+    async with serve_mcp() as url:
+        tool = open_mcp_tool("flood", command=(), url=url)
+        with pytest.raises(ToolError, match="could not be called"):
+            await call_tool(tool, '{"query": "locks"}')
+
+
+LIAR = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    for answer in ([], {"id": asked.get("id"), "jsonrpc": "2.0", "result": {"content": 7}}):
+        print(json.dumps(answer), "\u0000", flush=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"tool": "fail"}, "the tool fail failed: .*no such thing"),
         ({"tool": "none"}, "none"),
+        ({"tool": "changed"}, "the tool changed failed: "),
+        ({"tool": "flood"}, "the server of the tool flood could not be called"),
         ({"command": ("/nonexistent/server",)}, "could not be called"),
         ({"command": (sys.executable, "-c", "print('no MCP')")}, "could not be called"),
+        ({"command": (sys.executable, "-c", LIAR), "limits": ToolLimits(seconds=4.0)}, "."),
         ({"tool": "wait", "limits": ToolLimits(seconds=4.0)}, "took more than 4 seconds"),
     ],
 )

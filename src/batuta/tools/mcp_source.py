@@ -71,15 +71,14 @@ class McpTool:
         if find_spec("mcp") is None:
             raise ToolError(f"the package mcp is not installed: {install_hint('mcp')}")
         from mcp.client import Client  # noqa: PLC0415 - of an extra
-        from mcp.client.stdio import StdioServerParameters  # noqa: PLC0415 - same
         from mcp.types import TextContent  # noqa: PLC0415 - same
 
-        server = self._url or StdioServerParameters(
-            command=self._command[0], args=list(self._command[1:])
-        )
+        from batuta.tools.mcp_bounds import bound_command, bound_url  # noqa: PLC0415 - same
+
         try:
-            async with Client(server) as client:
-                result = await client.call_tool(self._tool, dict(arguments))
+            async with bound_url(self._url) if self._url else bound_command(self._command) as place:
+                async with Client(place) as client:
+                    result = await client.call_tool(self._tool, dict(arguments))
         except Exception as error:  # noqa: BLE001 - whatever a server of others does
             kind = type(_first_error(error)).__name__
             failure = f"the server of the tool {self._tool} could not be called ({kind})"

@@ -30,7 +30,8 @@ class PassageVectors:
     """The vectors of the passages of texts, by the texts' ids."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[range, Floats]] = {}
+        self._known: dict[str, tuple[NDArray[np.int64], Floats]] = {}
+        """The numbers of each text's passages, with their vectors."""
         self.size = 0
         """Bytes of them all."""
 
@@ -46,7 +47,7 @@ class PassageVectors:
             vectors: a vector for each of the first of them.
         """
         self.forget(name)
-        self._known[name] = rows[: len(vectors)], vectors
+        self._known[name] = np.arange(rows.start, rows.start + len(vectors)), vectors
         self.size += vectors.nbytes
 
     def add_kept(self, name: str, rows: range, kept: bytes) -> None:
@@ -68,6 +69,7 @@ class PassageVectors:
         if not known:
             return []
         scores = np.concatenate([vectors @ meant for _, vectors in known])
-        rows = np.concatenate([np.arange(rows.start, rows.stop) for rows, _ in known])
-        best = np.argsort(-scores, kind="stable")[:most]
-        return [int(rows[at]) for at in best if scores[at] >= LEAST_COSINE]
+        rows = np.concatenate([numbers for numbers, _ in known])
+        is_near = scores >= LEAST_COSINE
+        scores, rows = scores[is_near], rows[is_near]
+        return rows[np.lexsort((rows, -scores))][:most].tolist()
