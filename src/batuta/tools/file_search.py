@@ -58,8 +58,10 @@ class TenantIndexes:
         self._indexes: OrderedDict[str, TextIndex] = OrderedDict()
         self._building = anyio.Lock()
 
-    async def search(self, files: NamedFiles, query: str, most: int) -> list[Passage]:
-        """Return the best passages of those files, by their files' names."""
+    async def search(
+        self, files: NamedFiles, query: str, most: int
+    ) -> tuple[list[Passage], Mapping[str, str]]:
+        """Return the best passages of those files, and the files' names by their ids."""
         names = await files.list_names()
         async with self._building:
             index = self._indexes.setdefault(files.tenant, TextIndex(self._encoder))
@@ -69,9 +71,10 @@ class TenantIndexes:
                 some = missing[at : at + _READ_AT_ONCE]
                 vectors = await files.read_vectors(some) if self._encoder else None
                 await run_sync(index.add, await files.read_texts(some), vectors)
-            await run_sync(index.keep_only, frozenset(await files.list_all()))
+            if len(index) > len(names):
+                await run_sync(index.keep_only, frozenset(await files.list_all()))
             self._make_room()
-        return await run_sync(index.search, query, names, most)
+        return await run_sync(index.search, query, names, most), names
 
     def _make_room(self) -> None:
         while len(self._indexes) > 1 and (
@@ -180,9 +183,8 @@ class FileSearch:
         """Search for `query`."""
         query, found = arguments["query"], list[Citation]()
         if self._files is not None:
-            names = await self._files.list_names()
-            for hit in await self._indexes.search(self._files, query, self._results):
-                found.append(_cite_passage(hit, names.get(hit.file, "")))
+            hits, names = await self._indexes.search(self._files, query, self._results)
+            found += [_cite_passage(hit, names[hit.file]) for hit in hits]
         if self._folder is not None:
             hits = await self._folder.search(query, self._results)
             found += [_cite_passage(hit, hit.file) for hit in hits]

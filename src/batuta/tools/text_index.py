@@ -75,6 +75,9 @@ class TextIndex:
         self._next_row = 1
         self._vectors = PassageVectors()
 
+    def __len__(self) -> int:
+        return len(self._sizes)
+
     @property
     def size(self) -> int:
         """Characters of all its texts, and bytes of their vectors."""
