@@ -25,7 +25,7 @@ from wires.bending import MARK, Bent, BentUpstream, bend, good
 from wires.case import CASES, Case
 from wires.client_view import PATHS, Seen, first_body, read_answer
 from wires.said import CALL, THOUGHT, words_said
-from wires.test_wires import QUICK, SERVED, worker_specs
+from wires.test_wires import QUICK, SERVED, searching_tools, worker_specs
 
 UPSTREAMS = {
     "bad_request",
@@ -134,7 +134,9 @@ async def served(case: Case, store: KeepingStore, http: HttpTransport):
             spec.worker.id: open_client(spec, http, policy=QUICK, limiter=limiter) for spec in specs
         }
         conductor = sequential_chain(["Think.", "Answer."], ["ada", "bob"])
-        house = server_state(pool, clients, served_models(pool, conductor), store=store)
+        tools = searching_tools(case)
+        models = served_models(pool, conductor)
+        house = server_state(pool, clients, models, store=store, server_tools=tools)
         async with Serving(house) as server:
             yield server, upstream
 

@@ -55,6 +55,11 @@ def _searching(case: Case, worker: Worker) -> Worker:
     return replace(worker, native_tools=(WEB_SEARCH,), price=price)
 
 
+def searching_tools(case: Case) -> Any:
+    """What lets clients ask for a search by the provider, if the case says so."""
+    return open_server_tools((), NativeOffer(max_uses=5)) if case.searches else None
+
+
 @asynccontextmanager
 async def served(case: Case, store: Any):
     """A server of two workers at the case's upstream, and the upstream."""
@@ -64,7 +69,7 @@ async def served(case: Case, store: Any):
         clients = {spec.worker.id: open_client(spec, http, policy=QUICK) for spec in specs}
         conductor = sequential_chain(["Think.", "Answer."], ["ada", "bob"])
         models = served_models(pool, conductor)
-        tools = open_server_tools((), NativeOffer(max_uses=5)) if case.searches else None
+        tools = searching_tools(case)
         state = server_state(pool, clients, models, store=store, server_tools=tools)
         async with Serving(state) as server:
             yield server, upstream
