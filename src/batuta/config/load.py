@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batuta.clients import (
@@ -126,6 +126,7 @@ async def load_config(
         ConfigError: no such pool, worker or conductor, a key is missing, there is no model, or a
             limit cannot be divided among the processes.
     """
+    loading = _Loading(http=http, conductor=conductor, environ=environ, processes=processes)
     if pool is None:
         pool = environ.get("BATUTA_CONFIG") or (
             DEFAULT_FILE if Path(DEFAULT_FILE).is_file() else None
@@ -134,27 +135,15 @@ async def load_config(
             found = await find_workers(environ, http)
             if not found.specs and not found.silent and rehearses:
                 return _open_plugged(DEMO_POOL, conductor, time_scale)
-            return _load_discovered(found, conductor, http, environ, processes=processes)
-    if pool.partition(":")[0] in plugin_names("pool"):
-        return _open_plugged(pool, conductor, time_scale)
+            return loading.use_discovered(found)
     kind, _, names = pool.partition(":")
-    if kind == LOCAL or pool == DISCOVER_POOL:
-        if kind == LOCAL:
-            source, found = "this machine's own models (llama.cpp)", _local_pool(names, environ)
-        else:
-            source, found = "what was found here", (await find_workers(environ, http)).specs
-        if not found:
-            raise ConfigError(NO_MODELS)
-        return _build_config(
-            source,
-            found,
-            settings=Settings(),
-            conductor=conductor,
-            http=http,
-            environ=environ,
-            processes=processes,
-        )
-    return await _load_file(Path(pool), conductor, http, environ, processes=processes)
+    if kind in plugin_names("pool"):
+        return _open_plugged(pool, conductor, time_scale)
+    if kind == LOCAL:
+        return loading.build("this machine's own models (llama.cpp)", _local_pool(names, environ))
+    if pool == DISCOVER_POOL:
+        return loading.build("what was found here", (await find_workers(environ, http)).specs)
+    return await loading.read_file(Path(pool))
 
 
 async def find_workers(environ: Mapping[str, str], http: HttpTransport) -> Discovery:
@@ -207,134 +196,107 @@ def find_plugged_pool(workers: Pool) -> str | None:
     return open_plugin("pool", name, use)
 
 
-def _load_discovered(
-    found: Discovery,
-    conductor: str | None,
-    http: HttpTransport,
-    environ: Mapping[str, str],
-    *,
-    processes: int,
-) -> LoadedConfig:
-    """Load what the environment names; where it names nothing, the local servers."""
-    asked = tuple(spec for spec in found.specs if spec not in found.unasked)
-    if found.silent and not asked:
-        names = " and ".join(found.silent)
-        raise ConfigError(f"no server answers at {names}: start it, or unset the variable")
-    if not found.specs:
-        raise ConfigError(NO_MODELS)
-    source = "the environment's keys and addresses" if asked else "the servers of this machine"
-    return _build_config(
-        source,
-        asked or found.specs,
-        settings=Settings(),
-        conductor=conductor,
-        http=http,
-        environ=environ,
-        processes=processes,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loading:
+    """Builds a configuration, by whatever its workers are named; see `load_config`."""
 
+    http: HttpTransport
+    conductor: str | None
+    environ: Mapping[str, str]
+    processes: int
 
-async def _load_file(
-    path: Path,
-    conductor: str | None,
-    http: HttpTransport,
-    environ: Mapping[str, str],
-    *,
-    processes: int,
-) -> LoadedConfig:
-    settings = read_settings(path, Settings)
-    if settings.workers:
-        enabled = [each for each in settings.workers if each.enabled]
-        if not enabled:
-            raise ConfigError(f"{path}: every worker is switched off: one needs enabled = true")
-        specs = tuple(worker_spec(each, environ, settings.tools) for each in enabled)
-    else:
-        specs = (await find_workers(environ, http)).specs
-    if not specs:
-        raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
-    settings = settings.resolve_folders(path.parent)
-    assembled = _build_config(
-        str(path),
-        specs,
-        settings=settings,
-        conductor=conductor,
-        http=http,
-        environ=environ,
-        processes=processes,
-    )
-    known = settings.baselines
-    return replace(
-        assembled,
-        history=path.parent / known.history if known.history else None,
-        cascade=path.parent / known.cascade if known.cascade else None,
-        checker=known.checker,
-        plan_rules=_plan_rules(settings, specs, assembled),
-        approvals=_build_approvals(settings, specs),
-        approval_webhook=_open_webhook(settings, http, environ),
-        confidence=_open_confidence(settings, path.parent),
-        audit=settings.audit,
-        server_tools=_open_server_tools(settings, specs, http, environ),
-        files=settings.files,
-        has_file_vectors=bool(settings.tools.files and settings.tools.files.vectors),
-        answer_cache=settings.answer_cache,
-        oidc=settings.oidc,
-        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
-    )
+    def use_discovered(self, found: Discovery) -> LoadedConfig:
+        """Load what the environment names; where it names nothing, the local servers."""
+        asked = tuple(spec for spec in found.specs if spec not in found.unasked)
+        if found.silent and not asked:
+            names = " and ".join(found.silent)
+            raise ConfigError(f"no server answers at {names}: start it, or unset the variable")
+        source = "the environment's keys and addresses" if asked else "the servers of this machine"
+        return self.build(source, asked or found.specs)
 
+    async def read_file(self, path: Path) -> LoadedConfig:
+        """Load a settings file."""
+        settings = read_settings(path, Settings)
+        if settings.workers:
+            enabled = [each for each in settings.workers if each.enabled]
+            if not enabled:
+                raise ConfigError(f"{path}: every worker is switched off: one needs enabled = true")
+            specs = tuple(worker_spec(each, self.environ, settings.tools) for each in enabled)
+        else:
+            specs = (await find_workers(self.environ, self.http)).specs
+        if not specs:
+            raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
+        settings = settings.resolve_folders(path.parent)
+        assembled = self.build(str(path), specs, settings)
+        known = settings.baselines
+        return replace(
+            assembled,
+            history=path.parent / known.history if known.history else None,
+            cascade=path.parent / known.cascade if known.cascade else None,
+            checker=known.checker,
+            plan_rules=_plan_rules(settings, specs, assembled),
+            approvals=_build_approvals(settings, specs),
+            approval_webhook=_open_webhook(settings, self.http, self.environ),
+            confidence=_open_confidence(settings, path.parent),
+            audit=settings.audit,
+            server_tools=_open_server_tools(settings, specs, self.http, self.environ),
+            files=settings.files,
+            answer_cache=settings.answer_cache,
+            oidc=settings.oidc,
+            digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
 
-def _build_config(
-    source: str,
-    specs: tuple[WorkerSpec, ...],
-    settings: Settings,
-    conductor: str | None,
-    http: HttpTransport,
-    *,
-    environ: Mapping[str, str] = os.environ,
-    processes: int = 1,
-) -> LoadedConfig:
-    pool, embedders = _split_pool(source, specs)
-    health = _watch_workers(specs, settings.resilience)
-    shared = _shared_limits(settings.server, http, environ, processes)
-    if shared is None and processes > 1:
-        specs = divide_limits(specs, processes)
-    tools = settings.tools
-    clients = open_worker_clients(specs, http, health, shared=shared, environ=environ, tools=tools)
-    opener = ConductorOpener(
-        pool=pool,
-        clients=clients,
-        setting=settings.conductor,
-        http=http,
-        specs={spec.worker.id: spec for spec in specs},
-        environ=environ,
-        health=_watch_drafts(settings.conductor),
-    )
-    health[CONDUCTOR] = opener.health
-    ultra = opener.ultra(conductor or settings.ultra.name)
-    mini = opener.named(settings.mini.name) if settings.mini.name else None
-    presets = _open_presets(settings, opener)
-    if conductor is None:  # who names another one on the command line changes the file's for once
-        opener.check_options(filter(None, (ultra, mini, *(each.conductor for each in presets))))
-    return LoadedConfig(
-        source=source,
-        pool=pool,
-        clients=clients,
-        conductor=ultra,
-        limits=_run_limits(settings.limits),
-        mini=mini,
-        explore=settings.mini.explore,
-        notes=_setting_notes(settings, ultra, named=conductor is not None),
-        sessions=settings.sessions,
-        presets=(*presets, *open_patterns(pool, clients)),
-        aliases=Aliases(settings.aliases),
-        embedders=embedders,
-        health=health,
-        timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
-        guardrails=_open_guardrails(settings, pool, opener.specs),
-        terms=_answering_terms(settings),
-        max_rounds=settings.limits.max_rounds,
-        server=settings.server,
-        moderation=open_moderation(settings.moderation, http, environ),
-    )
+    def build(
+        self, source: str, specs: tuple[WorkerSpec, ...], settings: Settings | None = None
+    ) -> LoadedConfig:
+        """Open the workers and their conductors."""
+        if not specs:
+            raise ConfigError(NO_MODELS)
+        settings = settings or Settings()
+        pool, embedders = _split_pool(source, specs)
+        health = _watch_workers(specs, settings.resilience)
+        shared = _shared_limits(settings.server, self.http, self.environ, self.processes)
+        if shared is None and self.processes > 1:
+            specs = divide_limits(specs, self.processes)
+        clients = open_worker_clients(
+            specs, self.http, health, shared=shared, environ=self.environ, tools=settings.tools
+        )
+        opener = ConductorOpener(
+            pool=pool,
+            clients=clients,
+            setting=settings.conductor,
+            http=self.http,
+            specs={spec.worker.id: spec for spec in specs},
+            environ=self.environ,
+            health=_watch_drafts(settings.conductor),
+        )
+        health[CONDUCTOR] = opener.health
+        ultra = opener.ultra(self.conductor or settings.ultra.name)
+        mini = opener.named(settings.mini.name) if settings.mini.name else None
+        presets = _open_presets(settings, opener)
+        if self.conductor is None:  # the command line's changes the file's for once
+            opener.check_options(filter(None, (ultra, mini, *(one.conductor for one in presets))))
+        return LoadedConfig(
+            source=source,
+            pool=pool,
+            clients=clients,
+            conductor=ultra,
+            limits=_run_limits(settings.limits),
+            mini=mini,
+            explore=settings.mini.explore,
+            notes=_setting_notes(settings, ultra, named=self.conductor is not None),
+            sessions=settings.sessions,
+            presets=(*presets, *open_patterns(pool, clients)),
+            aliases=Aliases(settings.aliases),
+            embedders=embedders,
+            health=health,
+            timeouts=TimeoutPolicy(settings.resilience.step_timeout_s, settings.resilience.hedge_s),
+            guardrails=_open_guardrails(settings, pool, opener.specs),
+            terms=_answering_terms(settings),
+            max_rounds=settings.limits.max_rounds,
+            server=settings.server,
+            moderation=open_moderation(settings.moderation, self.http, self.environ),
+        )
 
 
 def _open_guardrails(

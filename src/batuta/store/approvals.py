@@ -6,14 +6,14 @@ and approved until its run has ended, which a restart must not take back to what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import time
 from typing import Any, final
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from batuta.store.audit import AuditEntry, append_entry
-from batuta.store.codec import sql_text
+from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database
 from batuta.store.models import APPROVALS
 
@@ -93,7 +93,7 @@ class ApprovalTable:
             if connection.execute(own).scalar_one() >= MAX_WAITING:
                 raise ApprovalError(f"{MAX_WAITING} plans of this tenant wait for approval already")
             connection.execute(delete(APPROVALS).where(APPROVALS.c.id == plan.id))
-            connection.execute(insert(APPROVALS).values(_list_values(plan)))
+            connection.execute(insert(APPROVALS).values(sql_values(asdict(plan))))
             return plan
 
         return await self._database.run_write(put)
@@ -147,7 +147,8 @@ class ApprovalTable:
 
     async def take_edit(self, edited: PendingPlan, plan: PendingPlan) -> bool:
         """Put a plan in the place of one whose edit was read; False if that has changed."""
-        values = {name: value for name, value in _list_values(plan).items() if name != "id"}
+        values = sql_values(asdict(plan))
+        del values["id"]
         same = (APPROVALS.c.digest == edited.digest, APPROVALS.c.edit == sql_text(edited.edit))
         chosen = (APPROVALS.c.id == edited.id, APPROVALS.c.state == WAITING, *same)
 
@@ -169,11 +170,7 @@ class ApprovalTable:
         return await self._database.run_write(end)
 
     async def forget_steps(self, run_id: str) -> None:
-        """Forget the steps of the edited plans of a run that has ended.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Forget the steps of the edited plans of a run that has ended."""
         chosen = (APPROVALS.c.run_id == sql_text(run_id), APPROVALS.c.steps != "")
         forget = update(APPROVALS).where(*chosen).values(steps="")
         await self._database.run_write(lambda connection: connection.execute(forget))
@@ -221,8 +218,3 @@ def _change_waiting(
 
 def _plan_of(row: Any) -> PendingPlan:
     return PendingPlan(**{name: row[name] for name in PendingPlan.__slots__})
-
-
-def _list_values(plan: PendingPlan) -> dict[str, Any]:
-    values = {name: getattr(plan, name) for name in PendingPlan.__slots__}
-    return {n: sql_text(value) if isinstance(value, str) else value for n, value in values.items()}

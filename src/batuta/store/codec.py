@@ -97,6 +97,11 @@ def sql_text(text: str) -> str:
     return clean_text(text).replace("\0", "\ufffd")
 
 
+def sql_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with their texts as any database takes them."""
+    return {name: sql_text(one) if isinstance(one, str) else one for name, one in values.items()}
+
+
 @cache
 def _run_adapter() -> TypeAdapter[Run]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - built on first use: it takes 50 ms

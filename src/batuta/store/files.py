@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import time
-from typing import Any, final
+from typing import final
 
 import anyio
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select
 
 from batuta.errors import StoreError
-from batuta.store.codec import sql_text
+from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database
 from batuta.store.models import FILES
 
@@ -101,21 +101,9 @@ class FileTable:
                 raise FileQuotaError(f"it has {count} files, and may have {most_files}")
             if size + file.size > most_bytes:
                 raise FileQuotaError(f"its files may have {most_bytes} bytes together")
-            values: dict[str, Any] = {
-                "id": sql_text(file.id),
-                "tenant": sql_text(file.tenant),
-                "name": sql_text(file.name),
-                "media_type": sql_text(file.media_type),
-                "purpose": sql_text(file.purpose),
-                "created": file.created,
-                "expires": file.expires,
-                "size": file.size,
-                "content": content,
-                "text": None if text is None else text.encode("utf-8", "replace"),
-                "fault": sql_text(fault),
-                "vectors": vectors,
-            }
-            connection.execute(insert(FILES).values(values))
+            values = asdict(file) | {"content": content, "fault": fault, "vectors": vectors}
+            values["text"] = None if text is None else text.encode("utf-8", "replace")
+            connection.execute(insert(FILES).values(sql_values(values)))
 
         await self._database.run_write(write)
 
@@ -126,11 +114,7 @@ class FileTable:
         return StoredFile(**rows[0]) if rows else None
 
     async def heads(self, ids: Sequence[str], tenant: str) -> dict[str, StoredFile]:
-        """Return those of the files that exist, by their ids.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return those of the files that exist, by their ids."""
         named = [sql_text(one) for one in ids]
         query = select(*_HEAD).where(FILES.c.id.in_(named), *_is_live(tenant))
         return {row["id"]: StoredFile(**row) for row in await self._database.fetch_rows(query)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, final
 
@@ -28,7 +28,7 @@ from sqlalchemy import (
 from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.budgets import Batcher
-from batuta.store.codec import sql_text
+from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database, insert_statement
 from batuta.store.deleted import forgotten_among
 from batuta.store.models import METADATA
@@ -89,17 +89,7 @@ class ResponseTable:
 
         One that was deleted meanwhile is not written again.
         """
-        row = {
-            "id": sql_text(response.id),
-            "tenant": sql_text(response.tenant),
-            "created": response.created,
-            "status": response.status,
-            "previous": None if response.previous is None else sql_text(response.previous),
-            "body": response.body,
-            "input": response.input,
-            "events": response.events,
-        }
-        error = await self._rows.submit(row)
+        error = await self._rows.submit(sql_values(asdict(response)))
         if error is not None:
             raise error
 

@@ -99,9 +99,6 @@ async def list_savings(
         tenant: only that tenant's.
         session: only that one.
         since: only runs that began at that time, in seconds since the epoch, or later.
-
-    Raises:
-        StoreError: the database fails.
     """
 
     def read(connection: Connection) -> list[Saving]:
@@ -118,11 +115,7 @@ async def list_savings(
 async def sum_savings(
     database: Database, *, tenant: str | None = None, since: float | None = None
 ) -> Saving:
-    """Return all of them together; see `list_savings`.
-
-    Raises:
-        StoreError: the database fails.
-    """
+    """Return all of them together; see `list_savings`."""
 
     def read(connection: Connection) -> Saving:
         rows = _select_newest(tenant, None, since).subquery()
@@ -136,11 +129,7 @@ async def sum_savings(
 async def note_shadow(
     database: Database, run_id: str, verdict: ShadowVerdict, usd: Decimal
 ) -> None:
-    """Write down how a stored run did beside the best single worker, and what asking cost.
-
-    Raises:
-        StoreError: the database fails.
-    """
+    """Write down how a stored run did beside the best single worker, and what asking cost."""
     values = {"shadow": verdict.value, "shadow_usd": usd}
     changed = update(RUNS).where(RUNS.c.id == sql_text(run_id)).values(values)
     await database.execute(changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from math import isfinite
@@ -59,6 +59,7 @@ from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 _LOG = logging.getLogger(__name__)
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
+_PAGE_RUNS = 500
 _T = TypeVar("_T")
 
 
@@ -296,6 +297,14 @@ class Store:
             session=session,
         )
         return (await self.find(wanted, limit, before)).rows
+
+    async def read_all(self) -> AsyncIterator[RunSummary]:
+        """Yield the runs, newest first, reading a page at a time."""
+        before: str | None = None
+        while page := await self.list(_PAGE_RUNS, before):
+            for row in page:
+                yield row
+            before = page[-1].cursor
 
     async def find(self, wanted: RunFilter, limit: int = 50, after: str | None = None) -> RunPage:
         """Return a page of the runs that a filter finds, in its order.

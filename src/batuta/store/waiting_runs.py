@@ -49,11 +49,7 @@ class WaitingTable:
         self._clock = clock
 
     async def put(self, tenant: str, run: Run, body: bytes) -> None:
-        """Keep the sealed run, unless it was deleted meanwhile.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Keep the sealed run, unless it was deleted meanwhile."""
         own, name = sql_text(tenant), sql_text(run.id)
         now = self._clock()
         values = {"tenant": own, "run_id": name, "expires": now + WAITING_SECONDS}
@@ -80,11 +76,7 @@ class WaitingTable:
         connection.execute(delete(WAITING_RUNS).where(_TABLE.tenant == tenant, old))
 
     async def get(self, tenant: str, run_id: RunId) -> bytes | None:
-        """Return the tenant's sealed run of that id, if it still waits.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Return the tenant's sealed run of that id, if it still waits."""
         query = select(_TABLE.body).where(
             _TABLE.tenant == sql_text(tenant),
             _TABLE.run_id == sql_text(run_id),
@@ -94,11 +86,7 @@ class WaitingTable:
         return rows[0]["body"] if rows else None
 
     async def dismiss(self, tenant: str, run_ids: Collection[str] | None = None) -> None:
-        """Delete those runs of the tenant; None: all of them.
-
-        Raises:
-            StoreError: the database fails.
-        """
+        """Delete those runs of the tenant; None: all of them."""
         own = delete(WAITING_RUNS).where(_TABLE.tenant == sql_text(tenant))
         if run_ids is None:
             await self._database.execute(own)

@@ -38,7 +38,6 @@ _PRIOR_OUTCOMES = 4.0
 _PENALTY = 1.0
 _BINS = 10
 _COVERAGE = 0.8
-_PAGE = 500
 _RIGHT = 0.5
 
 
@@ -250,14 +249,9 @@ def _rank_chance(sure_n: Floats, right_n: Floats) -> float | None:
 
 async def _read_graded(target: Path | str) -> list[GradedRun]:
     """Read the runs of a store that have an answer and a grade."""
-    found: list[GradedRun] = []
-    before: str | None = None
     async with Store.open(target) as store:
-        while page := await store.list(_PAGE, before):
-            before = page[-1].cursor
-            read = [await _read_one(store, row) for row in page]
-            found += [one for one in read if one is not None]
-    return found
+        read = [await _read_one(store, row) async for row in store.read_all()]
+    return [one for one in read if one is not None]
 
 
 async def _read_one(store: Store, row: RunSummary) -> GradedRun | None:

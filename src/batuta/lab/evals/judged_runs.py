@@ -38,7 +38,6 @@ from batuta.store import RunSummary, Store
 
 SERVED = "served"
 """The tag of tasks that come from served runs."""
-PAGE_SIZE = 500
 
 
 class TargetSource(StrEnum):
@@ -98,7 +97,9 @@ async def read_judged_runs(target: str) -> JudgedRuns:
     runs: Counter[TargetSource] = Counter()
     best: dict[TaskId, tuple[int, Task]] = {}
     async with Store.open(target) as store:
-        for summary in await _list_judged(store):
+        async for summary in store.read_all():
+            if summary.score is None and not find_expected_answer(summary.score_comment):
+                continue
             source, task = _find_target(await store.get(summary.id), summary)
             runs[source] += 1
             if task is None:
@@ -123,18 +124,6 @@ async def read_judged_tasks(target: str) -> list[Task]:
         ConfigError: the store gives no questions.
     """
     return list((await read_judged_runs(target)).tasks)
-
-
-async def _list_judged(store: Store) -> list[RunSummary]:
-    """Return the runs with a score or an expected answer, newest first."""
-    found: list[RunSummary] = []
-    before: str | None = None
-    while page := await store.list(PAGE_SIZE, before):
-        before = page[-1].cursor
-        found += [
-            row for row in page if row.score is not None or find_expected_answer(row.score_comment)
-        ]
-    return found
 
 
 def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Task | None]:

@@ -35,7 +35,6 @@ LEAST_SESSIONS = 20
 """Graded and priced sessions that a pattern, or a decision, needs before anything is said of it."""
 SURE = 0.8
 """The probability from which a pattern or a margin is recommended."""
-PAGE_SIZE = 500
 _RESOLVED = 0.5
 _DRAWS = 2000
 _HELPER = ", not conducted"
@@ -242,12 +241,9 @@ async def replay_sessions(
 async def _list_by_session(store: Store) -> dict[str, list[RunSummary]]:
     """Return the runs of each session, the newest first."""
     found: dict[str, list[RunSummary]] = {}
-    before: str | None = None
-    while page := await store.list(PAGE_SIZE, before):
-        before = page[-1].cursor
-        for row in page:
-            if row.session is not None:
-                found.setdefault(row.session, []).append(row)
+    async for row in store.read_all():
+        if row.session is not None:
+            found.setdefault(row.session, []).append(row)
     return found
 
 

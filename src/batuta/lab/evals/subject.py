@@ -180,56 +180,46 @@ class Subject:
 
     def with_call_limit(self, limit: CallLimit) -> Subject:
         """Return the subject with limited calls; call it before `with_call_cache`."""
-        clients = {
-            worker.id: limit.limit_client(self.clients[worker.id], worker) for worker in self.pool
-        }
 
-        def limit_conductor(conductor: Conductor | None) -> Conductor | None:
-            if isinstance(conductor, Gate | LeadAndHands):
-                return replace(conductor, clients=clients)
-            if not isinstance(conductor, LLMConductor) or conductor.worker is None:
-                return conductor
-            model = limit.limit_client(conductor.client, conductor.worker)
-            return replace(conductor, client=model)
+        def limit_draft(conductor: LLMConductor) -> Client:
+            if conductor.worker is None:
+                return conductor.client
+            return limit.limit_client(conductor.client, conductor.worker)
 
-        return replace(
-            self,
-            call_limit=limit,
-            clients=clients,
-            conductor=limit_conductor(self.conductor),
-            mini=limit_conductor(self.mini),
-            presets=self._presets_with(limit_conductor),
+        limited = self._with_clients(
+            {one.id: limit.limit_client(self.clients[one.id], one) for one in self.pool},
+            limit_draft,
         )
+        return replace(limited, call_limit=limit)
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
         """Return the subject whose calls are read from the journal if they were paid before."""
-        clients: dict[WorkerId, Client] = {
-            worker: CallCacheClient(client, call_cache, worker)
-            for worker, client in self.clients.items()
-        }
+        return self._with_clients(
+            {
+                worker: CallCacheClient(client, call_cache, worker)
+                for worker, client in self.clients.items()
+            },
+            lambda one: CallCacheClient(one.client, call_cache, f"conductor {one.name}"),
+        )
 
-        def journal(conductor: Conductor | None) -> Conductor | None:
+    def _with_clients(
+        self,
+        clients: Mapping[WorkerId, Client],
+        draft_client: Callable[[LLMConductor], Client],
+    ) -> Subject:
+        """Return the subject with other clients of its workers and of the models that draft."""
+
+        def change(conductor: Conductor | None) -> Conductor | None:
             if isinstance(conductor, Gate | LeadAndHands):
                 return replace(conductor, clients=clients)
-            return conductor and _with_journal(conductor, call_cache)
+            if isinstance(conductor, LLMConductor):
+                return replace(conductor, client=draft_client(conductor))
+            return conductor
 
         return replace(
             self,
             clients=clients,
-            conductor=journal(self.conductor),
-            mini=journal(self.mini),
-            presets=self._presets_with(journal),
+            conductor=change(self.conductor),
+            mini=change(self.mini),
+            presets=tuple(replace(one, conductor=change(one.conductor)) for one in self.presets),
         )
-
-    def _presets_with(
-        self, change: Callable[[Conductor | None], Conductor | None]
-    ) -> tuple[Preset, ...]:
-        return tuple(replace(one, conductor=change(one.conductor)) for one in self.presets)
-
-
-def _with_journal(conductor: Conductor, journal: CallJournal) -> Conductor:
-    """Return a conductor that reads its model's earlier drafts from the journal."""
-    if not isinstance(conductor, LLMConductor):
-        return conductor
-    model = CallCacheClient(conductor.client, journal, f"conductor {conductor.name}")
-    return replace(conductor, client=model)

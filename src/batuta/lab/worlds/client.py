@@ -8,7 +8,7 @@ from typing import final
 import anyio
 import anyio.lowlevel
 
-from batuta.core import CallListener, Delta, Finish, Reply, Request, Usage
+from batuta.core import CallListener, Delta, Finish, Price, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.lab.worlds.grammar import read_problem
 from batuta.lab.worlds.problem import format_value, phrase_step
@@ -81,12 +81,15 @@ class RehearsalClient:
         most = min((cap for cap in caps if cap is not None), default=None)
         if most is not None and count_tokens(text) > most:
             text, finish = text[: most * _CHARS_PER_TOKEN], Finish.LENGTH
-        prompt = sum(count_tokens(message.text) for message in request.messages)
-        usage = Usage(calls=1, input=prompt, output=count_tokens(text))
-        cost = usage_cost(usage, self._profile.price)
-        return Reply(
-            text=text, usage=usage, cost=cost, finish=finish, model=model_name(self._profile)
-        )
+        name = model_name(self._profile)
+        return make_reply(request, text, finish, price=self._profile.price, model=name)
+
+
+def make_reply(request: Request, text: str, finish: Finish, *, price: Price, model: str) -> Reply:
+    """Return a simulated worker's reply, with the tokens and dollars that it counts as."""
+    prompt = sum(count_tokens(message.text) for message in request.messages)
+    usage = Usage(calls=1, input=prompt, output=count_tokens(text))
+    return Reply(text=text, usage=usage, cost=usage_cost(usage, price), finish=finish, model=model)
 
 
 def model_name(profile: WorkerProfile) -> str:

@@ -10,9 +10,9 @@ from typing import final
 
 import anyio.lowlevel
 
-from batuta.core import CallListener, Delta, Finish, Price, Reply, Request, Usage
+from batuta.core import CallListener, Delta, Finish, Price, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
-from batuta.lab.worlds.client import count_tokens, split_fragments
+from batuta.lab.worlds.client import make_reply, split_fragments
 from batuta.lab.worlds.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.lab.worlds.seeded_random import uniform_number, uniform_numbers
 from batuta.lab.worlds.world2.questions import (
@@ -35,7 +35,6 @@ from batuta.lab.worlds.world2.traits import (
     normal_number,
 )
 from batuta.language.instructions import InstructionKind, classify_instruction
-from batuta.usage import usage_cost
 
 PLAN_GAIN = 0.125
 """Probits a level beyond the first that a right plan gives its reader."""
@@ -275,9 +274,5 @@ class World2Client:
             seed = self._seed if request.sampling.seed is None else request.sampling.seed
             text = World2Worker(self._traits, question, prompt, seed).write_reply()
             finish = Finish.STOP
-        read = sum(count_tokens(message.text) for message in request.messages)
-        usage = Usage(calls=1, input=read, output=count_tokens(text))
-        cost = usage_cost(usage, self._price)
-        return Reply(
-            text=text, usage=usage, cost=cost, finish=finish, model=f"world2/{self._traits.name}"
-        )
+        name = f"world2/{self._traits.name}"
+        return make_reply(request, text, finish, price=self._price, model=name)
