@@ -1,14 +1,17 @@
 """Files: uploaded, listed, read, used in every dialect, deleted; each tenant's own, bounded, and never half."""
 
 import base64
+import contextlib
 import io
 import json
+import signal
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import anthropic
+import anyio
 import openai
 import pytest
 
@@ -21,6 +24,7 @@ from batuta.encoder import open_encoder
 from batuta.gateway.serving.uploaded_files import FileLimits
 from encoder.test_sentence_encoder import needs_encoder
 from fakes import documents
+from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra
 
@@ -146,6 +150,20 @@ HOSTILE = {
     "broken.pdf": b"%PDF-1.4 nothing",
     "bomb.pdf": documents.pdf_bomb(),
 }
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_file_of_which_nothing_is_read_is_one_sentence(store, dialect):
+    async with serving(store) as server:
+        for content, why in (
+            (b"", "it is empty"),
+            (bytes(range(256)), "it is of a kind that is not"),
+        ):
+            _, made = await upload(server, "odd.bin", content)
+            path, body = asking(dialect, made["id"])
+            status, _, said = await server.post(path, json={"model": "worker/ada", **body})
+            assert status == 400
+            assert f"nothing can be read of this file: {why}" in said["error"]["message"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -514,3 +532,37 @@ async def test_tokens_of_files_are_counted(store):
         ]
         status, _, said = await server.post("/v1/messages/count_tokens", json=body)
         assert status == 400 and "there is no file" in said["error"]["message"]
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_an_upload_has_no_half_file(tmp_path):
+    (tmp_path / "pool.toml").write_text(
+        '[[workers]]\nid = "ada"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n[files]\n'
+    )
+    arrived = anyio.Event()
+
+    async def slow():
+        head = 'content-disposition: form-data; name="file"; filename="half.txt"'
+        yield f"--x\r\n{head}\r\n\r\n".encode() + b"h" * 3_000_000
+        arrived.set()
+        await anyio.sleep(60)
+
+    async def give(server):
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+            await server.http.post("/v1/files", data=slow(), headers=headers)
+
+    async with Server(tmp_path, "--pool", str(tmp_path / "pool.toml")) as server:
+        form = aiohttp.FormData({"purpose": "user_data"})
+        form.add_field("file", b"whole", filename="whole.txt")
+        async with server.http.post("/v1/files", data=form) as response:
+            assert response.status == 200
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(give, server)
+            await arrived.wait()
+            await server.end(signal.SIGKILL)
+            tasks.cancel_scope.cancel()
+    async with (
+        Server(tmp_path, "--pool", str(tmp_path / "pool.toml")) as server,
+        server.http.get("/v1/files") as response,
+    ):
+        assert [one["filename"] for one in (await response.json())["data"]] == ["whole.txt"]

@@ -75,7 +75,7 @@ class FileRoutes:
         content = await given.read()
         limits = self._files.limits
         if len(content) > limits.max_bytes:
-            message = f"A file may have {limits.max_bytes} bytes."
+            message = f"A file may have {limits.max_bytes} bytes; this one has {len(content)}."
             raise APIError(413, "request_too_large", message, param="file")
         name = plain_name(given.filename or "")
         now = time()

@@ -326,7 +326,8 @@ class UploadedFiles:
             return _picture_part(named, head.media_type, data) | kept
         if content.lstrip()[:5] == b"%PDF-":  # scanned: whoever can read files sees its pages
             return _pdf_part(named, head.name, data) | kept
-        why = file.fault or "it is of a kind that is not read"
+        unread = "it is of a kind that is not read" if content else "it is empty"
+        why = file.fault or unread
         raise invalid_value(named.path, f"nothing can be read of this file: {why}.")
 
 
