@@ -638,6 +638,7 @@ class Chat {
     const fault = await this.faultOfTools(this.tools.value.trim());
     const place = $("#tools-fault", this.form);
     place.textContent = fault;
+    place.classList.toggle("failure", Boolean(fault));
     place.hidden = !fault;
     this.tools.setAttribute("aria-invalid", Boolean(fault));
     return !fault;
