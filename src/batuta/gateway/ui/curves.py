@@ -47,7 +47,7 @@ _MOST_PARTS = 4
 """Parts of an axis at most."""
 _SIZES = (1, 2, 5, 10, 20)
 """Parts of an axis are as long as one of these times a power of ten."""
-_NEAR_END = 0.15
+_NEAR_END = 0.18
 """Share of an axis near its ends in which no other number has room."""
 _DRAWN_IF_ANY = ("Left out for outages", "Ended by a limit", "Dollars a workflow")
 """Charts drawn only if a value is not zero; trainings of earlier versions wrote 0 dollars for

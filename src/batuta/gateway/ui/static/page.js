@@ -1239,7 +1239,7 @@ const charts = {
     for (const step of end > first ? this.ticks(first, end) : []) {
       const at = steps.findIndex((each) => each >= step);
       const place = at < 1 ? 0 : (at - 1 + (step - steps[at - 1]) / (steps[at] - steps[at - 1])) / (steps.length - 1);
-      if (Number.isInteger(step) && place > 0.15 && place < 0.85) marks.push([place, step]);
+      if (Number.isInteger(step) && place > 0.18 && place < 0.82) marks.push([place, step]);
     }
     return end > first ? [...marks, [1, end]] : marks;
   },
