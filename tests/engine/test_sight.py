@@ -20,7 +20,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.engine import conduct
-from batuta.engine.sight import UNSEEN, give_sight
+from batuta.engine.step_prompt import UNSEEN, give_sight
 from batuta.language.prompt import PromptOptions, conductor_request
 
 pytestmark = pytest.mark.anyio

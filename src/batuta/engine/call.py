@@ -37,13 +37,15 @@ from batuta.core.token_estimate import estimate_request_tokens, token_weight, to
 from batuta.core.worker import VISION
 from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
-from batuta.engine.sight import lacked_tags, show_seen
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,
     is_empty,
+    is_plain,
+    lacked_tags,
     lacks_call,
     needs_call,
+    show_seen,
     step_request,
     substitute_workers,
     whole_question_request,
@@ -276,7 +278,8 @@ class StepState:
             )
         question, pool = self.context.question, self.context.pool
         lacked = lacked_tags(question, pool, worker)
-        if VISION not in worker.tags and made_pictures(self.step, self.context.rounds):
+        reads = VISION not in worker.tags and not is_plain(self.step)
+        if reads and made_pictures(self.step, self.context.rounds):
             lacked |= {VISION}
         return show_seen(request, lacked)
 

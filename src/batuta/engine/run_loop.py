@@ -16,6 +16,7 @@ from batuta.core import (
     Conductor,
     Decision,
     Draft,
+    Failure,
     GuardrailTriggered,
     Limits,
     MalformedPlan,
@@ -25,6 +26,7 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
+    Request,
     ResumeState,
     Round,
     RoundPlanned,
@@ -34,13 +36,16 @@ from batuta.core import (
     RunId,
     Step,
     TimeSpan,
+    Usage,
+    Worker,
     WorkerId,
     Workflow,
 )
+from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.approval import gate_round
-from batuta.engine.budget import Budget
+from batuta.engine.budget import Budget, Hold
 from batuta.engine.confidence import state_confidence
 from batuta.engine.context import (
     Recorder,
@@ -54,16 +59,12 @@ from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.grounding import GroundingCheck, run_single_step
 from batuta.engine.planning import (
     PlanCheck,
-    PlanningListener,
-    add_paid_draft,
-    check_decision,
     find_affordable,
     keep_resumed,
     refused_end,
     restrict_workers,
 )
-from batuta.engine.sight import give_sight
-from batuta.engine.step_prompt import able_workers, workers_before
+from batuta.engine.step_prompt import able_workers, give_sight, workers_before
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
     describe_estimate,
@@ -73,6 +74,7 @@ from batuta.errors import LimitReachedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.plan_rules import NO_RULES
 from batuta.language.prompt import PROMPT_VERSION
+from batuta.usage import Cost
 
 VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
 DEFAULT_SETTINGS = RunSettings()
@@ -249,6 +251,94 @@ async def _record_cancellation(context: RunContext) -> None:
                 await context.emit(event)
 
 
+class PlanningListener(NullListener):
+    """Listens to the conductor's model: reserves its attempts and charges them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.failures: list[Failure] = []
+        self.limit_reached = False
+        """Whether a limit forbade an attempt."""
+        self._hold: Hold | None = None
+        self._worker: Worker | None = None
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """Return the request as it may be made.
+
+        A workflow is not shortened, for half of one is none.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        self._worker = worker
+        try:
+            self._hold = await self.context.reserve(request, worker, whole=True)
+        except LimitReachedError:
+            self.limit_reached = True
+            raise
+        return self._hold.request
+
+    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
+        """Counts what an attempt consumed, in the place of what was reserved for it."""
+        self.context.budget.charge(usage, cost, self._hold, cut=cut)
+        self._hold = None
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Count the failed attempt.
+
+        Raises:
+            LimitReachedError: the budget forbids another attempt.
+        """
+        self.failures.append(failure)
+        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+            self.charge(failure.usage, failure.cost, cut=True)
+            return
+        request = self._hold.request if self._hold else None
+        self.charge(failure.usage, failure.cost)
+        if request is not None and self._worker is not None:
+            await self.before_call(request, self._worker)
+        else:
+            self.context.check_budget()
+
+    def with_failed_attempts(self, decision: Decision) -> Decision:
+        """Return the decision, its draft carrying the failed attempts' tokens and dollars."""
+        if not self.failures:
+            return decision
+        usage = sum((f.usage for f in self.failures), decision.draft.usage)
+        cost = sum((f.cost for f in self.failures), decision.draft.cost)
+        draft = replace(decision.draft, usage=usage, cost=cost)
+        match decision:
+            case Plan():
+                return replace(decision, draft=draft)
+            case AcceptedAnswer():
+                return replace(decision, draft=draft)
+            case _:
+                return MalformedPlan(
+                    draft=draft,
+                    reason=decision.reason,
+                    outage=decision.outage,
+                    again=decision.again,
+                )
+
+
+def check_decision(decision: Decision, context: PlanningContext) -> Decision:
+    """Return the decision, or Malformed where it breaks the Conductor's law."""
+    if isinstance(decision, AcceptedAnswer) and not context.previous:
+        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
+    if not isinstance(decision, Plan):
+        return decision
+    steps = decision.workflow.steps
+    if len(steps) > context.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
+        return MalformedPlan(draft=decision.draft, reason=reason)
+    for index, step in enumerate(steps):
+        if step.worker not in context.pool and step.worker not in context.forbidden:
+            return MalformedPlan(
+                draft=decision.draft, reason=f"step {index} names an unknown worker"
+            )
+    return decision
+
+
 class _RunLoop:
     """The rounds of one run."""
 
@@ -260,7 +350,8 @@ class _RunLoop:
         self.settings = context.settings
         self.conductor = conductor
         self.rounds_exhausted = False
-        self.check = PlanCheck(context)
+        self.check: PlanCheck | None = None
+        """The rules for plans in the last round; None: there are none."""
         self.unapproved: RunFinished | None = None
         """The end of the run whose plan was not approved."""
         policy = self.settings.guardrails.grounded
@@ -349,7 +440,8 @@ class _RunLoop:
             fallback=self.settings.fallback,
             parallel=context.question.parallel_tool_calls is not False,
         )
-        ended = self.check.end(ended)
+        if self.check is not None:
+            ended = self.check.end(ended)
         if self.settings.confidence is None:
             return ended
         return state_confidence(
@@ -365,7 +457,7 @@ class _RunLoop:
         start = self.context.elapsed()
         drafts: list[MalformedPlan] = []
         decision: Decision
-        self.check.begin_round()
+        self.check = None if self.context.rules is NO_RULES else PlanCheck(self.context)
         while True:
             try:
                 self.context.check_budget()
@@ -382,7 +474,9 @@ class _RunLoop:
                 self._record_cancelled_planning(number, drafts, start)
                 raise
             if listener.limit_reached and not isinstance(decision, Plan):
-                return await self._answer_alone(add_paid_draft(decision, drafts), start)
+                is_cut = isinstance(decision, MalformedPlan)
+                paid = (decision,) if is_cut and decision.draft.usage.calls else ()
+                return await self._answer_alone([*drafts, *paid], start)
             again = await self._draft_again(decision, len(drafts))
             if again is None:
                 break
@@ -418,7 +512,7 @@ class _RunLoop:
         """Return the round, held to the rules for plans."""
         span = TimeSpan(start, self.context.elapsed())
         planned = Round(decision=decision, drafts=tuple(drafts), workflow=workflow, planning=span)
-        if workflow is None or self.check.rules is NO_RULES:
+        if workflow is None or self.check is None:
             return planned
         return await self.check.settle(planned, workflow)
 
@@ -436,7 +530,7 @@ class _RunLoop:
     async def _draft_again(self, decision: Decision, drafts: int) -> MalformedPlan | None:
         """Return the decision as a draft after which another one is asked for; None: it stands."""
         if isinstance(decision, Plan):
-            return await self.check.send_back(decision)
+            return None if self.check is None else await self.check.send_back(decision)
         if not isinstance(decision, MalformedPlan) or not decision.again:
             return None
         return decision if drafts < self.settings.resamples else None
@@ -469,7 +563,7 @@ class _RunLoop:
             max_steps=context.budget.limits.steps,
             previous=context.rounds,
             forbidden=() if context.rules is NO_RULES else context.rules.forbidden,
-            objection=self.check.objection,
+            objection=None if self.check is None else self.check.objection,
         )
         decision = await self.conductor.plan(planning_context, listener)
         listener.charge(decision.draft.usage, decision.draft.cost)

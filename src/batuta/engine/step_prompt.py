@@ -1,4 +1,9 @@
-"""The prompt of a step's worker, and the workers that may stand in for it. Pure."""
+"""The prompt of a step's worker, the workers that may stand in for it, and who sees what. Pure.
+
+A worker that cannot see a question's pictures, files and recordings reads what a step has written
+that did. Where nobody in the pool has an ability by name, nothing is known, and everybody is shown
+everything.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from batuta.core import (
+    Audio,
     Failure,
+    File,
     Finish,
+    Image,
+    Message,
+    Part,
+    Pool,
     Question,
     Reply,
     Request,
     Round,
     Sampling,
     Step,
+    Text,
     ToolResult,
     Worker,
     WorkerId,
@@ -22,7 +34,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.worker import IMAGE
+from batuta.core.worker import AUDIO, FILES, IMAGE, VISION
 from batuta.core.workflow import Draft, Plan
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
@@ -246,3 +258,79 @@ def able_workers(question: Question, workers: list[Worker]) -> list[Worker]:
 def _workers_with_tag(workers: list[Worker], tag: str) -> list[Worker]:
     """Return the workers with the tag, or all of them if none has it."""
     return [worker for worker in workers if tag in worker.tags] or workers
+
+
+UNSEEN = {
+    "image": "[A picture that you cannot see.]",
+    "file": "[A file that you cannot read.]",
+    "audio": "[A recording that you cannot hear.]",
+}
+"""The sentence that stands in the place of an attachment, by its kind."""
+_TAGS = {"image": VISION, "file": FILES, "audio": AUDIO}
+
+
+def lacked_tags(question: Question, pool: Pool, worker: Worker) -> frozenset[str]:
+    """Return the abilities that the question needs, that the worker lacks and another one has."""
+    return frozenset(
+        tag
+        for tag in question.needed_tags
+        if tag not in worker.tags and any(tag in other.tags for other in pool)
+    )
+
+
+def show_seen(request: Request, lacked: frozenset[str]) -> Request:
+    """Return the request with words in the place of what its worker cannot be shown."""
+    if not lacked:
+        return request
+    return replace(request, messages=tuple(_seen_turn(m, lacked) for m in request.messages))
+
+
+def _seen_turn(message: Message, lacked: frozenset[str]) -> Message:
+    if not message.attachments:
+        return message
+    return replace(message, parts=tuple(_seen_part(part, lacked) for part in message.parts))
+
+
+def _seen_part(part: Part, lacked: frozenset[str]) -> Part:
+    if isinstance(part, Image | File | Audio) and _TAGS[part.kind] in lacked:
+        return Text(UNSEEN[part.kind], cache=part.cache)
+    return part
+
+
+def give_sight(workflow: Workflow, question: Question, pool: Pool) -> Workflow:
+    """Return the workflow in which each model sees what is attached, or reads somebody who does.
+
+    A step of one that cannot reads the steps before it that can, too; where there is none, it is
+    given to the best worker that can.
+    """
+    if not question.needed_tags:
+        return workflow
+    steps = list[Step]()
+    seen, informed = list[int](), set[int]()
+    for index, given in enumerate(workflow.steps):
+        step, worker = given, _find_worker(pool, given)
+        is_blind = worker is not None and bool(lacked_tags(question, pool, worker))
+        if is_blind and worker is not None and worker.is_model and not _is_told(step, informed):
+            if seen:
+                step = replace(step, access=tuple(sorted({*step.access, *seen})))
+            else:
+                best = able_workers(question, list(pool.ranked()))[0]
+                step = replace(step, worker=best.id)
+                is_blind = bool(lacked_tags(question, pool, best))
+        if not is_blind:
+            seen.append(index)
+        if not is_blind or _is_told(step, informed):
+            informed.add(index)
+        steps.append(step)
+    changed = tuple(steps)
+    return workflow if changed == workflow.steps else Workflow(changed)
+
+
+def _is_told(step: Step, informed: set[int]) -> bool:
+    """Return True if the step reads one that knows what is attached, or the round before."""
+    return step.previous or step.continues or not informed.isdisjoint(step.access)
+
+
+def _find_worker(pool: Pool, step: Step) -> Worker | None:
+    """Return the step's worker; None: a rule forbids it, and another one will be put there."""
+    return next((worker for worker in pool if worker.id == step.worker), None)

@@ -10,8 +10,7 @@ from dataclasses import replace
 from batuta.core import Outcome, Pool, Question, Reply, Request, Run, Workflow
 from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.finalize import reply_text
-from batuta.engine.sight import give_sight
-from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
+from batuta.engine.step_prompt import TRUNCATED_FINISHES, give_sight, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import STEPS_PATH
