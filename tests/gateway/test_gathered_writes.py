@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from batuta.gateway.http.body import encode_json, send_json
-from batuta.gateway.http.gathered_writes import MOST_GATHERED, GatheredTransport
+from batuta.gateway.http.connections import MOST_GATHERED, GatheredTransport
 
 pytestmark = pytest.mark.anyio
 

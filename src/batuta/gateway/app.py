@@ -24,8 +24,8 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.approvals import ApprovalRoutes
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
-from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoint
-from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
+from batuta.gateway.chat.endpoint import CHAT_FORM, CompletionEndpoint
+from batuta.gateway.chat.text_completion import COMPLETIONS_PATH, TEXT_FORM
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, log_exception, model_not_found
 from batuta.gateway.files.endpoint import FileRoutes

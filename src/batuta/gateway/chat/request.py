@@ -19,7 +19,6 @@ from batuta.gateway.serving.attachments import (
     parse_audio,
     parse_file,
     picture_url,
-    return_made_pictures,
 )
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
@@ -30,6 +29,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_cache,
     parse_run_options,
     request_labels,
+    return_made_pictures,
 )
 from batuta.gateway.serving.tools import (
     NO_TOOLS,

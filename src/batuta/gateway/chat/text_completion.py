@@ -10,8 +10,8 @@ from time import time
 from typing import Any, cast, final
 
 from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
+from batuta.gateway.chat.endpoint import DONE_FRAME, CompletionForm, finish_reason
 from batuta.gateway.chat.request import parse_model, parse_sampling
-from batuta.gateway.chat.response import DONE_FRAME, finish_reason
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.http.reader import SSEWriter
@@ -150,3 +150,6 @@ class TextCompletionStreamRenderer:
 
     def _frame(self, choice: dict[str, Any], **more: Any) -> bytes:
         return b"data: " + encode_json({**self._base, "choices": [choice], **more}) + b"\n\n"
+
+
+TEXT_FORM = CompletionForm(parse_completion, render_text_completion, TextCompletionStreamRenderer)

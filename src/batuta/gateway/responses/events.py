@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from batuta.core import Citation, Image, Reply, ServerCall, Thought, ToolCall, WrittenFile
-from batuta.gateway.chat.response import token_object
+from batuta.gateway.chat.endpoint import token_object
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
 from batuta.gateway.responses.response import item_id

@@ -33,8 +33,8 @@ from batuta.gateway.serving.attachments import (
     parse_audio,
     parse_file,
     picture_url,
-    return_made_pictures,
 )
+from batuta.gateway.serving.parsed_call import return_made_pictures
 from batuta.gateway.serving.tenant_memory import split_signature
 
 _ROLES = tuple(role.value for role in Role if role is not Role.TOOL)

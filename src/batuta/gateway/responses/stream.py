@@ -9,7 +9,7 @@ import anyio
 from starlette.types import Receive, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
-from batuta.gateway.chat.response import token_object
+from batuta.gateway.chat.endpoint import token_object
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.http.reader import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from batuta.clients.data_url import plain_picture_url
-from batuta.core import Audio, File, Image, Message, Part, Question, Role, Text
+from batuta.core import Audio, File, Part, Question, Text
 from batuta.errors import BadRequestError
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
@@ -124,34 +124,6 @@ async def _read_office(part: Part) -> Part:
 def text_under_title(title: str, text: str) -> Text:
     """Return a text file as a part that every worker can read."""
     return Text(f"File {title}:\n{text}" if title else text)
-
-
-MADE_PICTURES = "The pictures that you made:"
-
-
-def return_made_pictures(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the conversation with the pictures that models made as a part of what the user says.
-
-    Most providers take pictures from users only. They stand before the user's next words.
-    """
-    if not any(_made_pictures(message) for message in messages):
-        return messages
-    turns, waiting = list[Message](), list[Part]()
-    for message in messages:
-        turn = message
-        if made := _made_pictures(message):
-            waiting += made
-            kept = tuple(part for part in message.parts if part not in made)
-            turn = replace(message, parts=kept or (Text("(A picture.)"),))
-        elif message.role is Role.USER and waiting:
-            turn = replace(message, parts=(Text(MADE_PICTURES), *waiting, *message.parts))
-            waiting = []
-        turns.append(turn)
-    return tuple(turns)
-
-
-def _made_pictures(message: Message) -> tuple[Image, ...]:
-    return message.images if message.role is Role.ASSISTANT else ()
 
 
 def picture_url(path: str, url: str) -> str:

@@ -17,9 +17,7 @@ from typing import final
 import anyio
 
 from batuta.conductors import FixedConductor
-from batuta.config.served_systems import ServedSystem
 from batuta.core import (
-    Conductor,
     EventHandler,
     Outcome,
     Run,
@@ -27,7 +25,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import conductor_worker
-from batuta.engine import Recorder, RunHooks, RunSettings, new_run_id
+from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.engine.approval_request import Approver
 from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
@@ -381,13 +379,15 @@ class RunService:
             return await self._execute_solver(prepared, served.solver, emit)
         assert served.conductor is not None  # noqa: S101 - one of the two is there
         try:
-            run = await self._system(prepared, served.conductor).answer(
+            run = await conduct(
                 question,
+                served.conductor,
+                prepared.pool,
                 prepared.clients,
+                limits=prepared.limits,
                 seed=question.sampling.seed,
                 resumed=prepared.resumed,
-                live=prepared.can_stream,
-                dry_run=prepared.call.options.dry_run,
+                settings=self._run_settings(prepared),
                 hooks=RunHooks(
                     run_id=prepared.run_id,
                     model=served.name,
@@ -427,23 +427,19 @@ class RunService:
             return None
         return open_approver(self._store, prepared, self._catalogue.approval_webhook)
 
-    def _system(self, prepared: PreparedCall, conductor: Conductor) -> ServedSystem:
-        """Return the served model's system, as the request has narrowed it."""
-        return ServedSystem(
-            name=prepared.served_model.name,
-            conductor=conductor,
-            pool=prepared.pool,
-            limits=prepared.limits,
-            settings=RunSettings(
-                fallback=prepared.served_model.fallback,
-                timeouts=self._catalogue.timeout_policy,
-                guardrails=prepared.guardrails,
-                plan_rules=prepared.rules,
-                tool_classes=self._catalogue.session_rules.tool_classes,
-                confidence=self._catalogue.confidence,
-                min_confidence=prepared.min_confidence,
-                approvals=prepared.approvals,
-            ),
+    def _run_settings(self, prepared: PreparedCall) -> RunSettings:
+        """Return how the call's run is executed."""
+        return RunSettings(
+            fallback=prepared.served_model.fallback,
+            timeouts=self._catalogue.timeout_policy,
+            guardrails=prepared.guardrails,
+            live=prepared.can_stream,
+            dry_run=prepared.call.options.dry_run,
+            plan_rules=prepared.rules,
+            tool_classes=self._catalogue.session_rules.tool_classes,
+            confidence=self._catalogue.confidence,
+            min_confidence=prepared.min_confidence,
+            approvals=prepared.approvals,
         )
 
     async def flush_runs(self) -> None:
@@ -507,37 +503,44 @@ class RunService:
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # this is not its end: what it paid for is kept by its job
         self._count_run(prepared, run)
-        store, caller, admission = self._store, prepared.caller, prepared.admission
+        caller = prepared.caller
         with anyio.CancelScope(shield=True):
             if run.outcome is Outcome.WAITING:
                 is_kept = prepared.call.store
                 await self._pending_tool_runs.add(run, caller.tenant, is_kept=is_kept)
-            await self._admission.count_tokens(caller, admission, run)
+            await self._admission.count_tokens(caller, prepared.admission, run)
             alone_usd = self._estimate_alone(prepared, run)
             if prepared.in_session is not None:
                 await self._sessions.end(prepared.in_session, run)
-            if store is None:
-                return
-            try:
-                await store.append(
-                    run,
-                    caller.tenant,
-                    keep=prepared.call.store,
-                    charge=admission.final_charge,
-                    session=prepared.session,
-                    labels=prepared.call.labels,
-                    alone_usd=alone_usd,
-                )
-                admission.is_settled = True
-                self.shadows.offer(prepared, run, partial(self._system, prepared))
-            except StoreError as error:
-                if admission.is_durable:
-                    raise  # its job has not ended: it is run again, from what it paid for
-                log_exception(error)
-                return
-            cache, repeatable = self._answer_cache, prepared.repeatable
-            if cache is not None and repeatable is not None and prepared.earlier is None:
-                await cache.keep(repeatable, run)
+            if self._store is not None:
+                await self._append_run(self._store, prepared, run, alone_usd)
+
+    async def _append_run(
+        self, store: Store, prepared: PreparedCall, run: Run, alone_usd: Decimal | None
+    ) -> None:
+        """Hand the run to the store, and its answer to whoever may use it again."""
+        admission = prepared.admission
+        try:
+            await store.append(
+                run,
+                prepared.caller.tenant,
+                keep=prepared.call.store,
+                charge=admission.final_charge,
+                session=prepared.session,
+                labels=prepared.call.labels,
+                alone_usd=alone_usd,
+            )
+        except StoreError as error:
+            if admission.is_durable:
+                raise  # its job has not ended: it is run again, from what it paid for
+            log_exception(error)
+            return
+        admission.is_settled = True
+        if self._catalogue.session_rules.shadow_share:
+            self.shadows.offer(prepared, run, self._run_settings(prepared))
+        cache, repeatable = self._answer_cache, prepared.repeatable
+        if cache is not None and repeatable is not None and prepared.earlier is None:
+            await cache.keep(repeatable, run)
 
     def _estimate_alone(self, prepared: PreparedCall, run: Run) -> Decimal | None:
         """Return the dollars that the best single worker would have cost, if known."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar, cast
 
@@ -16,12 +16,16 @@ import orjson
 from batuta.core import (
     MAX_ROUNDS,
     MAX_STEPS,
+    Image,
     Limits,
+    Message,
+    Part,
     Pool,
     PromptCache,
     Question,
     Role,
     Step,
+    Text,
     WorkerId,
     Workflow,
 )
@@ -306,6 +310,34 @@ class ParsedCall:
     """The ids of the uploaded files that it names, which programs may read."""
     earlier_files: tuple[str, ...] = ()
     """Ids of files of earlier turns, the newest first: programs have them as far as they fit."""
+
+
+MADE_PICTURES = "The pictures that you made:"
+
+
+def return_made_pictures(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the conversation with the pictures that models made as a part of what the user says.
+
+    Most providers take pictures from users only. They stand before the user's next words.
+    """
+    if not any(_made_pictures(message) for message in messages):
+        return messages
+    turns, waiting = list[Message](), list[Part]()
+    for message in messages:
+        turn = message
+        if made := _made_pictures(message):
+            waiting += made
+            kept = tuple(part for part in message.parts if part not in made)
+            turn = replace(message, parts=kept or (Text("(A picture.)"),))
+        elif message.role is Role.USER and waiting:
+            turn = replace(message, parts=(Text(MADE_PICTURES), *waiting, *message.parts))
+            waiting = []
+        turns.append(turn)
+    return tuple(turns)
+
+
+def _made_pictures(message: Message) -> tuple[Image, ...]:
+    return message.images if message.role is Role.ASSISTANT else ()
 
 
 def parse_cache(body: Fields) -> PromptCache | None:

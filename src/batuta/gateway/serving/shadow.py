@@ -22,9 +22,8 @@ from batuta.conductors.sessions.patterns import strongest_actor
 from batuta.conductors.sessions.review import find_reviewer
 from batuta.conductors.sessions.saving import answering_step
 from batuta.conductors.sessions.state import SessionRules
-from batuta.config.served_systems import ServedSystem
-from batuta.core import Conductor, Limits, PlanningContext, Question, Reply, Run, Worker
-from batuta.engine import RunHooks, new_run_id
+from batuta.core import Limits, PlanningContext, Question, Reply, Run, Worker
+from batuta.engine import RunHooks, RunSettings, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.cost_bound import bound_first_calls
@@ -70,8 +69,9 @@ class _Case:
     reply: Reply
     best: Worker
     judge: Worker
-    system: ServedSystem
     prepared: PreparedCall
+    settings: RunSettings
+    """Those of the run, without what only its reader wanted."""
     purse: Bucket
 
 
@@ -90,15 +90,13 @@ class ShadowRuns:
         self._rules = rules
         self._send, self._waiting = anyio.create_memory_object_stream[_Case](MOST_WAITING)
 
-    def offer(
-        self, prepared: PreparedCall, run: Run, system: Callable[[Conductor], ServedSystem]
-    ) -> None:
+    def offer(self, prepared: PreparedCall, run: Run, settings: RunSettings) -> None:
         """Choose whether the answer is compared, later.
 
         Args:
             prepared: the call, which has ended.
             run: what it was answered by.
-            system: makes the system of that call for another conductor.
+            settings: how it was run.
         """
         rules = self._rules()
         digest = hashlib.sha256(f"shadow {run.id}".encode()).digest()
@@ -120,8 +118,10 @@ class ShadowRuns:
             reply=step.result,
             best=best,
             judge=judge,
-            system=system(single_worker(best.id)),
             prepared=prepared,
+            settings=replace(
+                settings, live=False, fallback=False, min_confidence=None, confidence=None
+            ),
             purse=Bucket("shadow", utc_day(time.time()), usd_cap_to_nano(rules.shadow_usd_per_day)),
         )
         try:
@@ -160,26 +160,22 @@ class ShadowRuns:
         assert self._store is not None  # noqa: S101 - as above
         most = min(tokens, question.sampling.max_tokens or tokens)
         question = replace(question, sampling=replace(question.sampling, max_tokens=most))
-        pool = case.system.pool.subset((worker.id,))
-        unknown = case.prepared.limits.unknown
-        seconds = case.prepared.limits.seconds
-        limits = Limits(steps=1, rounds=1, seconds=seconds, unknown=unknown)
+        prepared = case.prepared
+        pool, own = prepared.pool.subset((worker.id,)), prepared.limits
+        limits = Limits(steps=1, rounds=1, seconds=own.seconds, unknown=own.unknown)
         bound = bound_first_calls(question, pool, limits, direct=True).usd
         taken, purse = usd_to_nano(bound), case.purse
         if not await self._store.exploration.take(purse, taken):
             return None
-        settings = replace(
-            case.system.settings, fallback=False, min_confidence=None, confidence=None
-        )
-        system = replace(
-            case.system,
-            conductor=single_worker(worker.id),
-            pool=pool,
+        run = await conduct(
+            question,
+            single_worker(worker.id),
+            pool,
+            prepared.clients,
             limits=replace(limits, usd=float(bound)),
-            settings=settings,
+            settings=case.settings,
+            hooks=RunHooks(run_id=new_run_id(), model=prepared.served_model.name),
         )
-        hooks = RunHooks(run_id=new_run_id(), model=system.name)
-        run = await system.answer(question, case.prepared.clients, hooks=hooks)
         with anyio.CancelScope(shield=True):
             charge = RunCharge(tenant=SHADOW_TENANT)
             await self._store.append(run, SHADOW_TENANT, keep=False, charge=charge)
