@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from batuta.clients import CallLimiter, RateLimitedClient, ScriptedClient
-from batuta.clients.limits import LEASE_S, ProviderCaps, RedisTurns
-from batuta.clients.redis_connections import RedisConnections
+from batuta.clients.redis_connections import LEASE_S, ProviderCaps, RedisConnections, RedisTurns
 from batuta.core import Reply, Request, Sampling, Usage, user_message
 from batuta.errors import ConfigError, ProviderOverloadedError
 
@@ -123,7 +122,7 @@ async def test_a_failed_or_cancelled_call_gives_its_place_back(account, connect)
 
 HOLDER = """
 import anyio, sys
-from batuta.clients.limits import ProviderCaps, RedisTurns
+from batuta.clients.redis_connections import ProviderCaps, RedisTurns
 from batuta.clients.redis_connections import RedisConnections
 
 async def main():

@@ -1,4 +1,4 @@
-"""Pictures given as `data:` URLs, in the spellings that clients use."""
+"""Pictures given as `data:` URLs, in the spellings that clients and providers use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import binascii
 import re
 from urllib.parse import unquote
 
+from batuta.core import Image
 from batuta.errors import BadRequestError
 
 _HEAD = re.compile(r"data:([\w.+-]+/[\w.+*-]+)?((?:;[\w.+-]+(?:=[\w.+\"-]*)?)*),", re.IGNORECASE)
@@ -80,6 +81,39 @@ def picture_data_url(media_type: str, data: str) -> str:
     if kind in _OF_NO_TYPE or not kind.startswith("image/"):
         raise BadRequestError(_WRONG)
     return f"data:{kind};base64,{text}"
+
+
+def shown_picture_url(url: str) -> str:
+    """Write the URL as `plain_picture_url` does; empty if it is no `https:` URL and no picture."""
+    try:
+        plain = plain_picture_url(url)
+    except BadRequestError:
+        return ""
+    return plain if plain.startswith(("https://", "data:image/")) else ""
+
+
+def read_picture(data: str, media_type: str = "") -> Image:
+    """Return a picture that a provider tells as base64.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return Image(url=picture_data_url(media_type, data))
+    except BadRequestError:
+        raise ValueError("a picture of the reply is no base64 of a picture") from None
+
+
+def read_picture_address(url: str) -> Image:
+    """Return a picture that a provider tells as a `data:` or `https:` address.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    plain = shown_picture_url(url)
+    if not plain:
+        raise ValueError("a picture of the reply has no address that can be shown")
+    return Image(url=plain)
 
 
 def _plain_base64(data: str) -> str:

@@ -14,7 +14,6 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
-from batuta.clients.limits import CallLimiter, ProviderCaps, RateLimitedClient, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
 from batuta.clients.openai.images import ImageClient
@@ -26,10 +25,12 @@ from batuta.clients.providers import (
     find_provider,
     spec_identity,
 )
-from batuta.clients.redis_connections import RedisConnections
+from batuta.clients.redis_connections import ProviderCaps, RedisConnections, RedisTurns
 from batuta.clients.resilience import (
     BreakerPolicy,
+    CallLimiter,
     CircuitBreakerClient,
+    RateLimitedClient,
     RetryClient,
     RetryPolicy,
     WorkerHealth,

@@ -1,8 +1,8 @@
 """The product: an OpenAI-compatible API in front of a pool of workers and its conductor."""
 
 from batuta.gateway.app import ServerState, create_app
-from batuta.gateway.http.reader import StreamTimeouts
 from batuta.gateway.serve import LOOP_OPTIONS, run_server
+from batuta.gateway.serving.deliver import StreamTimeouts
 from batuta.gateway.serving.models import Catalogue, PageContext, ServedModel, served_models
 
 __all__ = [

@@ -31,7 +31,6 @@ from batuta.gateway.errors import APIError, log_exception, model_not_found
 from batuta.gateway.files.endpoint import FileRoutes
 from batuta.gateway.http.body import header_value, json_response, read_fields
 from batuta.gateway.http.middleware import RequestMiddleware
-from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.mcp.endpoint import McpEndpoint, McpOffer
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
@@ -46,7 +45,7 @@ from batuta.gateway.responses.endpoint import (
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.serving.answer_cache import RepeatedAnswers
 from batuta.gateway.serving.deletions import Deletions
-from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.deliver import AnswerDelivery, RequestScopes, StreamTimeouts
 from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel

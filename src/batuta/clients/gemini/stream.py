@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
+from batuta.clients.data_url import read_picture
 from batuta.clients.decoding import (
     ErrorReply,
     ProviderReply,
@@ -23,7 +24,6 @@ from batuta.clients.decoding import (
     take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.pictures import read_picture
 from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Image, Reply, Usage
 

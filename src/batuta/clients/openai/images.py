@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, final
 
 from batuta.clients.call import ProviderClient, ProviderEndpoint, StreamAccumulator
+from batuta.clients.data_url import read_picture, read_picture_address
 from batuta.clients.decoding import ErrorReply, ProviderReply, as_count, as_object, as_string
 from batuta.clients.error_mapping import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.http_target import HttpTarget, Secret
 from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.stream import OpenAIStreamAccumulator
-from batuta.clients.pictures import read_picture, read_picture_address
 from batuta.clients.transport import HttpTransport
 from batuta.core import CallListener, Delta, Image, Reply, Request, Role, Usage, Worker
 from batuta.core.conductor import NULL_LISTENER

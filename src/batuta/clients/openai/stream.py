@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, final
 
+from batuta.clients.data_url import read_picture_address
 from batuta.clients.decoding import (
     MAX_TOOL_CALLS,
     ErrorReply,
@@ -29,13 +30,12 @@ from batuta.clients.decoding import (
     is_wrong_count,
     load_json,
     need_string,
+    parse_logprobs,
     raise_counts,
     resolve_finish,
     take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.openai.logprobs import parse_logprobs
-from batuta.clients.pictures import read_pictures
 from batuta.clients.tool_turns import GivenBack
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
@@ -300,7 +300,7 @@ class _ChoiceAccumulator:
         logprobs = parse_logprobs(choice)
         self._logprobs += logprobs
         deltas: list[Delta] = []
-        for image in read_pictures(message):
+        for image in _pictures_of(message):
             if image not in self._images:  # some tell all of them again at the end
                 self._images.append(image)
                 deltas.append(Delta(image=image, choice=self._number))
@@ -476,7 +476,7 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
         thoughts=() if thought is None else (thought,),
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
         logprobs=parse_logprobs(choice),
-        images=read_pictures(message),
+        images=_pictures_of(message),
     )
 
 
@@ -485,10 +485,7 @@ def parse_usage(usage: Any) -> Usage | None:
     counts = as_object(usage)
     if any(is_wrong_count(counts.get(name)) for name in _COUNTS):
         return None  # one who lies about one of them is believed in neither
-    prompt, output = (
-        as_count(counts.get("prompt_tokens")),
-        as_count(counts.get("completion_tokens")),
-    )
+    prompt, output = (as_count(counts.get(name)) for name in _COUNTS)
     if not prompt and not output:
         return None
     read = as_object(counts.get("prompt_tokens_details"))
@@ -578,3 +575,25 @@ def _thinking_parts(message: dict[str, Any]) -> str:
         part if isinstance(part, str) else "".join(map(_part_text, as_array(part)))
         for part in parts
     )
+
+
+def _pictures_of(message: dict[str, Any]) -> tuple[Image, ...]:
+    """Return the pictures of a message of chat completions, each once.
+
+    Providers tell them in the field `images`, or among the parts of the content.
+
+    Raises:
+        ValueError: one of them cannot be shown.
+    """
+    images, content = message.get("images"), message.get("content")
+    if images is None and (content is None or isinstance(content, str)):
+        return ()
+    rows = [as_object(row) for row in (*as_array(images), *as_array(content))]
+    urls = [_picture_address(row) for row in rows if "image_url" in row]
+    return tuple(dict.fromkeys(read_picture_address(url) for url in urls))
+
+
+def _picture_address(row: dict[str, Any]) -> str:
+    """Return the address of one row, which may stand in an object of its own."""
+    named = row["image_url"]
+    return named if isinstance(named, str) else as_string(as_object(named).get("url"))

@@ -24,10 +24,10 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import BodyReader, Fields, encode_json
-from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import (
     AnswerDelivery,
+    SSEWriter,
     StreamRenderer,
     orchestration_of,
     usage_of,

@@ -14,9 +14,8 @@ from batuta.gateway.chat.endpoint import DONE_FRAME, CompletionForm, finish_reas
 from batuta.gateway.chat.request import parse_model, parse_sampling
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json
-from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.deliver import orchestration_of, usage_of
+from batuta.gateway.serving.deliver import SSEWriter, orchestration_of, usage_of
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
 from batuta.gateway.serving.progress import RunProgress
 

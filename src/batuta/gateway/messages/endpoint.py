@@ -13,7 +13,6 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
 from batuta.gateway.http.body import BodyReader, json_response
 from batuta.gateway.http.middleware import request_id
-from batuta.gateway.http.reader import SSEWriter, event_frame
 from batuta.gateway.messages.request import (
     MessageCall,
     estimate_question_tokens,
@@ -23,7 +22,7 @@ from batuta.gateway.messages.request import (
 from batuta.gateway.messages.response import MessageEventWriter, message_object
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.attachments import read_office_files
-from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.deliver import AnswerDelivery, SSEWriter, event_frame
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE

@@ -12,17 +12,17 @@ from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.chat.endpoint import token_object
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.http.reader import (
+from batuta.gateway.responses.events import ResponseEventWriter
+from batuta.gateway.responses.response import failed_response, finished_response
+from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.deliver import (
+    AnswerDelivery,
     DisconnectReason,
     SSEWriter,
     StreamTimeouts,
     encoded_event_frame,
     event_frame,
 )
-from batuta.gateway.responses.events import ResponseEventWriter
-from batuta.gateway.responses.response import failed_response, finished_response
-from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]

@@ -9,9 +9,8 @@ from base64 import b64decode
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from batuta.clients.data_url import plain_picture_url
+from batuta.clients.data_url import shown_picture_url
 from batuta.core import Audio, File, Part, Question, Text
-from batuta.errors import BadRequestError
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.material import wrap_fetched
@@ -132,11 +131,8 @@ def picture_url(path: str, url: str) -> str:
     Raises:
         APIError: it is neither an `https:` URL nor a base64 picture.
     """
-    try:
-        plain = plain_picture_url(url)
-    except BadRequestError:
-        plain = ""
-    if not plain.startswith(("https://", "data:image/")):
+    plain = shown_picture_url(url)
+    if not plain:
         raise invalid_value(path, "it must begin with 'https://' or 'data:image/'.")
     return plain
 

@@ -28,8 +28,12 @@ from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.http.reader import DisconnectReason, SSEWriter, encoded_event_frame
-from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.deliver import (
+    AnswerDelivery,
+    DisconnectReason,
+    SSEWriter,
+    encoded_event_frame,
+)
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.page_runs import (
     Drafted,
