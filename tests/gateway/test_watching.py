@@ -16,8 +16,12 @@ from batuta.errors import ConfigError, ProviderOverloadedError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.telemetry.logs import JsonLogFormatter
 from batuta.gateway.telemetry.metrics import Metrics
-from batuta.gateway.telemetry.otlp import RunSpanExporter, open_span_exporter
-from batuta.gateway.telemetry.spans import parse_parent_span, spans_of
+from batuta.gateway.telemetry.spans import (
+    RunSpanExporter,
+    open_span_exporter,
+    parse_parent_span,
+    spans_of,
+)
 from store.strategies import make_run
 
 from .live_server import HI, PRICE, Serving, orchestra
@@ -273,7 +277,7 @@ def test_a_collector_without_the_extra_is_told(tmp_path):
 
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from batuta.gateway.telemetry.otlp import open_span_exporter\n"
+        "from batuta.gateway.telemetry.spans import open_span_exporter\n"
         "import anyio\n"
         "anyio.run(open_span_exporter({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:1'}).__aenter__)"
     )

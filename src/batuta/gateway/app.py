@@ -56,7 +56,7 @@ from batuta.gateway.serving.shadow import ShadowRuns
 from batuta.gateway.serving.uploaded_files import FileLimits, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
-from batuta.gateway.telemetry.otlp import RunSpanExporter
+from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.gateway.ui import page_routes
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.store import Store

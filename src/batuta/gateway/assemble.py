@@ -66,7 +66,7 @@ from batuta.gateway.serving.session_call import LocalSessions, RedisSessions
 from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.serving.waiting_runs import RedisWaitingRuns, SharedWaitingRuns
-from batuta.gateway.telemetry.otlp import open_span_exporter
+from batuta.gateway.telemetry.spans import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.rendering.terminal import write_error
 from batuta.store import Store

@@ -29,7 +29,7 @@ from batuta.gateway.serving.deliver import (
     AnswerDelivery,
     SSEWriter,
     StreamRenderer,
-    orchestration_of,
+    orchestration_field,
     usage_of,
 )
 from batuta.gateway.serving.parsed_call import ParsedCall
@@ -55,18 +55,15 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         }
         for index, choice in enumerate(reply.choices)
     ]
-    body: dict[str, Any] = {
+    return {
         "id": completion_id(run.id),
         "object": "chat.completion",
         "created": int(run.header.started),
         "model": model,
         "choices": choices,
         "usage": usage_of(run),
+        **orchestration_field(run, trace=trace),
     }
-    orchestration = orchestration_of(run, trace=trace)
-    if orchestration is not None:
-        body["orchestration"] = orchestration
-    return body
 
 
 def completion_id(run_id: str) -> str:
@@ -206,9 +203,7 @@ class ChatStreamRenderer:
             for number, choice in enumerate(reply.choices)
         ]
         chunks: list[dict[str, Any]] = [{**self._base, "choices": [end]} for end in ends]
-        orchestration = orchestration_of(run, trace=self._call.options.trace)
-        if orchestration is not None:
-            chunks[-1]["orchestration"] = orchestration
+        chunks[-1] |= orchestration_field(run, trace=self._call.options.trace)
         if self._call.include_usage:
             chunks.append({**self._base, "choices": [], "usage": usage_of(run)})
         frames = [b"data: " + encode_json(chunk) + b"\n\n" for chunk in chunks]

@@ -312,9 +312,9 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
     part.need("type")
     match part.text("type"):
         case "text":
-            return Text(_required_text(part, "text"), cache=part.cache_mark())
+            return Text(part.need_string("text"), cache=part.cache_mark())
         case "refusal":
-            return Text(_required_text(part, "refusal"))
+            return Text(part.need_string("refusal"))
         case kind if kind in _ATTACHMENT_PARSERS and images:
             return _ATTACHMENT_PARSERS[kind](part)
         case "image_url":
@@ -337,12 +337,6 @@ def _parse_file(part: Fields) -> Part:
         raise unsupported_parameter(file.path("file_id"), reason)
     read = parse_file(file, "file_data", file.text("filename") or "")
     return replace(read, cache=part.cache_mark())
-
-
-def _required_text(part: Fields, name: str) -> str:
-    """Return a string that must be there and may be empty."""
-    part.need(name)
-    return part.text(name) or ""
 
 
 def _parse_image(part: Fields) -> Image:

@@ -15,7 +15,7 @@ from batuta.gateway.chat.request import parse_model, parse_sampling
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.serving.admission import PreparedCall
-from batuta.gateway.serving.deliver import SSEWriter, orchestration_of, usage_of
+from batuta.gateway.serving.deliver import SSEWriter, orchestration_field, usage_of
 from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
 from batuta.gateway.serving.progress import RunProgress
 
@@ -90,9 +90,7 @@ def render_text_completion(
     """Return the reply of a run that has an answer, as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
     body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
-    body["usage"] = usage_of(run)
-    orchestration = orchestration_of(run, trace=trace)
-    return body if orchestration is None else {**body, "orchestration": orchestration}
+    return {**body, "usage": usage_of(run), **orchestration_field(run, trace=trace)}
 
 
 def _completion_base(run_id: str, created: int, model: str) -> dict[str, Any]:
@@ -135,8 +133,7 @@ class TextCompletionStreamRenderer:
         """Write the rest of the text, the reason for the end, the usage, and the end."""
         rest = reply.text[len(self._text) :]
         frames = self._frame(_choice_object(rest)) if rest else b""
-        orchestration = orchestration_of(run, trace=self._call.options.trace)
-        more = {} if orchestration is None else {"orchestration": orchestration}
+        more = orchestration_field(run, trace=self._call.options.trace)
         frames += self._frame(_choice_object("", finish_reason(reply)), **more)
         if self._call.include_usage:
             usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}

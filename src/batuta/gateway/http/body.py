@@ -469,6 +469,11 @@ class Fields:
             raise invalid_value(self.path(name), "it must not be empty.")
         return value
 
+    def need_string(self, name: str) -> str:
+        """Return a string that must be there and may be empty."""
+        self.need(name)
+        return self.text(name) or ""
+
     def flag(self, name: str) -> bool | None:
         """Return a boolean."""
         value = self._data.get(name)

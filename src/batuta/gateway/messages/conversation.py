@@ -190,8 +190,7 @@ def _parse_text(block: Fields) -> Text:
     kind = block.text("type")
     if kind != "text":
         raise invalid_value(block.path("type"), f"a block of type '{kind}' is not allowed here.")
-    block.need("text")
-    return Text(block.text("text") or "", cache=block.cache_mark())
+    return Text(block.need_string("text"), cache=block.cache_mark())
 
 
 def _parse_image(block: Fields) -> Image:
@@ -242,7 +241,7 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
     parts = (
         []
         if block.get("content") is None
-        else [_parse_result_block(b) for b in _parse_blocks(block, "content")]
+        else [_parse_part(b) for b in _parse_blocks(block, "content")]
     )
     text = "".join(part.text for part in parts if isinstance(part, Text))
     pictures: list[Part] = [part for part in parts if isinstance(part, Image | File)]
@@ -251,10 +250,6 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
     content = f"Error: {text}" if failed else text
     inner = next((part.cache for part in parts if part.cache), None)
     return ToolResult(call_id=call_id, content=content, cache=block.cache_mark() or inner), pictures
-
-
-def _parse_result_block(block: Fields) -> Part:
-    return _parse_part(block)
 
 
 def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:

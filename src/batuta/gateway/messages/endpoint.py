@@ -8,24 +8,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.core import Event, Reply, Run, StepDelta
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
 from batuta.gateway.http.body import BodyReader, json_response
 from batuta.gateway.http.middleware import request_id
-from batuta.gateway.messages.request import (
-    MessageCall,
-    estimate_question_tokens,
-    parse_message,
-    parse_question,
-)
+from batuta.gateway.messages.request import MessageCall, parse_message, parse_question
 from batuta.gateway.messages.response import MessageEventWriter, message_object
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.attachments import read_office_files
+from batuta.gateway.serving.cost_bound import estimate_prompt_tokens
 from batuta.gateway.serving.deliver import AnswerDelivery, SSEWriter, event_frame
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.progress import RunProgress
-from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE
 
 PING_FRAME = event_frame({"type": "ping"})
 
@@ -82,7 +77,7 @@ class TokenCounter:
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
         question = await read_office_files(parse_question(body))
-        return json_response({"input_tokens": estimate_question_tokens(question)})
+        return json_response({"input_tokens": estimate_prompt_tokens(question)})
 
 
 @final
@@ -108,9 +103,9 @@ class MessagesStreamRenderer:
         self._progress = RunProgress(prepared)
         self._call = message_call
         self._request_id = request_name
-        self._events = MessageEventWriter(
-            prepared.run_id, message_call.call.model, message_call.estimated_tokens
-        )
+        call = message_call.call
+        estimate = estimate_prompt_tokens(call.question)
+        self._events = MessageEventWriter(prepared.run_id, call.model, estimate)
 
     async def open(self, headers: dict[str, str]) -> None:
         """The headers and the first events, before anything is planned."""
@@ -122,7 +117,8 @@ class MessagesStreamRenderer:
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:
-                await self._write_delta(delta)
+                thinks = self._progress.direct and self._call.show_thinking
+                await self._write_events(self._events.fragment(delta, thinks=thinks))
                 return
         pieces = self._progress.pieces(event)
         if self._call.show_thinking or self._progress.shows_steps:
@@ -143,22 +139,6 @@ class MessagesStreamRenderer:
     async def fail(self, error: APIError) -> None:
         """An error after the 200: no reason for an end, no `message_stop`."""
         await self._writer.close(event_frame(messages_error_body(error, self._request_id)))
-
-    async def _write_delta(self, delta: Delta) -> None:
-        script = self._events
-        if delta.reasoning and self._progress.direct and self._call.show_thinking:
-            await self._write_events(script.thinking(delta.reasoning, REASONING_SIGNATURE))
-        if delta.thought is not None and self._progress.direct and self._call.show_thinking:
-            await self._write_events(script.sign(delta.thought))
-        if delta.text:
-            await self._write_events(script.text(delta.text))
-        if delta.server_call is not None:
-            await self._write_events(script.server_call(delta.server_call))
-        if delta.image is not None:
-            await self._write_events(script.image(delta.image))
-        if delta.tool_index is not None:
-            call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
-            await self._write_events(script.call(delta.tool_index, call))
 
     async def _write_events(self, events: list[dict[str, Any]]) -> None:
         if events:

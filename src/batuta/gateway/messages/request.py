@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from batuta.config.effort import effort_of_thinking
-from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
+from batuta.core import PromptCache, Question, ResponseFormat, Sampling, Tool
 from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.messages.conversation import parse_turns
@@ -63,11 +62,6 @@ class MessageCall:
     show_thinking: bool = False
     """Whether thinking is to be shown: a worker's own, or how the run goes on."""
 
-    @property
-    def estimated_tokens(self) -> int:
-        """About how many tokens the conversation and the tools have."""
-        return estimate_question_tokens(self.call.question)
-
 
 def parse_message(body: Fields) -> MessageCall:
     """Return what the body asks for.
@@ -87,16 +81,12 @@ def parse_message(body: Fields) -> MessageCall:
         options=parse_run_options(body),
         session=client_session(body),
         files=body.files,
-        earlier_files=_find_earlier(body) if wishes else (),
+        earlier_files=find_earlier_files([body.get("messages")]) if wishes else (),
         labels=request_labels(body),
         ignored=_ignored_fields(body),
         server_tools=wishes,
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})
-
-
-def _find_earlier(body: Fields) -> tuple[str, ...]:
-    return find_earlier_files([body.get("messages")])
 
 
 def parse_question(body: Fields) -> Question:
@@ -130,11 +120,6 @@ def parse_question(body: Fields) -> Question:
         sampling=sampling,
         cache=cache,
     )
-
-
-def estimate_question_tokens(question: Question) -> int:
-    """About how many tokens a worker's prompt of the whole question would have."""
-    return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
 
 
 def _parse_tools(body: Fields) -> tuple[Tool, ...]:

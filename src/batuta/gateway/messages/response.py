@@ -17,6 +17,7 @@ from batuta.core import (
     RunId,
     ServerCall,
     Thought,
+    TokenLogprob,
     ToolCall,
 )
 from batuta.gateway.messages.conversation import PROGRESS_SIGNATURE
@@ -28,13 +29,12 @@ from batuta.gateway.messages.server_calls import (
     unkept_pictures,
     usage_of_calls,
 )
-from batuta.gateway.serving.deliver import orchestration_of
-from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.deliver import orchestration_field
+from batuta.gateway.serving.progress import AnswerEvents, Events, ProgressPiece
 from batuta.gateway.serving.server_tools import find_citations, found_pages
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 
 Json = dict[str, Any]
-Events = list[Json]
 _SERVER_ERROR = 500
 _MAX_CITED = 150
 """Characters of a page that a citation repeats."""
@@ -63,7 +63,7 @@ def message_object(
     content += [
         _tool_use_block(call, _arguments_object(call.arguments)) for call in reply.tool_calls
     ]
-    body: Json = {
+    return {
         "id": message_id(run.id),
         "type": "message",
         "role": "assistant",
@@ -71,11 +71,8 @@ def message_object(
         "content": content,
         **_stop_fields(run, reply),
         "usage": message_usage(run),
+        **orchestration_field(run, trace=trace),
     }
-    orchestration = orchestration_of(run, trace=trace)
-    if orchestration is not None:
-        body["orchestration"] = orchestration
-    return body
 
 
 def _text_blocks(reply: Reply) -> list[Json]:
@@ -183,7 +180,7 @@ def message_usage(run: Run) -> Json:
 
 
 @final
-class MessageEventWriter:
+class MessageEventWriter(AnswerEvents):
     """Writes the events of a streamed message; a block is closed when the next one begins.
 
     Tools are closed at the end: what is new of one may come after another was begun.
@@ -197,6 +194,7 @@ class MessageEventWriter:
             model: the name that the caller asked for.
             estimate: about how many tokens the prompt has; the last event tells how many.
         """
+        super().__init__()
         usage = {"input_tokens": estimate, "output_tokens": 0}
         self._base: Json = {
             "id": message_id(run_id),
@@ -213,20 +211,10 @@ class MessageEventWriter:
         self._tools: dict[int, int] = {}
         self._told: dict[int, int] = {}
         """The argument characters sent so far of each call, by its index."""
-        self._thoughts: list[Thought] = []
-        self._texts: list[str] = []
         self._block_text: list[str] = []
         """The texts of the open block of text."""
-        self._server_calls: list[ServerCall] = []
-        self._images = 0
-        """Pictures told so far."""
         self._mid_line = False
         """Whether the last progress told ended within a line."""
-
-    @property
-    def text_so_far(self) -> str:
-        """The text that was told so far."""
-        return "".join(self._texts)
 
     def begin(self) -> Events:
         """Return the first events."""
@@ -236,6 +224,10 @@ class MessageEventWriter:
         """More of the thinking."""
         events = self._open_block(signature, {"type": "thinking", "thinking": "", "signature": ""})
         return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
+
+    def own_reasoning(self, text: str, *, new: bool = False) -> Events:
+        """More of the worker's own thinking; a signature ends each piece of it."""
+        return self.thinking(text, REASONING_SIGNATURE)
 
     def sign(self, thought: Thought) -> Events:
         """Return the events of the end of a piece of thinking.
@@ -263,8 +255,8 @@ class MessageEventWriter:
             events[-1]["orchestration"] = piece.step
         return events
 
-    def text(self, text: str) -> Events:
-        """More of the answer."""
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
+        """More of the answer; this dialect tells no probabilities."""
         events = self._open_block("text", {"type": "text", "text": ""})
         self._texts.append(text)
         if self._server_calls:
@@ -311,13 +303,12 @@ class MessageEventWriter:
             reasoning: whether its reasoning was not told and is to be.
             thoughts: whether what its provider keeps to itself is to be told.
         """
-        events: Events = []
-        if reasoning:
-            events += self._whole_thinking(reply)
-        elif thoughts:
-            unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
-            events += [event for thought in unsaid for event in self.sign(thought)]
-        events += self._untold_answer(reply)
+        events = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
+        events += self.untold_calls(reply)
+        if text := reply.text[len(self.text_so_far) :]:
+            events += self.text(text)
+        for image in reply.images[self._images :]:
+            events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
             rest = call.arguments[self._told.get(index, 0) :]
             if index not in self._tools or rest:
@@ -325,39 +316,14 @@ class MessageEventWriter:
         events += self._close_block()
         return [*events, *(_block_stop_event(place) for place in self._tools.values())]
 
-    def _untold_answer(self, reply: Reply) -> Events:
-        events: Events = []
-        for call in reply.server_calls[len(self._server_calls) :]:
-            if before := reply.text[len(self.text_so_far) : call.at]:
-                events += self.text(before)
-            events += self.server_call(call)
-        text = reply.text[len(self.text_so_far) :]
-        if text:
-            events += self.text(text)
-        for image in reply.images[self._images :]:
-            events += self.image(image)
-        return events
-
-    def _whole_thinking(self, reply: Reply) -> Events:
-        """Return all of the thinking at once."""
-        events: Events = []
-        if reply.reasoning and not any(thought.text for thought in reply.thoughts):
-            events += self.thinking(reply.reasoning, REASONING_SIGNATURE)
-        for thought in reply.thoughts:
-            events += self.thinking(thought.text, REASONING_SIGNATURE) if thought.text else []
-            events += self.sign(thought)
-        return events
-
     def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
         """Return the last events."""
         last: Json = {
             "type": "message_delta",
             "delta": _stop_fields(run, reply),
             "usage": message_usage(run),
+            **orchestration_field(run, trace=trace),
         }
-        orchestration = orchestration_of(run, trace=trace)
-        if orchestration is not None:
-            last["orchestration"] = orchestration
         return [last, {"type": "message_stop"}]
 
     def _open_block(self, kind: str, block: Json) -> Events:

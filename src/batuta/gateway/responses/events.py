@@ -11,7 +11,16 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from batuta.core import Citation, Image, Reply, ServerCall, Thought, ToolCall, WrittenFile
+from batuta.core import (
+    Citation,
+    Image,
+    Reply,
+    ServerCall,
+    Thought,
+    TokenLogprob,
+    ToolCall,
+    WrittenFile,
+)
 from batuta.gateway.chat.endpoint import token_object
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, pack_summary
@@ -35,12 +44,11 @@ from batuta.gateway.responses.tools import (
     search_arguments,
     searches_tools,
 )
-from batuta.gateway.serving.progress import ProgressPiece
+from batuta.gateway.serving.progress import AnswerEvents, Events, ProgressPiece
 from batuta.gateway.serving.server_tools import CitedPlace, find_citations
 from batuta.gateway.serving.tenant_memory import REASONING_SIGNATURE, thought_signature
 
 Json = dict[str, Any]
-Events = list[Json]
 _FUNCTION, _CUSTOM, _SEARCH = "function_call", "custom_tool_call", "tool_search_call"
 
 
@@ -59,7 +67,7 @@ class _OpenToolCall:
 
 
 @final
-class ResponseEventWriter:
+class ResponseEventWriter(AnswerEvents):
     """Writes events; at most one text or reasoning item is open at a time."""
 
     def __init__(self, base: Json, *, compacts: bool = False) -> None:
@@ -69,6 +77,7 @@ class ResponseEventWriter:
             base: the response as it is before there is an answer.
             compacts: whether the answer is a summary in the place of the conversation.
         """
+        super().__init__()
         self.base = base
         self.compacts = compacts
         """Whether nothing but the whole answer is told, as an item of its own kind."""
@@ -76,27 +85,18 @@ class ResponseEventWriter:
         """The items so far; what is closed stays as it is."""
         self._number = 0
         self._open: Json | None = None
-        self._texts: list[str] = []
         self._message_texts: list[str] = []
         """The texts of the open message among `_texts`."""
         self._tools: dict[int, _OpenToolCall] = {}
         self._own_names = own_names(base.get("tools") or ())
         self._custom_names = custom_names(base.get("tools") or ())
         self._searches = searches_tools(base.get("tools") or ())
-        self._thoughts: list[Thought] = []
         self._pages: list[Citation] = []
         """What searches have found, in the order of its numbers."""
         self._files: list[WrittenFile] = []
         """What programs wrote and no text has cited."""
-        self._server_calls = 0
-        self._images = 0
         self._replayed: list[Json] = []
         """Citations of a text that is told again."""
-
-    @property
-    def text_so_far(self) -> str:
-        """The text that was told so far."""
-        return "".join(self._texts)
 
     def begin(self) -> Events:
         """Return the first events."""
@@ -155,8 +155,11 @@ class ResponseEventWriter:
             events[-1]["orchestration"] = piece.step
         return events
 
-    def text(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
         """More of the answer."""
+        return self._add_text(text, [token_object(token) for token in logprobs])
+
+    def _add_text(self, text: str, logprobs: Sequence[Json]) -> Events:
         events: Events = []
         if self._open is None or self._open["type"] != "message":
             events += self._close_item()
@@ -175,7 +178,7 @@ class ResponseEventWriter:
 
     def cited_text(self, part: Json) -> Events:
         """Tell a whole text again, with the citations that it had."""
-        events = self.text(part["text"], part.get("logprobs") or ())
+        events = self._add_text(part["text"], part.get("logprobs") or ())
         self._replayed = part.get("annotations") or []
         events += self._close_item()
         self._replayed = []
@@ -185,7 +188,7 @@ class ResponseEventWriter:
         """Return the events of a call that the server ran, with what came out."""
         self._pages += call.citations
         self._files += call.files
-        self._server_calls += 1
+        self._server_calls.append(call)
         return self.whole_call(call_item(call, self.base["id"]))
 
     def image(self, image: Image) -> Events:
@@ -245,28 +248,15 @@ class ResponseEventWriter:
         """
         if self.compacts:
             return self.compaction(pack_summary(reply.text))
-        untold = self._untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
+        untold = self.untold_reasoning(reply, reasoning=reasoning, thoughts=thoughts)
         return [*untold, *self._untold_answer(reply), *self.close()]
 
-    def _untold_reasoning(self, reply: Reply, *, reasoning: bool, thoughts: bool) -> Events:
-        events: Events = []
-        if reasoning:
-            events += self._whole_reasoning(reply)
-        elif thoughts:
-            unsaid = (t for t in reply.thoughts if t.redacted and t not in self._thoughts)
-            events += [event for thought in unsaid for event in self.sign(thought)]
-        return events
-
     def _untold_answer(self, reply: Reply) -> Events:
-        events: Events = []
-        for call in reply.server_calls[self._server_calls :]:
-            if before := reply.text[len(self.text_so_far) : call.at]:
-                events += self.text(before)
-            events += self.server_call(call)
+        events = self.untold_calls(reply)
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls or reply.images):
             logprobs = () if self.text_so_far else reply.logprobs
-            events += self.text(text, [token_object(token) for token in logprobs])
+            events += self.text(text, logprobs)
         for image in reply.images[self._images :]:
             events += self.image(image)
         for index, call in enumerate(reply.tool_calls):
@@ -284,16 +274,6 @@ class ResponseEventWriter:
         item, self._open = self._open_item, None
         item["status"] = "completed"
         return [*events, self._item_done(len(self.output) - 1, item)]
-
-    def _whole_reasoning(self, reply: Reply) -> Events:
-        """Tell all of the reasoning at once."""
-        events: Events = []
-        if reply.reasoning and not any(thought.text for thought in reply.thoughts):
-            events += self.own_reasoning(reply.reasoning, new=True)
-        for thought in reply.thoughts:
-            events += self.own_reasoning(thought.text, new=True) if thought.text else []
-            events += self.sign(thought)
-        return events
 
     def close(self) -> Events:
         """Return the events that end every open item."""

@@ -246,7 +246,7 @@ def _parse_reasoning(item: Fields) -> Message | None:
     They told of our own progress, or are another server's.
     """
     summaries = [part.text("text") or "" for part in item.objects("summary", MAX_ENTRIES) or ()]
-    texts = [_required_text(part, "text") for part in item.objects("content", MAX_ENTRIES) or ()]
+    texts = [part.need_string("text") for part in item.objects("content", MAX_ENTRIES) or ()]
     model, is_own, kept = split_signature(item.text("encrypted_content") or "")
     text = "".join(texts) or ("".join(summaries) if is_own else "")
     thoughts: tuple[Thought, ...] = ()
@@ -271,9 +271,9 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
     part.need("type")
     match part.text("type"):
         case "input_text" | "output_text" | "text" | "summary_text":
-            return Text(_required_text(part, "text"))
+            return Text(part.need_string("text"))
         case "refusal":
-            return Text(_required_text(part, "refusal"))
+            return Text(part.need_string("refusal"))
         case kind if kind in _ATTACHMENT_PARSERS and images:
             return _ATTACHMENT_PARSERS[kind](part)
         case kind if kind in _ATTACHMENT_PARSERS:
@@ -296,12 +296,6 @@ def _parse_file(part: Fields) -> Part:
             reason = "no files are kept or fetched here; send 'file_data'."
             raise unsupported_parameter(part.path(name), reason)
     return parse_file(part, "file_data", part.text("filename") or "")
-
-
-def _required_text(part: Fields, name: str) -> str:
-    """Return a string that must be there and may be empty."""
-    part.need(name)
-    return part.text(name) or ""
 
 
 def _parse_image(part: Fields) -> Image:

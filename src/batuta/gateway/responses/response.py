@@ -7,7 +7,7 @@ from typing import Any
 
 from batuta.core import Finish, Reply, Run
 from batuta.gateway.errors import APIError
-from batuta.gateway.serving.deliver import orchestration_of, usage_of
+from batuta.gateway.serving.deliver import orchestration_field, usage_of
 from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]
@@ -47,18 +47,15 @@ def finished_response(
 ) -> Json:
     """Return the object of a run that has an answer."""
     reason = _incomplete_reason(reply)
-    body: Json = {
+    return {
         **base,
         "status": "incomplete" if reason else "completed",
         "completed_at": None if reason else int(time()),
         "incomplete_details": {"reason": reason} if reason else None,
         "output": output,
         "usage": response_usage(run),
+        **orchestration_field(run, trace=trace),
     }
-    orchestration = orchestration_of(run, trace=trace)
-    if orchestration is not None:
-        body["orchestration"] = orchestration
-    return body
 
 
 def failed_response(base: Json, output: list[Json], api_error: APIError) -> Json:

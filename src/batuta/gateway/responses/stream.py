@@ -8,8 +8,7 @@ from typing import Any, Protocol, final
 import anyio
 from starlette.types import Receive, Send
 
-from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
-from batuta.gateway.chat.endpoint import token_object
+from batuta.core import Event, Reply, Run, StepDelta
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import encode_json
 from batuta.gateway.responses.events import ResponseEventWriter
@@ -110,7 +109,8 @@ class ResponsesStreamRenderer:
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:
-                await self._send_delta(delta)
+                thinks = self._progress.direct
+                await self._send_events(self._events.fragment(delta, thinks=thinks))
                 return
         pieces = self._progress.pieces(event)
         await self._send_events([e for p in pieces for e in self._events.progress(p)])
@@ -139,24 +139,6 @@ class ResponsesStreamRenderer:
         await self._save(response, [] if events is None else [*events, encode_json(event)])
         self.response = response
         await self._sink.send(event, last=True)
-
-    async def _send_delta(self, delta: Delta) -> None:
-        script = self._events
-        if delta.reasoning and self._progress.direct:
-            await self._send_events(script.own_reasoning(delta.reasoning))
-        if delta.thought is not None and self._progress.direct:
-            await self._send_events(script.sign(delta.thought))
-        if delta.text or delta.logprobs:
-            await self._send_events(
-                script.text(delta.text, [token_object(t) for t in delta.logprobs])
-            )
-        if delta.server_call is not None:
-            await self._send_events(script.server_call(delta.server_call))
-        if delta.image is not None:
-            await self._send_events(script.image(delta.image))
-        if delta.tool_index is not None:
-            call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
-            await self._send_events(script.call(delta.tool_index, call))
 
     async def _send_events(self, events: list[Json]) -> None:
         async with self._lock:  # steps that run at once write one after another

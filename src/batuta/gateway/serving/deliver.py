@@ -80,8 +80,8 @@ def usage_of(run: Run) -> dict[str, Any]:
     }
 
 
-def orchestration_of(run: Run, *, trace: bool) -> Any:
-    """Return how an answer came about; None if there is nothing to say.
+def orchestration_field(run: Run, *, trace: bool) -> dict[str, Any]:
+    """Return the field that says how an answer came about; no field if there is nothing to say.
 
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
     asked for; with a trace the whole run, as it is stored; and without one the outcome, where
@@ -90,18 +90,19 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
     programs wrote in any of its steps.
     """
     if run.outcome is Outcome.PLANNED:
-        return plan_of(run)
+        return {"orchestration": plan_of(run)}
     if trace:
-        return trace_of(run)
+        return {"orchestration": trace_of(run)}
     cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
     repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
     sure = {} if run.confidence is None else {"confidence": run.confidence}
     files = written_files(run)
     extra = {**repeated, **sure, **({"files": files} if files else {})}
     if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not extra:
-        return None
+        return {}
     summary = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **extra}
-    return summary if cropping is None else {**summary, "cropped": cropping_json(cropping)}
+    cropped = {} if cropping is None else {"cropped": cropping_json(cropping)}
+    return {"orchestration": {**summary, **cropped}}
 
 
 def written_files(run: Run) -> list[dict[str, Any]]:

@@ -59,10 +59,10 @@ from batuta.gateway.serving.parsed_call import (
     ParsedCall,
     session_id,
 )
-from batuta.gateway.serving.plan_estimate import PlanEstimate, estimate_plan
 from batuta.gateway.serving.prepare import (
     COMPACTION,
     CallPreparer,
+    PlanEstimate,
     auxiliary_kind,
     find_served_model,
     load_served_model,
@@ -82,7 +82,7 @@ from batuta.gateway.serving.tenant_memory import (
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
-from batuta.gateway.telemetry.otlp import RunSpanExporter
+from batuta.gateway.telemetry.spans import RunSpanExporter
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.store import Store
 from batuta.store.responses import run_id_of
@@ -166,7 +166,7 @@ class RunService:
         Raises:
             APIError: it may not be run.
         """
-        return estimate_plan(self._preparer, call, caller, self._call_seconds)
+        return self._preparer.estimate_plan(call, caller, self._call_seconds)
 
     @asynccontextmanager
     async def prepare_call(

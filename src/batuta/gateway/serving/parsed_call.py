@@ -426,12 +426,12 @@ def session_id(tenant: str, named: str, question: Question) -> str:
     if named:
         digest.update(b"named " + named.encode("utf-8", "replace"))
     else:
-        for text in _first_texts(question):
+        for text in first_texts(question):
             digest.update(f"said {len(text)} {text}".encode("utf-8", "replace"))
     return f"ses_{digest.hexdigest()[:32]}"
 
 
-def _first_texts(question: Question) -> list[str]:
+def first_texts(question: Question) -> list[str]:
     """Return what stays the same in a conversation: all up to the user's first words."""
     texts: list[str] = []
     for message in question.messages:

@@ -11,7 +11,7 @@ writes them: in system messages and at the beginning of a message.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 from batuta.clients.public_addresses import is_public_url
@@ -32,11 +32,13 @@ from batuta.core import (
     Worker,
     WorkerId,
     Workflow,
+    WorkflowEstimate,
 )
 from batuta.core.conductor import conductor_worker
 from batuta.core.server_tools import WEB_SEARCH as SEARCH_TOOL
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.worker import PROGRAM, VISION, token_price
+from batuta.engine import LatencyLookup, estimate_workflow, new_run_id
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.planning import restrict_workers
 from batuta.engine.step_prompt import able_workers
@@ -135,6 +137,18 @@ def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
     return replace(call, question=replace(call.question, sampling=sampling))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEstimate:
+    """A workflow that may be run, and its price."""
+
+    workflow: Workflow
+    pool: Pool
+    """The workers that its caller may use for it."""
+    expected: WorkflowEstimate
+    broken: PlanRule | None
+    """The rule for plans that it breaks, so that it will be changed or refused."""
+
+
 @final
 class CallPreparer:
     """Says what each call is run with."""
@@ -212,6 +226,26 @@ class CallPreparer:
             guarded=acts,
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
+        )
+
+    def estimate_plan(
+        self, call: ParsedCall, caller: Caller, seconds: LatencyLookup
+    ) -> PlanEstimate:
+        """Return what the call's own workflow is expected to take; nobody is called for it.
+
+        Raises:
+            APIError: it may not be run.
+        """
+        workflow = call.options.workflow
+        if workflow is None:
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.workflow", "there is none.")
+        prepared = self.prepare(call, caller, new_run_id())
+        question, pool = prepared.call.question, prepared.pool
+        return PlanEstimate(
+            workflow=workflow,
+            pool=pool,
+            expected=estimate_workflow(question, workflow, pool, latency=seconds),
+            broken=prepared.rules.find_broken(workflow),
         )
 
     def _open_files(

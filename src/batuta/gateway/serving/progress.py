@@ -1,8 +1,9 @@
-"""Tells a reader the progress of a run, in the same words in every dialect."""
+"""Tells a reader the progress of a run and its answer, in the same order in every dialect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,14 +11,19 @@ from batuta.core import (
     Delta,
     Event,
     GuardrailTriggered,
+    Image,
     MalformedPlan,
     Reply,
     RoundPlanned,
     RunHeader,
+    ServerCall,
     StepDelta,
     StepFinished,
     StepRetried,
     StepStarted,
+    Thought,
+    TokenLogprob,
+    ToolCall,
     Workflow,
 )
 from batuta.engine.approval import WAITS
@@ -201,3 +207,95 @@ class _StepTexts:
             if place not in self._ended:
                 return
             self._speaker = None
+
+
+Events = list[dict[str, Any]]
+
+
+class AnswerEvents(ABC):
+    """Tells an answer in the events of a dialect: as it comes, and at the end what is left of it.
+
+    Each dialect says how it tells a text, a thought, a call or a picture.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._thoughts: list[Thought] = []
+        self._server_calls: list[ServerCall] = []
+        self._images: int = 0
+        """Pictures told so far."""
+
+    @property
+    def text_so_far(self) -> str:
+        """The text that was told so far."""
+        return "".join(self._texts)
+
+    @abstractmethod
+    def own_reasoning(self, text: str, *, new: bool = False) -> Events:
+        """Tell more of the worker's own reasoning; a `new` piece of it, or the last one's next."""
+
+    @abstractmethod
+    def sign(self, thought: Thought) -> Events:
+        """End a piece of reasoning, which its provider signed or keeps to itself."""
+
+    @abstractmethod
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Events:
+        """Tell more of the answer."""
+
+    @abstractmethod
+    def server_call(self, call: ServerCall) -> Events:
+        """Tell a call that the server ran, with what came out."""
+
+    @abstractmethod
+    def image(self, image: Image) -> Events:
+        """Tell a picture that the model made."""
+
+    @abstractmethod
+    def call(self, index: int, call: ToolCall) -> Events:
+        """Tell more of the tool call of that number; `call` holds what is new of its arguments."""
+
+    def fragment(self, delta: Delta, *, thinks: bool) -> Events:
+        """Tell a fragment of the answer; its reasoning only where `thinks`."""
+        events: Events = []
+        if delta.reasoning and thinks:
+            events += self.own_reasoning(delta.reasoning)
+        if delta.thought is not None and thinks:
+            events += self.sign(delta.thought)
+        if delta.text or delta.logprobs:
+            events += self.text(delta.text, delta.logprobs)
+        if delta.server_call is not None:
+            events += self.server_call(delta.server_call)
+        if delta.image is not None:
+            events += self.image(delta.image)
+        if delta.tool_index is not None:
+            call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
+            events += self.call(delta.tool_index, call)
+        return events
+
+    def untold_reasoning(self, reply: Reply, *, reasoning: bool, thoughts: bool) -> Events:
+        """Tell the reasoning that was not told as it came.
+
+        Args:
+            reply: the whole reply.
+            reasoning: whether its reasoning was not told and is to be.
+            thoughts: whether what its provider keeps to itself is to be told.
+        """
+        events: Events = []
+        if not reasoning:
+            unsaid = [t for t in reply.thoughts if t.redacted and t not in self._thoughts]
+            return [event for t in unsaid for event in self.sign(t)] if thoughts else events
+        if reply.reasoning and not any(thought.text for thought in reply.thoughts):
+            events += self.own_reasoning(reply.reasoning, new=True)
+        for thought in reply.thoughts:
+            events += self.own_reasoning(thought.text, new=True) if thought.text else []
+            events += self.sign(thought)
+        return events
+
+    def untold_calls(self, reply: Reply) -> Events:
+        """Tell the server's calls that were not told as they came, and the text before each."""
+        events: Events = []
+        for call in reply.server_calls[len(self._server_calls) :]:
+            if before := reply.text[len(self.text_so_far) : call.at]:
+                events += self.text(before)
+            events += self.server_call(call)
+        return events

@@ -46,7 +46,6 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
-    Request,
     ResumeState,
     Round,
     Run,
@@ -54,11 +53,10 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.formatting import format_usd
-from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import WorkflowRevision
 from batuta.engine.step_prompt import is_plain
 from batuta.gateway.errors import APIError
-from batuta.gateway.serving.cost_bound import least_call_usd
+from batuta.gateway.serving.cost_bound import estimate_prompt_tokens, least_call_usd
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_SESSION_LIMITS, ParsedCall, SessionLimits
 from batuta.gateway.serving.tenant_memory import Clock, TenantMemory
@@ -208,8 +206,7 @@ class SessionKeeper:
             return plan
         conductor = plan.served.conductor
         assert conductor is not None  # noqa: S101 - it is conducted
-        asked = Request(messages=call.question.messages, tools=call.question.tools)
-        plan.call.tokens = estimate_request_tokens(asked)
+        plan.call.tokens = estimate_prompt_tokens(call.question)
         view = self._view(plan, call.question, rules)
         plan.call.acts, plan.call.consults = True, isinstance(conductor, SessionPattern)
         conducting = conduct_in_session(conductor, view)

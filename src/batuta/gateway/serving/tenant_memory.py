@@ -28,6 +28,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine.grounding import is_source_check
+from batuta.gateway.serving.parsed_call import first_texts
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -288,11 +289,6 @@ class ConversationWorkers:
 
 
 def _conversation_beginning(question: Question, model: str) -> int:
-    """Return a hash of what stays the same in a conversation: all up to the user's first words."""
-    texts: list[str] = []
-    for message in question.messages:
-        texts.append(message.text)
-        if message.role is Role.USER:
-            break
+    """Return a hash of what stays the same in a conversation."""
     key = question.cache.key if question.cache else None
-    return hash((model, key, *texts))
+    return hash((model, key, *first_texts(question)))

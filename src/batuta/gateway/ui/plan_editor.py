@@ -15,7 +15,7 @@ from batuta.gateway.errors import not_found
 from batuta.gateway.http.body import read_fields
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.plan_estimate import PlanEstimate
+from batuta.gateway.serving.prepare import PlanEstimate
 from batuta.gateway.ui.page_runs import PageRuns
 from batuta.gateway.ui.playground import default_model, edited_call, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
