@@ -3,7 +3,8 @@
 A file counts if a function of it is called, in any thread, while the request is answered: a POST to
 /v1/chat/completions (whole, and streamed) and `batuta ask`. The worker is a loopback server in
 OpenAI's dialect, the run is stored in SQLite. Each is done once before it is counted, so that what
-happens at an import or at the start is left out.
+happens at an import or at the start is left out; so are functions that were called before and only
+go on meanwhile, as the server's watch for its end.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def traced_files():
 
     def note(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_flags & inspect.CO_OPTIMIZED:  # no body of a class or module
+        if event != "call" or not code.co_flags & inspect.CO_OPTIMIZED:
+            return  # no body of a class or module
+        if not code.co_code[frame.f_lasti + 1] & 3:  # of RESUME: a beginning, and no going on
             called.add(code.co_filename)
 
     found: set[str] = set()

@@ -45,9 +45,10 @@ from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.approval import gate_round
-from batuta.engine.budget import Budget, Hold
 from batuta.engine.confidence import state_confidence
 from batuta.engine.context import (
+    Budget,
+    Hold,
     Recorder,
     RunContext,
     RunHooks,
