@@ -214,6 +214,16 @@ class GivenBack:
         return Thought(model=model, redacted=_PREFIX + urlsafe_b64encode(written).decode())
 
 
+def thoughts_to_give_back(details: Any, calls: Sequence[Any], model: str) -> tuple[Thought, ...]:
+    """Return what goes back of a whole reply: its details, and what stands beside its calls."""
+    given_back = GivenBack()
+    given_back.add_details(details)
+    for number, call in enumerate(calls):
+        given_back.add_extra(call, number)
+    thought = given_back.thought(model)
+    return () if thought is None else (thought,)
+
+
 def give_back(encoded: dict[str, Any], message: Message, model: str, field: str) -> None:
     """Put the reasoning of an assistant's turn into its JSON, as its server wants it.
 

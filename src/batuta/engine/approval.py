@@ -6,14 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
-from batuta.core import (
-    GuardrailTriggered,
-    Outcome,
-    Round,
-    RoundPlanned,
-    RunFinished,
-    Workflow,
-)
+from batuta.core import GuardrailTriggered, Outcome, Round, RoundPlanned, RunFinished, Workflow
 from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
 from batuta.engine.context import RunContext
 from batuta.engine.planning import PLAN

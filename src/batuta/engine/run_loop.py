@@ -66,11 +66,7 @@ from batuta.engine.planning import (
     restrict_workers,
 )
 from batuta.engine.step_prompt import able_workers, give_sight, workers_before
-from batuta.engine.workflow_estimate import (
-    LatencyLookup,
-    describe_estimate,
-    estimate_workflow,
-)
+from batuta.engine.workflow_estimate import LatencyLookup, describe_estimate, estimate_workflow
 from batuta.errors import LimitReachedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.plan_rules import NO_RULES

@@ -20,12 +20,7 @@ from batuta.clients.http_target import NO_KEY, Secret
 from batuta.config.load import jobs_target, load_config, redis_target, store_target
 from batuta.config.loaded import LoadedConfig
 from batuta.config.pool_file import PoolFile
-from batuta.config.settings import (
-    AnswerCacheSetting,
-    ExploreSetting,
-    OidcSetting,
-    ServerSetting,
-)
+from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Limits
 from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder

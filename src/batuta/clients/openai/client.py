@@ -95,6 +95,8 @@ class ChatDialect:
 
 
 _NO_SAMPLING = Sampling()
+_WITH_TOOLS = (Role.ASSISTANT, Role.TOOL)
+"""The roles of whoever may call tools, or tell what came out."""
 _GIVES_REASONING = re.compile(
     r"deepseek|kimi|moonshot|glm-|minimax|qwen[-/]?3|qwq|mimo|step-|hunyuan|gpt-oss|nemotron",
     re.IGNORECASE,
@@ -211,9 +213,10 @@ class OpenAIChatAdapter:
 
     def _messages(self, request: Request) -> list[dict[str, Any]]:
         """Write the conversation, with the thoughts of this model in its turns."""
-        fitted = fit_tool_turns(request.messages, self._call_ids)
-        sent: list[dict[str, Any]] = []
-        for message in fitted:
+        messages, sent = request.messages, list[dict[str, Any]]()
+        if any(message.role in _WITH_TOOLS for message in messages):
+            messages = fit_tool_turns(messages, self._call_ids)
+        for message in messages:
             sent += _chat_messages(message, self._dialect)
             if message.role is Role.ASSISTANT:
                 give_back(sent[-1], message, self._model, self._reasoning_field)

@@ -36,7 +36,7 @@ from batuta.clients.decoding import (
     take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
-from batuta.clients.tool_turns import GivenBack
+from batuta.clients.tool_turns import GivenBack, thoughts_to_give_back
 from batuta.core import Delta, Finish, Image, Reply, TokenLogprob, ToolCall, Usage
 
 _MAX_NAME_CHARACTERS = 1024
@@ -262,7 +262,8 @@ class _ChoiceAccumulator:
     def __init__(self, number: int, asked: str = "") -> None:
         self._number = number
         self._asked = asked
-        self._given_back = GivenBack()
+        self._given_back: GivenBack | None = None
+        """Fields that go back with the reply's turn; made when the first one comes."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = CallFragments()
@@ -275,7 +276,7 @@ class _ChoiceAccumulator:
     def reply(self, model: str) -> Reply:
         """Return the reply as far as it has come."""
         calls = self._calls.tool_calls()
-        thought = self._given_back.thought(self._asked)
+        thought = self._given_back and self._given_back.thought(self._asked)
         return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
@@ -318,11 +319,18 @@ class _ChoiceAccumulator:
                     logprobs=logprobs,
                 )
             )
-        self._given_back.add_details(message.get("reasoning_details"))
+        if details := message.get("reasoning_details"):
+            self._fields_to_give_back().add_details(details)
         for call in _tool_calls_of(message):
             deltas += self._numbered(self._calls.add_fragment(as_object(call)))
-            self._given_back.add_extra(call, self._calls.last_number)
+            if as_object(call).get("extra_content"):
+                self._fields_to_give_back().add_extra(call, self._calls.last_number)
         return deltas + self.flush() if self.finish is not None else deltas
+
+    def _fields_to_give_back(self) -> GivenBack:
+        if self._given_back is None:
+            self._given_back = GivenBack()
+        return self._given_back
 
     def flush(self) -> list[Delta]:
         """Tell what waited for more that might have come."""
@@ -457,15 +465,12 @@ def parse_completion(data: Any, asked: str = "") -> ProviderReply:
 
 
 def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
-    message = choice["message"]
-    calls, given_back = ToolCallAccumulator(), GivenBack()
-    given_back.add_details(message.get("reasoning_details"))
-    for call in _tool_calls_of(message):
-        given_back.add_extra(call, len(calls))
+    message, calls = choice["message"], ToolCallAccumulator()
+    made, details = _tool_calls_of(message), message.get("reasoning_details")
+    for call in made:
         function = call["function"]
         calls.start_call(as_string(call.get("id")), function["name"], function_arguments(function))
     finish = _parse_finish(choice, choice.get("finish_reason"))
-    thought = given_back.thought(asked)
     return Reply(
         text=_message_text(message),
         reasoning=_message_reasoning(message),
@@ -473,7 +478,7 @@ def _parse_choice(choice: dict[str, Any], model: str, asked: str) -> Reply:
         finish=resolve_finish(finish, calls.tool_calls()),
         model=model,
         stop_sequence=_matched_stop_text(choice),
-        thoughts=() if thought is None else (thought,),
+        thoughts=thoughts_to_give_back(details, made, asked) if details or made else (),
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
         logprobs=parse_logprobs(choice),
         images=_pictures_of(message),

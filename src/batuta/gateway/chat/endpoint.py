@@ -9,17 +9,7 @@ from typing import Any, Protocol, final
 
 from starlette.types import Receive, Scope, Send
 
-from batuta.core import (
-    Delta,
-    Event,
-    Finish,
-    Image,
-    Reply,
-    Run,
-    StepDelta,
-    TokenLogprob,
-    ToolCall,
-)
+from batuta.core import Delta, Event, Finish, Image, Reply, Run, StepDelta, TokenLogprob, ToolCall
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError

@@ -15,11 +15,7 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
-from batuta.gateway.serving.attachments import (
-    parse_audio,
-    parse_file,
-    picture_url,
-)
+from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
 from batuta.gateway.serving.parsed_call import (
     ORCHESTRATION_FIELD,
     ParsedCall,

@@ -14,11 +14,7 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.body import MAX_ENTRIES, Fields, encode_json
-from batuta.gateway.serving.attachments import (
-    picture_url,
-    read_file,
-    text_under_title,
-)
+from batuta.gateway.serving.attachments import picture_url, read_file, text_under_title
 from batuta.gateway.serving.parsed_call import return_made_pictures
 from batuta.gateway.serving.tenant_memory import split_signature
 

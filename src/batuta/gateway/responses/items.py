@@ -29,11 +29,7 @@ from batuta.gateway.errors import (
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.responses.compaction import COMPACTION_ITEM, read_summary
 from batuta.gateway.responses.tools import NAMESPACE, TOOL_SEARCH, flat_name, named_functions
-from batuta.gateway.serving.attachments import (
-    parse_audio,
-    parse_file,
-    picture_url,
-)
+from batuta.gateway.serving.attachments import parse_audio, parse_file, picture_url
 from batuta.gateway.serving.parsed_call import return_made_pictures
 from batuta.gateway.serving.tenant_memory import split_signature
 

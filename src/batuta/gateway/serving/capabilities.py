@@ -14,12 +14,7 @@ from batuta.engine.step_prompt import TRUNCATED_FINISHES, give_sight, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import STEPS_PATH
-from batuta.guardrails import (
-    Guardrails,
-    GuardrailStage,
-    ResponseFormatChecker,
-    describe_block,
-)
+from batuta.guardrails import Guardrails, GuardrailStage, ResponseFormatChecker, describe_block
 from batuta.schemas import SchemaTimeoutError
 
 _ATTACHMENTS = {

@@ -10,17 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from batuta.core import (
-    Limits,
-    Pool,
-    Price,
-    Question,
-    Request,
-    Sampling,
-    Usage,
-    Worker,
-    Workflow,
-)
+from batuta.core import Limits, Pool, Price, Question, Request, Sampling, Usage, Worker, Workflow
 from batuta.core.cost_bound import (
     CallCostBound,
     PromptSize,

@@ -17,13 +17,7 @@ from typing import final
 import anyio
 
 from batuta.conductors import FixedConductor
-from batuta.core import (
-    EventHandler,
-    Outcome,
-    Run,
-    RunId,
-    WorkerId,
-)
+from batuta.core import EventHandler, Outcome, Run, RunId, WorkerId
 from batuta.core.conductor import conductor_worker
 from batuta.engine import Recorder, RunHooks, RunSettings, conduct, new_run_id
 from batuta.engine.approval_request import Approver
@@ -31,14 +25,8 @@ from batuta.engine.solver import Solver, SolverContext
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
-from batuta.gateway.errors import (
-    APIError,
-    log_exception,
-)
-from batuta.gateway.serving.admission import (
-    AdmissionController,
-    PreparedCall,
-)
+from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.serving.admission import AdmissionController, PreparedCall
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
     RepeatedAnswers,
@@ -54,11 +42,7 @@ from batuta.gateway.serving.capabilities import (
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.explore import Explorer, mark_explored, note_spent
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.parsed_call import (
-    ORCHESTRATION_FIELD,
-    ParsedCall,
-    session_id,
-)
+from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, session_id
 from batuta.gateway.serving.prepare import (
     COMPACTION,
     CallPreparer,
@@ -75,10 +59,7 @@ from batuta.gateway.serving.session_call import (
     rules_of_key,
 )
 from batuta.gateway.serving.shadow import ShadowRuns
-from batuta.gateway.serving.tenant_memory import (
-    ConversationWorkers,
-    ReasoningMemory,
-)
+from batuta.gateway.serving.tenant_memory import ConversationWorkers, ReasoningMemory
 from batuta.gateway.serving.uploaded_files import NO_FILES_KEPT, UploadedFiles
 from batuta.gateway.serving.waiting_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics

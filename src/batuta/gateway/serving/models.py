@@ -18,11 +18,7 @@ from batuta.clients.webhook import Webhook
 from batuta.conductors import single_worker
 from batuta.conductors.sessions.state import DEFAULT_RULES, SessionRules
 from batuta.config.aliases import Aliases
-from batuta.config.served_systems import (
-    ServedSystem,
-    mini_system,
-    ultra_system,
-)
+from batuta.config.served_systems import ServedSystem, mini_system, ultra_system
 from batuta.core import Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.core.conductor import ModelConductor, describe_prompt
 from batuta.core.server_tools import ServerTools

@@ -16,13 +16,7 @@ from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter, check_rate, enter_place
-from batuta.gateway.errors import (
-    APIError,
-    invalid_type,
-    invalid_value,
-    model_not_found,
-    not_found,
-)
+from batuta.gateway.errors import APIError, invalid_type, invalid_value, model_not_found, not_found
 from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.attachments import picture_url
 from batuta.gateway.serving.models import Catalogue

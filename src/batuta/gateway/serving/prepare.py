@@ -44,12 +44,7 @@ from batuta.engine.planning import restrict_workers
 from batuta.engine.step_prompt import able_workers
 from batuta.errors import ConfigError
 from batuta.gateway.access.caller import Caller
-from batuta.gateway.errors import (
-    APIError,
-    invalid_value,
-    model_not_found,
-    unsupported_parameter,
-)
+from batuta.gateway.errors import APIError, invalid_value, model_not_found, unsupported_parameter
 from batuta.gateway.serving.admission import (
     Admission,
     PreparedCall,
@@ -65,15 +60,9 @@ from batuta.gateway.serving.parsed_call import (
     RunOptions,
 )
 from batuta.gateway.serving.server_tools import grant_tools
-from batuta.gateway.serving.tenant_memory import (
-    ConversationWorkers,
-    tenant_key,
-)
+from batuta.gateway.serving.tenant_memory import ConversationWorkers, tenant_key
 from batuta.gateway.serving.uploaded_files import UploadedFiles
-from batuta.guardrails import (
-    Guardrails,
-    GuardrailStage,
-)
+from batuta.guardrails import Guardrails, GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRule, PlanRules
 
