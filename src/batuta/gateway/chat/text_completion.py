@@ -20,8 +20,6 @@ from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, 
 from batuta.gateway.serving.progress import RunProgress
 
 COMPLETIONS_PATH = "/v1/completions"
-_MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
 REFUSED_FIELDS = {
     "echo": "the prompt is not repeated.",
@@ -63,7 +61,7 @@ def parse_completion(body: Fields) -> ParsedCall:
         include_usage=bool(options and options.flag("include_usage")),
         store=body.flag("store") is not False,
         options=parse_run_options(body),
-        ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS))[:_MAX_NAMED],
+        ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
     )
 
 
