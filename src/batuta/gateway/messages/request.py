@@ -32,23 +32,10 @@ REFUSED_FIELDS = {
 }
 """Fields we know and cannot honour, unless their value asks for nothing."""
 _USED_FIELDS = {
-    "top_k",
-    "model",
-    "messages",
-    "system",
-    "max_tokens",
-    "stream",
-    "stop_sequences",
-    "temperature",
-    "top_p",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-    "output_format",
-    "cache_control",
-    ORCHESTRATION_FIELD,
-}
+    "top_k", "model", "messages", "system", "max_tokens", "stream", "stop_sequences",
+    "temperature", "top_p", "tools", "tool_choice", "thinking", "output_config", "output_format",
+    "cache_control", ORCHESTRATION_FIELD,
+}  # fmt: skip
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
 """Fields that are checked and bind nothing here."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()

@@ -62,28 +62,11 @@ REFUSED_FIELDS = {
 }
 """Fields we know and cannot honour, unless their value asks for nothing."""
 _USED_FIELDS = {
-    "model",
-    "input",
-    "instructions",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "reasoning",
-    "text",
-    "store",
-    "previous_response_id",
-    "background",
-    "stream",
-    "max_output_tokens",
-    "metadata",
-    "temperature",
-    "top_p",
-    "top_logprobs",
-    "include",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    ORCHESTRATION_FIELD,
-}
+    "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning",
+    "text", "store", "previous_response_id", "background", "stream", "max_output_tokens",
+    "metadata", "temperature", "top_p", "top_logprobs", "include", "prompt_cache_key",
+    "prompt_cache_retention", ORCHESTRATION_FIELD,
+}  # fmt: skip
 _TEXT_FIELDS = ("user", "safety_identifier", "service_tier")
 _OBJECT_FIELDS = ("client_metadata", "prompt_cache_options", "background_options")
 _ACCEPTED_FIELDS = {

@@ -41,22 +41,10 @@ _N = TypeVar("_N", int, float)
 _MAX_VALUE = 1_000_000_000
 _MAX_WORKERS = 1000
 _KNOWN_FIELDS = {
-    "max_cost_usd",
-    "max_tokens",
-    "max_steps",
-    "max_rounds",
-    "deadline_s",
-    "workers_allow",
-    "workers_deny",
-    "trace",
-    "stream_steps",
-    "dry_run",
-    "workflow",
-    "cache",
-    "session",
-    "tags",
+    "max_cost_usd", "max_tokens", "max_steps", "max_rounds", "deadline_s", "workers_allow",
+    "workers_deny", "trace", "stream_steps", "dry_run", "workflow", "cache", "session", "tags",
     "min_confidence",
-}
+}  # fmt: skip
 _KNOWN_OF_SESSION = {"max_cost_usd", "max_turns"}
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
