@@ -60,11 +60,11 @@ def data_of(body: bytes) -> list[bytes]:
 
 def hear(value: dict[str, Any], pieces: list[str], counts: Counter[str]) -> None:
     for choice in dicts(value.get("choices")):
-        for message in (of(choice, "delta"), of(choice, "message")):
-            add(pieces, message.get("content") or message.get("refusal"))
-            add(pieces, message.get("reasoning_content"), THOUGHT)
-            for call in dicts(message.get("tool_calls")):
-                add(pieces, of(call, "function").get("arguments"), CALL)
+        message = of(choice, "delta") or of(choice, "message")  # some tell all so far beside it
+        add(pieces, message.get("content") or message.get("refusal") or choice.get("text"))
+        add(pieces, message.get("reasoning_content"), THOUGHT)
+        for call in dicts(message.get("tool_calls")):
+            add(pieces, of(call, "function").get("arguments"), CALL)
         count(counts, of(choice, "usage"))
     count(counts, of(value, "usage"))
     count(counts, of(of(value, "message"), "usage"))

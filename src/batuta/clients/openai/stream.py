@@ -271,6 +271,7 @@ class _ChoiceAccumulator:
         self._images: list[Image] = []
         self.finish: Finish | None = None
         self._refused = False
+        self._has_words = False
         self._matched: str | None = None
 
     def reply(self, model: str) -> Reply:
@@ -295,9 +296,10 @@ class _ChoiceAccumulator:
         if reason := choice.get("finish_reason"):
             self.finish = _parse_finish(choice, reason)
             self._matched = _matched_stop_text(choice)
-        message = as_object(choice.get("delta"))
+        message = self._fields_of(choice)
         text = _message_text(message)
         reasoning = _message_reasoning(message)
+        self._has_words = self._has_words or bool(text or reasoning or _tool_calls_of(message))
         logprobs = parse_logprobs(choice)
         self._logprobs += logprobs
         deltas: list[Delta] = []
@@ -331,6 +333,17 @@ class _ChoiceAccumulator:
         if self._given_back is None:
             self._given_back = GivenBack()
         return self._given_back
+
+    def _fields_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a fragment.
+
+        Some servers send a whole message in the only one, and some the older API's pieces of text.
+        """
+        if delta := as_object(choice.get("delta")):
+            return delta
+        if text := choice.get("text"):
+            return {"content": text}
+        return {} if self._has_words else as_object(choice.get("message"))
 
     def flush(self) -> list[Delta]:
         """Tell what waited for more that might have come."""
