@@ -97,6 +97,8 @@ async def measure_questions(world, seed, calls, **options):
     assignments = {which: one.assign(fresh) for which, one in result.nominees.items()}
     assignments |= {one.name: one.assign(fresh) for one in result.systems}
     assignments["best single"] = {task.id: best for task in fresh}
+    if result.pattern is not None:
+        assignments["pattern"] = {task.id: result.pattern for task in fresh}
     await runner.run_all(
         (task, assignment[task.id]) for assignment in assignments.values() for task in fresh
     )
@@ -123,7 +125,8 @@ async def measure_questions(world, seed, calls, **options):
 def recommended_share(result, found):
     """What is recommended for `batuta-ultra`, its share right, and how sure that is."""
     advice = recommend_systems(result)
-    which = {SELECTOR: "ultra", SINGLES_SELECTOR: "mini", None: "best single"}[advice["ultra"]]
+    names = {SELECTOR: "ultra", SINGLES_SELECTOR: "mini", None: "best single"}
+    which = names.get(advice["ultra"], "pattern")
     return {
         "system": which,
         "share": round(100 * found[which].share, 1),

@@ -93,6 +93,28 @@ async def test_calls_that_nobody_made_are_answered_and_change_no_routing():
     assert asked(clients)["big"] == 0 and planner.asked <= 2
 
 
+async def test_a_call_id_of_another_session_of_the_tenant_costs_its_sender_alone():
+    """Who sends it gets an answer to their own conversation; the other one goes on as before."""
+    clients = scripted(small=[call(), call(), "Mended."], big=[])
+    async with Serving(house(Escalate(), clients)) as server:
+        mine, forger = Agent(server, session="mine"), Agent(server, session="theirs")
+        await mine.say("Mend it")
+        asks = mine.said[-1]
+        forger.said = [
+            {"role": "user", "content": "What else is going on?"},
+            asks,
+            {"role": "tool", "tool_call_id": asks["tool_calls"][0]["id"], "content": FAILED},
+        ]
+        await forger.send()
+        await mine.bring()
+        assert (mine.status, forger.status) == (200, 200)
+        assert mine.said[-1]["content"] == "Mended."
+        costs = [Decimal(one.headers["x-batuta-session-cost"]) for one in (mine, forger)]
+    assert costs == [Decimal("0.0012"), Decimal("0.0012")] and asked(clients)["big"] == 0
+    texts = ["".join(m.text for m in request.messages) for request in clients["small"].requests]
+    assert "Mend it" not in texts[1] and "going on" not in texts[2]
+
+
 async def test_one_conversation_sent_by_two_clients_at_once_is_one_thread_and_is_paid_as_often():
     clients: dict[Any, Any] = {
         WorkerId("small"): ScriptedClient(lambda _: call()),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from batuta.clients import ScriptedClient
+from batuta.conductors.sessions.review import JUDGE
 from batuta.core import Pool, Price, Task, TaskId, Worker, WorkerId
 from batuta.lab.tune.library import StepRole
 from lab.tune.worlds import _ANSWER, _ROLES, _SAID, _TASK, roll
@@ -104,6 +105,8 @@ class DrawnWorld:
 
     def answer(self, worker, prompt, seed=0):
         """Return the worker's reply; `seed` tells its samples apart."""
+        if prompt.startswith(JUDGE):
+            return "ACCEPT"
         task = _TASK.search(prompt)
         if task is None:
             return self._solve(worker, prompt.strip(), (), seed)

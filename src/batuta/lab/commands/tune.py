@@ -228,12 +228,14 @@ def _write_results(
     if not simulated:
         source = Path(options.pool) if options.pool else Path("batuta.toml")
         system = (result.nominees or {}).get(ULTRA)
+        selector_rounds = 1 if system is None else system.selector.needed_rounds
         text = write_settings(
             source.read_text(encoding="utf-8") if source.is_file() else "",
             found["recommendation"],
             result.cards,
             groups=result.grouping.names,
-            rounds=1 if system is None else system.selector.needed_rounds,
+            rounds=result.pattern.rounds if result.pattern else selector_rounds,
+            strengths={one.id: one.strength for one in result.settings_pool},
         )
     write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
 

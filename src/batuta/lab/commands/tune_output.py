@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batuta.config.loaded import LoadedConfig
+from batuta.config.presets import PATTERN_PREFIX
 from batuta.rendering.console import open_console
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ def show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
     console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
     console.print(f"report: {out / 'report.html'}")
     if simulated:
-        console.print(
-            f"try it: batuta ask --pool rehearsal --conductor {out / 'selector'} QUESTION"
-        )
+        ultra = found["recommendation"]["ultra"] or ""
+        pattern = ultra.removeprefix(PATTERN_PREFIX) if ultra.startswith(PATTERN_PREFIX) else ""
+        conductor = pattern or out / "selector"
+        console.print(f"try it: batuta ask --pool rehearsal --conductor {conductor} QUESTION")
     else:
         console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")

@@ -36,7 +36,8 @@ def recommend_systems(result: TuneResult, *, only_proven: bool = False) -> Json:
         return {ULTRA: None, MINI: None, "best": best, "expected": {}, "why": [why]}
     ultra = _choose_system(result, (ULTRA, MINI), only_proven=only_proven)
     mini = _choose_system(result, (MINI,), only_proven=only_proven)
-    folders = {ULTRA: SELECTOR, MINI: SINGLES_SELECTOR}
+    pattern = result.pattern
+    folders = {ULTRA: pattern.name if pattern else SELECTOR, MINI: SINGLES_SELECTOR}
     chosen = {ULTRA: ultra, MINI: mini}
     reasons = [
         _recommendation_reason(result, served, one, best, only_proven=only_proven)
@@ -87,20 +88,18 @@ def _recommendation_reason(
         f"{best}, its calls counted; probability {sure_text} that it is worth more, from "
         f"{gain.questions} questions"
     )
+    pattern = result.pattern if (chosen or served) == ULTRA else None
+    other = (
+        f"batuta-{served}: the best single worker, {best}; {pattern or 'the selector'} is {worth}"
+    )
     if chosen is not None:
-        what = "the selector of workflows" if chosen == ULTRA else "the selector of single workers"
-        return f"batuta-{served}: {what}; {worth}."
+        kinds = {ULTRA: "the selector of workflows", MINI: "the selector of single workers"}
+        return f"batuta-{served}: {pattern or kinds[chosen]}; {worth}."
     if gain.probability >= SURE_ENOUGH and only_proven:
-        return (
-            f"batuta-{served}: the best single worker, {best}; the selector is {worth}, but it "
-            "is not proven, as --only-proven demands."
-        )
+        return f"{other}, but it is not proven, as --only-proven demands."
     if not gain.questions or gain.mean == 0:
         return f"batuta-{served}: the best single worker, {best}; the search found nothing better."
-    return (
-        f"batuta-{served}: the best single worker, {best}; the selector is {worth}, less than the "
-        f"{100 * SURE_ENOUGH:.0f} % that a recommendation needs."
-    )
+    return f"{other}, less than the {100 * SURE_ENOUGH:.0f} % that a recommendation needs."
 
 
 def format_probability(probability: float) -> str:

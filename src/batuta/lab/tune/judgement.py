@@ -118,9 +118,13 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
     tasks = (*known, *context.parts.judgement)
     best = Candidate.single(result.pool.ranked()[0].id)
     context.runner.rank_by(result.pool)
-    self_consistency = SelfConsistency(choose_samples({one.name: one for one in result.finalists}))
+    figures = {one.name: one for one in result.finalists}
+    ultra: Assignment = result.nominees[ULTRA].assign(tasks)
+    if (pattern := result.pattern) is not None:
+        ultra, figures[ULTRA] = {task.id: pattern for task in tasks}, figures[pattern.name]
+    self_consistency = SelfConsistency(choose_samples(figures))
     assignments: dict[str, Assignment] = {
-        ULTRA: result.nominees[ULTRA].assign(tasks),
+        ULTRA: ultra,
         MINI: result.nominees[MINI].assign(tasks),
         BEST_SINGLE: dict.fromkeys((task.id for task in tasks), best),
         self_consistency.name: dict.fromkeys((task.id for task in tasks), self_consistency),
@@ -137,6 +141,8 @@ async def judge_nominees(context: TuneContext, result: TuneResult) -> TuneResult
         pairs.append((ULTRA, MINI))
     expected = {name: one.expected for name, one in result.nominees.items()}
     expected[BEST_SINGLE] = result.table.expect_single(best)
+    if pattern is not None:
+        expected[ULTRA] = expected[BEST_SINGLE]  # the search expected nothing of it
     wanted = [(ULTRA, BEST_SINGLE), (MINI, BEST_SINGLE), (ULTRA, MINI)]
     judgement = _Judgement(
         context=context,

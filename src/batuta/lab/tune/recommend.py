@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batuta.config.presets import PATTERN_PREFIX
 from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
@@ -21,23 +22,32 @@ def write_settings(
     groups: Sequence[str],
     *,
     rounds: int = 1,
+    strengths: Mapping[str, float | None] | None = None,
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
     Args:
         original: the pool's own file; empty where the pool has none.
-        recommendation: the folders that answer as mini and ultra; None for the best single worker.
+        recommendation: the folders, or the pattern, that answer as mini and ultra; None for the
+            best single worker.
         cards: the cards of the workers.
         groups: the names of the questions' groups.
-        rounds: the rounds that the recommended selector needs.
+        rounds: the rounds that the recommended selector or pattern needs.
+        strengths: the workers' strengths in the end; without one that of the card.
     """
-    known = {str(card.worker): card for card in cards}
+    known = {
+        str(card.worker): _measured_lines(card, groups, (strengths or {}).get(card.worker))
+        for card in cards
+    }
     kept = _without_tables(original, _OWN)
     lines = [*(f"# {reason}" for reason in recommendation["why"]), ""]
-    lines += _with_measured(kept, known, groups)
+    lines += _with_measured(kept, known)
     for name, fallback in (("mini", "best"), ("ultra", f"single/{recommendation['best']}")):
-        folder = recommendation.get(name)
-        entry = f'selector = "{folder}"' if folder else f'conductor = "{fallback}"'
+        chosen = recommendation.get(name) or fallback
+        is_fixed = chosen == fallback or chosen.startswith(PATTERN_PREFIX)
+        entry = (
+            f'{"conductor" if is_fixed else "selector"} = "{chosen.removeprefix(PATTERN_PREFIX)}"'
+        )
         lines += ["", f"[{name}]", entry]
         rounds = rounds if recommendation.get("ultra") else 1
     lines = _with_rounds(lines, rounds) if rounds > 1 else lines
@@ -74,10 +84,8 @@ def _without_tables(text: str, names: frozenset[str]) -> list[str]:
     return kept
 
 
-def _with_measured(
-    lines: Sequence[str], known: Mapping[str, WorkerCard], groups: Sequence[str]
-) -> list[str]:
-    """Write each worker's measured strength and skills below its id, instead of the old ones."""
+def _with_measured(lines: Sequence[str], known: Mapping[str, list[str]]) -> list[str]:
+    """Write what was measured of each worker below its id, instead of the old figures."""
     written: list[str] = []
     table = ""
     for line in lines:
@@ -87,12 +95,12 @@ def _with_measured(
         if named is None or named[1] == "id":
             written.append(line)
         if named is not None and named[1] == "id":
-            card = known.get(line.partition("=")[2].split("#")[0].strip().strip("\"'"))
-            written += [] if card is None else _measured_lines(card, groups)
+            worker = line.partition("=")[2].split("#")[0].strip().strip("\"'")
+            written += known.get(worker, [])
     return written
 
 
-def _measured_lines(card: WorkerCard, groups: Sequence[str]) -> list[str]:
+def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | None) -> list[str]:
     if card.overall.share is None:
         return []
     skills = ", ".join(
@@ -102,9 +110,13 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str]) -> list[str]:
     )
     low, high = card.overall.low or 0.0, card.overall.high or 0.0
     many = f"{card.overall.questions} questions: {low:.3f} to {high:.3f}"
-    strength = f"strength = {card.overall.share:.3f}  # measured on {many}"
+    first = round(card.overall.share, 3)
+    how = (
+        "measured on" if strength in {None, first} else "over all groups, measured again; first on"
+    )
+    told = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
     return [
-        strength,
+        told,
         *([f"skills = {{ {skills} }}"] if skills else []),
     ]
 

@@ -70,6 +70,7 @@ def describe_tuning(
         "tried": result.tried,
         "expected": result.believed,
         "workflows": _describe_workflows(result),
+        "pattern": None if result.pattern is None else str(result.pattern),
         "rewritten": _describe_rewriting(result),
         "selection": [asdict(one) | {"seconds": None} for one in result.selection],
         "finalists": [asdict(one) | {"seconds": None} for one in result.finalists],

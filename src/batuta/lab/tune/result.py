@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from batuta.core import Pool, WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
@@ -11,6 +11,7 @@ from batuta.lab.tune.expected_gain import ExpectedGain
 from batuta.lab.tune.grouping import Grouping
 from batuta.lab.tune.judge import Comparison, SystemFigures
 from batuta.lab.tune.library import Candidate
+from batuta.lab.tune.pattern_solver import PatternSolver
 from batuta.lab.tune.systems import SystemTable, TunedSystem
 from batuta.lab.tune.team import Team
 
@@ -45,6 +46,8 @@ class TuneResult:
     table: SystemTable | None = None
     """The table from which they were built."""
     nominees: Mapping[str, TunedSystem] | None = None
+    pattern: PatternSolver | None = None
+    """The pattern that is nominated for ultra in the place of the search's nominee; None: none."""
     rewritten: RewriteOutcome | None = None
     """None if nothing was rewritten."""
     selection: tuple[SystemFigures, ...] = ()
@@ -61,6 +64,15 @@ class TuneResult:
     """The share right that the search expects of its finest system."""
     ended: str = ""
     """The reason why the search ended before its share of the budget; empty if it did not."""
+
+    @property
+    def settings_pool(self) -> Pool:
+        """The pool as the recommended settings state it; who was set aside keeps its card."""
+        shares = {card.worker: card.overall.share for card in self.cards}
+        aside = {one: shares[one] for one in self.set_aside}
+        stated = {one.id: aside.get(one.id, one.strength) for one in self.pool}
+        known = {one: None if share is None else round(share, 3) for one, share in stated.items()}
+        return Pool(tuple(replace(one, strength=known[one.id]) for one in self.pool))
 
     @property
     def set_aside(self) -> tuple[WorkerId, ...]:

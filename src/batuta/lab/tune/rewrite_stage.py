@@ -38,6 +38,9 @@ async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneRes
         why = f"gepa is not installed: {install_hint('tune')}" if is_missing else "it is not wanted"
         context.report(TuneStage.REWRITE, f"skipped: {why}")
         return result
+    if result.pattern is not None:
+        context.report(TuneStage.REWRITE, f"skipped: {result.pattern.name} is nominated")
+        return result
     system = result.nominees[ULTRA]
     assignment = system.assign((*context.parts.search, *context.parts.finalists))
     count = Counter(one for one in assignment.values() if worded_steps(one))

@@ -15,6 +15,7 @@ from batuta.lab.tune.judge import Assignment
 from batuta.lab.tune.keep_limit import build_within
 from batuta.lab.tune.library import Candidate
 from batuta.lab.tune.measuring import measure_systems, paired_gains
+from batuta.lab.tune.patterns import nominate_pattern
 from batuta.lab.tune.result import TuneResult
 from batuta.lab.tune.stages import BEST_SINGLE, MINI, ULTRA, TuneStage
 from batuta.lab.tune.systems import TunedSystem, restrict_to_singles
@@ -65,7 +66,8 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
     context.report(
         TuneStage.SELECT, f"{chosen.name}; {len(chosen.workflows_in_use)} workflows in use"
     )
-    return replace(result, selection=selection, finalists=finalists, nominees=nominees)
+    result = replace(result, selection=selection, finalists=finalists, nominees=nominees)
+    return await nominate_pattern(context, result)
 
 
 async def _keep_limit(

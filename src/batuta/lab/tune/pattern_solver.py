@@ -1,0 +1,65 @@
+"""A pattern of the server as a tuning runs it: by the conductor that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from batuta.conductors.fixed_workflows import FixedConductor
+from batuta.conductors.open_conductor import open_conductor
+from batuta.conductors.prompted import ConductorOptions
+from batuta.conductors.sessions.patterns import cheapest_actor
+from batuta.conductors.sessions.review import find_reviewer
+from batuta.conductors.sessions.state import DEFAULT_RULES
+from batuta.config.presets import PATTERN_PREFIX
+from batuta.core import Client, Conductor, PlanningContext, Pool, Question, Run, WorkerId
+from batuta.core.conductor import needed_rounds
+from batuta.engine.solver import SolverContext, run_conductor
+
+_NO_CLIENTS: Mapping[WorkerId, Client] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternSolver:
+    """A pattern over a pool, conducted as the server conducts it."""
+
+    pattern: str
+    pool: Pool
+    """The pool with the strengths that the recommended settings state."""
+    calls: int
+
+    @property
+    def name(self) -> str:
+        """The name under which it is served."""
+        return f"{PATTERN_PREFIX}{self.pattern}"
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that it needs."""
+        return needed_rounds(self._open(_NO_CLIENTS))
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Its workers; of `gate` whoever answers, then whoever judges."""
+        conductor = self._open(_NO_CLIENTS)
+        if isinstance(conductor, FixedConductor):
+            steps = conductor.build_workflow(self.pool).steps
+            return tuple(dict.fromkeys(step.worker for step in steps))
+        question = Question.of("?")
+        actor = cheapest_actor(question, self.pool, DEFAULT_RULES)
+        judge = find_reviewer(actor.id, PlanningContext(question=question, pool=self.pool))
+        return (actor.id,) if judge is None else (actor.id, judge.id)
+
+    def __str__(self) -> str:
+        """Return its name with its workers."""
+        return f"{self.name} of {', '.join(self.workers)}"
+
+    def _open(self, clients: Mapping[WorkerId, Client]) -> Conductor:
+        return open_conductor(self.pattern, self.pool, clients, ConductorOptions())
+
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
+        """Return the pattern's run."""
+        context = replace(context, pool=self.pool)
+        conductor, rounds = self._open(context.clients), self.rounds
+        return await run_conductor(question, conductor, context, seed, max_rounds=rounds)
