@@ -46,32 +46,29 @@ _STARTED = "/v1\n"
 
 
 @asynccontextmanager
-async def run_server(models: str) -> AsyncGenerator[str]:
-    """Yield the address of a Batuta server of its own over the models."""
+async def run_server(models: str, log: Path) -> AsyncGenerator[str]:
+    """Yield the address of a Batuta server of its own over the models, which writes into the log."""
     async with CallServer(models).serve() as address:
         with tempfile.TemporaryDirectory(prefix="repair-sessions-") as home:
             pool = Path(home) / "pool.toml"
             pool.write_text((HERE / "pool.toml").read_text().replace("MODELS", address))
             command = [sys.executable, "-W", "ignore", "-m", "batuta", "serve", "--port", "0", "--pool", str(pool)]  # fmt: skip
-            process = await anyio.open_process(command, env={**os.environ, "BATUTA_HOME": home})
+            with log.open("w", encoding="utf-8") as said:  # a pipe that nobody reads would fill up
+                process = await anyio.open_process(command, env={**os.environ, "BATUTA_HOME": home}, stdout=said, stderr=said)  # fmt: skip
             try:
-                yield await read_address(process)
+                yield await read_address(process, log)
             finally:
                 process.terminate()
                 with anyio.CancelScope(shield=True):
                     await process.aclose()
 
 
-async def read_address(process: anyio.abc.Process) -> str:
-    """Return the address that the server prints."""
-    said, stream = "", process.stderr
-    if stream is None:
-        raise SystemExit("the server says nothing")
-    while _STARTED not in said:
-        try:
-            said += (await stream.receive()).decode()
-        except anyio.EndOfStream:
-            raise SystemExit(f"the server has ended; it said: {said}") from None
+async def read_address(process: anyio.abc.Process, log: Path) -> str:
+    """Return the address that the server writes into its log."""
+    while _STARTED not in (said := log.read_text("utf-8")):
+        if process.returncode is not None:
+            raise SystemExit(f"the server has ended; it said: {said}")
+        await anyio.sleep(0.1)
     return "http://" + said.split("at http://")[1].split("/v1")[0]
 
 
@@ -109,7 +106,7 @@ async def measure(given: argparse.Namespace) -> int:
     if not wanted:
         return 0
     async with (
-        run_server(given.models) as url,
+        run_server(given.models, given.journal.with_name("server.log")) as url,
         Sandbox.open(slots=given.at_once) as sandbox,
         aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=None)) as http,
     ):

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The recipe from the repository's root: serves the models, measures what the journal lacks, prints the table.
+# The recipe from the repository's root: fetches and serves the models, measures what the journal lacks, prints the table.
 # MODELS names a server of the models that runs already; PROGRAMS, SYSTEMS and AT_ONCE make it smaller; PYTHON names another Python.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
 : "${MODELS:=}" "${PROGRAMS:=100}" "${SYSTEMS:=}" "${AT_ONCE:=2}" "${OUT:=runs/repair-sessions}" "${PORT:=8080}"
 if [ -z "$MODELS" ]; then
+    $python -W ignore -m batuta local pull qwen-1.5b qwen-0.5b  # what is here already stays
     nice -n 19 $python -W ignore -m batuta local serve qwen-1.5b qwen-0.5b --port "$PORT" &
     server=$!
     trap 'kill $server 2>/dev/null || true' EXIT
