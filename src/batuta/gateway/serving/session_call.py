@@ -175,7 +175,7 @@ class SessionKeeper:
         if is_kept:
             thread, before, replaces = _find_thread(state, read_turn(question))
         elif compacts:
-            thread, before = _summed_up_thread(state, question)
+            thread, before = _find_summed_up_thread(state, question)
         begun = SessionCall(
             tenant=tenant,
             id=session,
@@ -276,7 +276,7 @@ def _find_thread(state: SessionState, turn: Turn) -> tuple[str, SessionThread, s
     return turn.thread_key, known.in_turn(turn), ""
 
 
-def _summed_up_thread(state: SessionState, question: Question) -> tuple[str, SessionThread]:
+def _find_summed_up_thread(state: SessionState, question: Question) -> tuple[str, SessionThread]:
     """Return the thread whose task goes on with the summary that is asked for, if there is one.
 
     Claude Code and Codex ask at the end of the conversation; opencode writes it into one message,

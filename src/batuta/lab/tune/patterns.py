@@ -52,7 +52,7 @@ async def nominate_pattern(context: TuneContext, result: TuneResult) -> TuneResu
     solvers = open_patterns(result.settings_pool, context.settings.max_steps)
     gains = await _measure_patterns(context, tasks, solvers, ultra)
     figures = {
-        solver: describe_system(solver.name, context.runner, tasks, _assign(solver, tasks))
+        solver: describe_system(solver.name, context.runner, tasks, _assign_pattern(solver, tasks))
         for solver, gain in gains.items()
         if gain.probability >= _LIKELY
     }
@@ -78,14 +78,14 @@ async def _measure_patterns(
     for start in range(0, len(tasks), _BATCH):
         going = [one for one, gain in gains.items() if gain.probability >= _UNLIKELY]
         batch = tasks[start : start + _BATCH]
-        systems = {one.name: _assign(one, batch) for one in going} | {ULTRA: ultra}
+        systems = {one.name: _assign_pattern(one, batch) for one in going} | {ULTRA: ultra}
         if not going or len(await run_systems(context, batch, systems, until)) < len(batch):
             break
         for one in going:
-            found = paired_gains(context, tasks, _assign(one, tasks), ultra)
+            found = paired_gains(context, tasks, _assign_pattern(one, tasks), ultra)
             gains[one] = update_gain(0.0, _SPREAD, found)
     return gains
 
 
-def _assign(solver: PatternSolver, tasks: Sequence[Task]) -> Assignment:
+def _assign_pattern(solver: PatternSolver, tasks: Sequence[Task]) -> Assignment:
     return {task.id: solver for task in tasks}

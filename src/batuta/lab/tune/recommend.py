@@ -114,9 +114,9 @@ def _measured_lines(card: WorkerCard, groups: Sequence[str], strength: float | N
     how = (
         "measured on" if strength in {None, first} else "over all groups, measured again; first on"
     )
-    told = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
+    stated = f"strength = {first if strength is None else strength:.3f}  # {how} {many}"
     return [
-        told,
+        stated,
         *([f"skills = {{ {skills} }}"] if skills else []),
     ]
 
