@@ -11,6 +11,7 @@ import pytest
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec
 from batuta.clients.anthropic.client import AnthropicAdapter
 from batuta.clients.decoding import ProviderReply
+from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.native_search import SearchReader, without_native
 from batuta.clients.openai.client import OPENAI_DIALECT
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
@@ -221,6 +222,20 @@ def test_how_each_provider_is_asked():
     assert without_native(own) is own
 
 
+def test_google_is_asked_for_its_search_alone_and_without_domains():
+    adapter = GeminiAdapter("gemini-3-pro")
+    asked = replace(ASKED, tool_choice="required")
+    sent = adapter.build_body(asked, stream=False)
+    assert sent["tools"] == [{"googleSearch": {}}] and "toolConfig" not in sent
+    for tools, why in (
+        ((NATIVE, Tool(name="look")), "beside other tools"),
+        ((replace(NATIVE, native=NativeSearch(max_uses=3, deny=("a.org",))),), "no domains"),
+        ((replace(NATIVE, native=NativeSearch(max_uses=3, allow=("a.org",))),), "no domains"),
+    ):
+        with pytest.raises(UnsupportedFieldError, match=why):
+            adapter.build_body(replace(asked, tools=tools), stream=False)
+
+
 def test_what_is_cited_is_named_once_and_is_a_web_address():
     reader = SearchReader()
     reader.add_call("s", "q", at=0, pages=(PAGE, PAGE))
@@ -240,7 +255,7 @@ def test_what_is_cited_is_named_once_and_is_a_web_address():
         ({"provider": "anthropic", "model": "claude-sonnet-4-5"}, True),
         ({"provider": "openai", "model": "gpt-5", "openai_api": "responses"}, True),
         ({"provider": "openai", "model": "gpt-5", "openai_api": "chat"}, False),
-        ({"provider": "gemini", "model": "gemini-3-pro"}, False),
+        ({"provider": "gemini", "model": "gemini-3-pro"}, True),
         ({"provider": "ollama", "model": "qwen3"}, False),
     ],
 )

@@ -160,11 +160,11 @@ def _check_native(*places: WorkerSpec) -> None:
     """
     for spec in places:
         api = find_provider(spec.provider).api
-        has_search = api == "anthropic" or (api == "chat" and asks_by_responses(spec))
+        has_search = api in {"anthropic", "gemini"} or (api == "chat" and asks_by_responses(spec))
         if spec.worker.native_tools and not has_search:
             raise ConfigError(
-                f"worker {spec.worker.id}: native_tools needs a provider of Anthropic's API, or "
-                "`openai_api = 'responses'`"
+                f"worker {spec.worker.id}: native_tools needs a provider of Anthropic's or "
+                "Gemini's API, or `openai_api = 'responses'`"
             )
 
 

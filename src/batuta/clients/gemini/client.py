@@ -19,9 +19,11 @@ from batuta.clients.error_mapping import refuse_fields
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.http_target import NO_KEY, HttpTarget, Secret
+from batuta.clients.native_search import find_native
 from batuta.clients.transport import HttpTransport
 from batuta.core import Request, Tool, Worker
 from batuta.core.worker import IMAGE
+from batuta.errors import UnsupportedFieldError
 
 _THINKING_BUDGETS = {
     "none": 0,
@@ -94,7 +96,7 @@ class GeminiAdapter:
         if config:
             body["generationConfig"] = config
         if request.tools:
-            _add_tools(body, request)
+            _add_tools(body, request, self._model)
         return body
 
     def parse_reply(self, data: Any) -> ProviderReply:
@@ -166,7 +168,15 @@ def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str
     return thinking
 
 
-def _add_tools(body: dict[str, Any], request: Request) -> None:
+def _add_tools(body: dict[str, Any], request: Request, model: str) -> None:
+    native = find_native(request.tools)
+    if native is not None:
+        if len(request.tools) > 1:
+            raise UnsupportedFieldError(f"{model} does not search beside other tools")
+        if native.allow or native.deny:
+            raise UnsupportedFieldError("Google's search takes no domains")
+        body["tools"] = [{"googleSearch": {}}]
+        return
     body["tools"] = [{"functionDeclarations": [_tool_json(tool) for tool in request.tools]}]
     choice = request.tool_choice
     if choice is None:

@@ -24,8 +24,9 @@ from batuta.clients.decoding import (
     take_foreign,
 )
 from batuta.clients.error_mapping import find_stated_error
+from batuta.clients.native_search import SearchReader
 from batuta.clients.tool_turns import GivenBack
-from batuta.core import Delta, Finish, Image, Reply, Usage
+from batuta.core import Citation, Delta, Finish, Image, Reply, Usage
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount")
 _FILTER_REASONS = {
@@ -52,6 +53,7 @@ class _CandidateAccumulator:
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._images: list[Image] = []
+        self._searches = SearchReader()
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
@@ -59,7 +61,35 @@ class _CandidateAccumulator:
         if reason := candidate.get("finishReason"):
             self.finish = _parse_finish(as_string(reason))
         parts = as_array(as_object(candidate.get("content")).get("parts"))
-        return [delta for part in parts if (delta := self._add_part(part)) is not None]
+        deltas = [delta for part in parts if (delta := self._add_part(part)) is not None]
+        deltas += self._add_grounding(as_object(candidate.get("groundingMetadata")))
+        if self.finish is not None and (named := self._searches.end_text("".join(self._text))):
+            self._text.append(named)
+            deltas.append(Delta(text=named, choice=self._number))
+        return deltas
+
+    def _add_grounding(self, grounding: dict[str, Any]) -> list[Delta]:
+        """Take in the searches that Google ran, and the pages on which the text rests."""
+        webs = [
+            as_object(as_object(one).get("web"))
+            for one in as_array(grounding.get("groundingChunks"))
+        ]
+        pages = [
+            Citation(url=as_string(web.get("uri")), title=as_string(web.get("title")))
+            for web in webs
+        ]
+        at, deltas = sum(map(len, self._text)), list[Delta]()
+        for number, query in enumerate(as_array(grounding.get("webSearchQueries"))):
+            found = pages if number == 0 else ()
+            deltas += self._searches.add_call(
+                f"google_{number}", as_string(query), at=at, pages=found
+            )
+        for support in map(as_object, as_array(grounding.get("groundingSupports"))):
+            quote = as_string(as_object(support.get("segment")).get("text"))
+            for place in map(as_count, as_array(support.get("groundingChunkIndices"))):
+                if place < len(pages):
+                    self._searches.cite(pages[place].url, pages[place].title, quote)
+        return [replace(one, choice=self._number) for one in deltas]
 
     def reply(self, model: str) -> Reply:
         """Return the reply as far as it has come."""
@@ -73,6 +103,7 @@ class _CandidateAccumulator:
             finish=resolve_finish(self.finish or Finish.STOP, calls),
             model=model,
             images=tuple(self._images),
+            server_calls=self._searches.calls(),
         )
 
     def _add_part(self, part: dict[str, Any]) -> Delta | None:
