@@ -117,3 +117,36 @@ def test_a_name_that_is_like_no_other_gets_the_list(tmp_path):
     file.write_text("xyzzy = 1", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"no setting xyzzy; choose among: .*limits.*workers"):
         read_settings(file, Settings)
+
+
+SEARCH = '[tools.search]\nengine = "brave"\n'
+OIDC = (
+    '[oidc]\nissuer = "https://x.example"\nclient_id = "a"\nredirect_uri = "https://b.example/c"\n'
+)
+
+
+@pytest.mark.parametrize("secret", ["sk-live-abc", "AIzaSyD4example", "https://u:p@x", "two words"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        WORKER + "key_env",
+        WORKER + '[[workers.deployments]]\nbase_url = "https://x.example"\nkey_env',
+        SEARCH + "key_env",
+        OIDC + "client_secret_env",
+        '[approval_webhook]\nurl = "https://x.example"\nsecret_env',
+        '[moderation]\nmodel = "m"\nkey_env',
+    ],
+)
+def test_a_secret_where_its_variable_is_meant_is_not_repeated(place, secret, tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(f'{place} = "{secret}"')
+    with pytest.raises(ConfigError, match="not the name of an environment variable") as found:
+        read_settings(file, Settings)
+    assert secret not in str(found.value)
+
+
+def test_a_file_that_is_nested_without_end_is_one_plain_sentence(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text("x = " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_settings(file, Settings)

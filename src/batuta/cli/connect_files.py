@@ -123,7 +123,7 @@ def _read_record(path: Path) -> ConnectRecord | None:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return ConnectRecord(**found)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         raise ConfigError(
             f"{path} is damaged: remove it, and put the backup back yourself"
         ) from None

@@ -60,7 +60,7 @@ def _read_json(text: str) -> Json:
     """Return the object that the settings are."""
     try:
         found: Any = json.loads(text) if text.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"it is not JSON: {error}{_BY_HAND}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"it must be a JSON object{_BY_HAND}")
@@ -205,7 +205,7 @@ def _connect_codex(text: str, to: Connection) -> str:
 def _read_toml(text: str) -> Json:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"it is not TOML: {error}{_BY_HAND}") from None
 
 

@@ -117,7 +117,7 @@ def _list_workers(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _prove_text(text: str, expected: Mapping[str, Any]) -> str:
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         raise ConfigError(_FOREIGN) from None
     if found != expected:
         raise ConfigError(_FOREIGN)
@@ -127,7 +127,7 @@ def _prove_text(text: str, expected: Mapping[str, Any]) -> str:
 def _read_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"the file is no TOML: {error}") from None
 
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from batuta.conductors.sessions.state import DEFAULT_RULES, MOST_ACTIONS, SessionRules
 from batuta.config.aliases import LONGEST_NAME
-from batuta.config.settings_file import StrictModel
+from batuta.config.settings_file import StrictModel, VariableName
 from batuta.config.tool_settings import FilesSetting, ToolsSetting
 from batuta.config.worker_settings import EffortWord, ExtraBody, PriceSetting, WorkerSetting
 from batuta.core import MAX_ROUNDS, MAX_STEPS
@@ -88,7 +88,7 @@ class WebhookSetting(StrictModel):
     """A program that is told of plans which wait, and may decide about them."""
 
     url: str = Field(pattern=r"^https?://")
-    secret_env: str = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
+    secret_env: VariableName = Field(default="BATUTA_WEBHOOK_SECRET", min_length=1)
     """The variable of the secret that both sides sign with."""
 
 
@@ -213,7 +213,7 @@ class ConductorSetting(StrictModel):
     """A model that conducts and is no worker: then how it is reached, as for a worker."""
     provider: str = "compatible"
     base_url: str = ""
-    key_env: str = ""
+    key_env: VariableName = ""
     price: PriceSetting | None = None
     context_window: int | None = Field(default=None, ge=1)
     tags: tuple[str, ...] = ()
@@ -399,7 +399,7 @@ class ModerationSetting(StrictModel):
     provider: str = "openai"
     base_url: str = ""
     """None: the provider's own."""
-    key_env: str = ""
+    key_env: VariableName = ""
     """The environment variable with the key; by default the provider's own."""
     tags: tuple[str, ...] = ()
     """Tags like a worker's: a key that may not ask workers of a tag may not ask this model either.
@@ -411,7 +411,7 @@ class OidcSetting(StrictModel):
 
     issuer: str = Field(min_length=1)
     client_id: str = Field(min_length=1)
-    client_secret_env: str = ""
+    client_secret_env: VariableName = ""
     """The variable of the client's secret; empty: a public client."""
     redirect_uri: str = Field(min_length=1)
     label: str = "single sign-on"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from batuta.core.suggestions import suggest_names
@@ -21,6 +22,8 @@ NAMES = ("id", "name", "model")
 """The fields by which an entry of a list is named, in order of preference."""
 LONGEST_VALUE = 60
 """Characters of a wrong value that are repeated."""
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,79}|[a-z_][a-z0-9_]{0,79}")
+"""Names of variables; most keys have letters of both cases, or a hyphen."""
 _EXPECTED = {
     "int": "a whole number",
     "float": "a number",
@@ -200,6 +203,19 @@ class StrictModel(BaseModel):
             raise ValueError(f"`{unfit[0]}` {reason}")
 
 
+def _check_variable(name: str) -> str:
+    if name and not _VARIABLE.fullmatch(name):
+        raise ValueError(
+            "what stands there is not the name of an environment variable, such as MY_KEY; it is "
+            "not shown, as it may be the secret itself"
+        )
+    return name
+
+
+VariableName = Annotated[str, AfterValidator(_check_variable)]
+"""The name of the environment variable that holds a secret; empty: none."""
+
+
 def read_settings(path: Path, model: type[_Settings]) -> _Settings:
     """Return the settings in a TOML file; relative paths in it stay as they are written.
 
@@ -210,7 +226,7 @@ def read_settings(path: Path, model: type[_Settings]) -> _Settings:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return validate_settings(data, str(path), model)
 

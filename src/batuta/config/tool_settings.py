@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batuta.config.settings_file import StrictModel
+from batuta.config.settings_file import StrictModel, VariableName
 
 Domain = Annotated[str, Field(min_length=1, max_length=300)]
 
@@ -33,7 +33,7 @@ class SearchSetting(ServedSetting):
     engine: Literal["searxng", "brave", "tavily", "exa"]
     base_url: str = ""
     """Empty: the engine's own; SearXNG has none."""
-    key_env: str = ""
+    key_env: VariableName = ""
     """The environment variable with the key; by default the engine's own."""
     price: Decimal | None = Field(default=None, ge=0)
     """Dollars a search; None: unknown, and 0 of SearXNG."""

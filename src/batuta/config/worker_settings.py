@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from batuta.clients.adaptations import Kind
 from batuta.clients.providers import LOCAL, PYTHON, TOOL_PROVIDERS
 from batuta.clients.think_tags import ThinkTags
-from batuta.config.settings_file import StrictModel
+from batuta.config.settings_file import StrictModel, VariableName
 from batuta.core import Skill
 from batuta.core.worker import IMAGE
 
@@ -107,7 +107,7 @@ class WorkerSetting(StrictModel):
     model: str = Field(min_length=1)
     provider: str = "compatible"
     base_url: str = ""
-    key_env: str = ""
+    key_env: VariableName = ""
     description: str = ""
     tags: tuple[str, ...] = ()
     context_window: int | None = Field(default=None, ge=1)
@@ -187,7 +187,7 @@ class DeploymentSetting(StrictModel):
     model: str | None = None
     provider: str | None = None
     base_url: str = Field(min_length=1)
-    key_env: str = ""
+    key_env: VariableName = ""
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
