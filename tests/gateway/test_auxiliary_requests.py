@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -319,3 +320,21 @@ async def test_the_list_of_runs_shows_what_the_user_said(store: Store):
         await server.post(json=body)
         (row,) = await stored(store)
         assert row.question_preview == question.title == "Fix the test."
+
+
+def calls_of_looking(count):
+    """How many functions are called to tell what a conversation of so many messages wants."""
+    roles = ("user", "assistant")
+    spoken = [{"role": role, "content": f"{number}"} for number in range(count) for role in roles]
+    call = parsed("/v1/chat/completions", {"model": "m", "messages": spoken})
+    seen = []
+    sys.setprofile(lambda _, event, __: seen.append(event))
+    try:
+        auxiliary_kind(call)
+    finally:
+        sys.setprofile(None)
+    return len(seen)
+
+
+def test_a_conversation_is_looked_at_in_time_linear_in_its_messages():
+    assert calls_of_looking(200) < 3 * calls_of_looking(100)

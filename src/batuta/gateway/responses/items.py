@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 
 import orjson
 
@@ -100,13 +101,10 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
             turns.append(Message(role=Role.USER, parts=tuple(pictures)))
             pictures = []
         calls.update(part.id for part in message.parts if isinstance(part, ToolCall))
-        if turns and turns[-1].role is message.role is Role.ASSISTANT:
-            turns[-1] = _join_messages(turns[-1], message)
-        else:
-            turns.append(message)
+        turns.append(message)
     if pictures:
         turns.append(Message(role=Role.USER, parts=tuple(pictures)))
-    return return_made_pictures(tuple(turns))
+    return return_made_pictures(tuple(_join_turns(turns)))
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
@@ -119,12 +117,24 @@ def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
     return replace(message, parts=(result,)), [heading, *images]
 
 
-def _join_messages(first: Message, then: Message) -> Message:
+def _join_turns(turns: list[Message]) -> Iterator[Message]:
+    """Yield the turns; neighbouring ones of the assistant are one."""
+    for role, group in groupby(turns, lambda turn: turn.role):
+        if role is Role.ASSISTANT:
+            yield _join_messages(list(group))
+        else:
+            yield from group
+
+
+def _join_messages(messages: list[Message]) -> Message:
+    """Return one turn of them all; at once, as each join copies what it joins."""
+    if len(messages) == 1:
+        return messages[0]
     return replace(
-        first,
-        parts=(*first.parts, *then.parts),
-        reasoning=first.reasoning + then.reasoning,
-        thoughts=(*first.thoughts, *then.thoughts),
+        messages[0],
+        parts=tuple(part for one in messages for part in one.parts),
+        reasoning="".join(one.reasoning for one in messages),
+        thoughts=tuple(thought for one in messages for thought in one.thoughts),
     )
 
 

@@ -467,9 +467,8 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
     searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
     if searches and len(messages) == 1 and messages[0].text.startswith(_SEARCH):
         return WEB_SEARCH
-    if any(
-        _TOPIC_CHECK in message.text for message in question.messages if message not in messages
-    ):
+    system = (message for message in question.messages if message.role in _SYSTEM_ROLES)
+    if any(_TOPIC_CHECK in message.text for message in system):
         return TOPIC_CHECK
     return None
 
