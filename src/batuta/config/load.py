@@ -241,6 +241,7 @@ class _Loading:
             audit=settings.audit,
             server_tools=_open_server_tools(settings, specs, self.http, self.environ),
             files=settings.files,
+            has_file_vectors=bool(settings.tools.files and settings.tools.files.vectors),
             answer_cache=settings.answer_cache,
             oidc=settings.oidc,
             digest=hashlib.sha256(path.read_bytes()).hexdigest(),
