@@ -320,7 +320,7 @@ def _sentence(text: str | None) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the generated pages and the repository's documents."""
+    """Add the generated pages and the repository's documents."""
     document = openapi_document()
     generated = {
         "reference/settings.md": describe_settings(),

@@ -59,7 +59,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used.
+    """Import a public name when it is first used.
 
     Raises:
         AttributeError: there is no such name.

@@ -96,7 +96,7 @@ class Installation:
 
 @cache
 def package_version() -> str:
-    """The version that is installed."""
+    """Return the version that is installed."""
     return version(DISTRIBUTION)
 
 

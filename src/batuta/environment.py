@@ -13,7 +13,7 @@ SUFFIX = "_FILE"
 
 
 def read_variable(environ: Mapping[str, str], name: str) -> str:
-    """The variable's value, or what the file says that `name_FILE` names; empty: neither is set.
+    """Return the variable's value, or what the file says that `name_FILE` names; else nothing.
 
     Raises:
         ConfigError: the file cannot be read or is empty.

@@ -99,7 +99,7 @@ class Price:
         return max(2 * self.input, self.cache_write or Decimal(0))
 
     def of(self, usage: Usage) -> Decimal:
-        """The dollars that `usage` costs."""
+        """Return the dollars that `usage` costs."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cached - usage.cache_write
@@ -109,13 +109,13 @@ class Price:
 
 
 def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
-    """The dollars that so many tokens cost beyond `cache_write` where they are kept an hour."""
+    """Return the dollars of so many tokens beyond `cache_write` where they are kept an hour."""
     written = price.input if price.cache_write is None else price.cache_write
     return tokens * (price.hour_cache_write - written) / MILLION
 
 
 def audio_surcharge(price: Price, tokens: int) -> Decimal:
-    """The dollars that so many tokens of recordings cost beyond those of text; may be negative."""
+    """Return the dollars of recordings' tokens beyond those of text; they may be negative."""
     audio_price = price.input if price.audio is None else price.audio
     return tokens * (audio_price - price.input) / MILLION
 
@@ -127,7 +127,7 @@ ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75), search=ASSUMED_SEAR
 
 
 def usage_cost(usage: Usage, price: Price | None) -> Cost:
-    """The cost of `usage`; without a price its calls are counted as unpriced."""
+    """Return the cost of `usage`; without a price its calls are counted as unpriced."""
     return Cost(unpriced_calls=usage.calls) if price is None else Cost(price.of(usage))
 
 

@@ -32,7 +32,7 @@ _HINT = re.compile(r"^Invalid value for (.+?): ")
 
 
 def explain_usage_error(error: TyperException) -> str:
-    """The sentence; empty where the help itself was shown."""
+    """Return the sentence; empty where the help itself was shown."""
     shown = " ".join(error.format_message().split()).rstrip(".")
     if not shown:
         return ""
@@ -60,7 +60,7 @@ def _explain_value(name: str, cause: BaseException) -> str:
 
 
 def _command_path(error: TyperException) -> str:
-    """The command that was meant, as it is typed."""
+    """Return the command that was meant, as it is typed."""
     path: str = getattr(getattr(error, "ctx", None), "command_path", "") or "batuta"
     return path
 
@@ -81,7 +81,7 @@ class CommandSource:
     """The line under the help of a function that shows its use."""
 
     def load(self, name: str) -> Command:
-        """The command of that name; imports its module."""
+        """Return the command of that name, and import its module."""
         return _in_panel(self._load(name), self.panel)
 
     def _load(self, name: str) -> Command:
@@ -212,7 +212,7 @@ class BatutaCommands(TyperGroup):
         self.commands = LazyCommands({**self.sources, **plugins})
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """The names; nothing is imported for them."""
+        """Return the names, without importing anything."""
         return list(self.commands)
 
 
@@ -282,6 +282,6 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """The first error inside groups of groups."""
+    """Return the first error inside groups of groups."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return _first_error(inner[0]) if inner else error

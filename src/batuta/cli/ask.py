@@ -257,7 +257,7 @@ async def _run_question(asked: _AskedQuestion) -> Run:
 
 
 def _print_answer(options: AskOutput, run: Run) -> None:
-    """The answer on stdout, or why there is none on stderr."""
+    """Print the answer on stdout, or why there is none on stderr."""
     if options.json:
         json_output.print_json(json_output.run_json(run))
     elif run.answer:
@@ -270,7 +270,7 @@ def _print_answer(options: AskOutput, run: Run) -> None:
 
 
 def _print_text(text: str, *, rendered: bool) -> None:
-    """The text on stdout; on a terminal its Markdown is rendered."""
+    """Print the text on stdout; on a terminal its Markdown is rendered."""
     if rendered:
         open_console().print(Markdown(text, hyperlinks=False))
     else:
@@ -289,7 +289,7 @@ async def _store_run(run: Run) -> None:
 
 
 async def _print_plan(asked: _AskedQuestion) -> int:
-    """A dry run: what the conductor wrote, and what it is expected to take."""
+    """Print what the conductor wrote in a dry run, and what it is expected to take."""
     run = await asked.conduct(RunDisplay(asked.config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:

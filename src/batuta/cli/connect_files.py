@@ -48,7 +48,7 @@ class ClientSettings:
         return self.file.with_name(self.file.name + BACKUP)
 
     def changed_text(self, to: Connection) -> str:
-        """The settings with those of Batuta.
+        """Return the settings with those of Batuta.
 
         Raises:
             ConfigError: they cannot be read or changed.

@@ -106,7 +106,7 @@ def _put_back(settings: Json, old: Json, place: Place) -> None:
 def _add_lines(
     text: str, replaced: re.Pattern[str], first: Iterable[str], last: Iterable[str]
 ) -> str:
-    """The text with marked lines before and behind it; lines of replaced settings are comments.
+    """Return the text between marked lines; lines of replaced settings become comments.
 
     Args:
         text: the settings.
@@ -135,7 +135,7 @@ def _mark_lines(lines: Iterable[str]) -> str:
 
 
 def _drop_lines(text: str, _: str) -> str:
-    """The text without marked lines; what they replaced is a setting again."""
+    """Return the text without marked lines; what they replaced is a setting again."""
     kept: list[str] = []
     is_ours = False
     for line in text.splitlines(keepends=True):
@@ -149,7 +149,7 @@ def _drop_lines(text: str, _: str) -> str:
 
 
 def _quote_text(text: str) -> str:
-    """A string of TOML, JSON and YAML alike."""
+    """Quote a string for TOML, JSON and YAML alike."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -85,7 +85,7 @@ def command(
 
 
 def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> str:
-    """A TOML file with these workers, the best of which conducts.
+    """Write a TOML file with these workers, the best of which conducts.
 
     Args:
         specs: at least one.
@@ -122,7 +122,7 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
 
 
 def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
-    """The variable that holds the key of a server reached by another provider's variables."""
+    """Return the variable with the key of a server reached by another provider's variables."""
     if find_provider(spec.provider).key_vars:
         return None
     names = (name for name in environ if name.endswith("_API_KEY"))
@@ -130,7 +130,7 @@ def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
 
 
 def _quote_toml(text: str) -> str:
-    """A TOML basic string; JSON's differ from it by one sign."""
+    """Return a TOML basic string; JSON's differ from it by one sign."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

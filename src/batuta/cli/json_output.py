@@ -43,7 +43,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def plan_json(run: Run) -> dict[str, Any]:
-    """The workflow of a dry run, and what it is expected to take."""
+    """Return the workflow of a dry run, and what it is expected to take."""
     planned, expected = run.rounds[-1], run.expected
     assert planned.workflow is not None  # noqa: S101 - else it is no dry run's
     assert expected is not None  # noqa: S101 - same
@@ -74,7 +74,7 @@ def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
 
 
 def step_json(step: StepRun) -> dict[str, Any]:
-    """A step as it was run, without its prompt."""
+    """Return a step as it was run, without its prompt."""
     failed = isinstance(step.result, Failure)
     return {
         "index": step.index,
@@ -120,7 +120,7 @@ def _price_json(price: Price) -> dict[str, float]:
 
 
 def pool_json(pool: Pool) -> list[dict[str, Any]]:
-    """The workers."""
+    """Return the workers."""
     return [
         {
             "number": number,

@@ -182,7 +182,7 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     json: Json = False,
 ) -> None:
-    """The keys and their limits; never their text."""
+    """Show the keys and their limits; never their text."""
     keys = _with_store(lambda store: store.keys.list(tenant))[::-1]
     if json:
         json_output.print_json([key_json(key) for key in keys])

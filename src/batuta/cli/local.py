@@ -41,7 +41,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Pull without asking.")]
 
 @app.command("list", epilog=format_example("batuta local list"))
 def list_models(json: Json = False) -> None:
-    """The models that can be pulled: sizes, licences, and where those are that were pulled."""
+    """Show the models that can be pulled: sizes, licences, and where those are that were pulled."""
     if json:
         json_output.print_json([_describe_model(model) for model in MODELS.values()])
         return

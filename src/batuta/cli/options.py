@@ -34,7 +34,7 @@ SYSTEMS_PANEL = "Systems"
 
 
 def format_example(command: str) -> str:
-    """The last line of a command's help: one that can be typed as it stands."""
+    """Return the last line of a command's help, which can be typed as it stands."""
     return f"Example: {command.replace('[', chr(92) + '[')}"
 
 

@@ -31,7 +31,7 @@ PoolOption = Annotated[
 
 @app.command("list", epilog=format_example("batuta pool list --pool discover"))
 def list_workers(pool: PoolOption = None, json: Json = False) -> None:
-    """The pool that would be used: numbers, models, prices, tags."""
+    """Show the pool that would be used: numbers, models, prices, tags."""
     anyio.run(_print_workers, pool, json)
 
 
@@ -72,7 +72,7 @@ async def _print_workers(pool: str | None, json: bool) -> None:
 
 
 def _name_columns(config: LoadedConfig) -> tuple[list[str], list[str]]:
-    """The workers' ids and models, which are shown in full."""
+    """Return the workers' ids and models, which are shown in full."""
     return [worker.id for worker in config.pool], [worker.model for worker in config.pool]
 
 
@@ -121,7 +121,7 @@ def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) ->
 
 
 def _error_text(error: ClientError) -> str:
-    """The error, with the address that was called: who checks a pool is its operator."""
+    """Describe the error with the address that was called: who checks a pool is its operator."""
     return f"{error.host}: {error}" if error.host else str(error)
 
 

@@ -155,7 +155,7 @@ async def _store_verdict(plan: str, digest: str, reason: str, approved: bool) ->
 
 
 async def _whole_digest(store: Store, plan: str, digest: str) -> str:
-    """The digest of the plan, of which enough digits were given; else what was given."""
+    """Return the plan's digest if enough of its digits were given, else what was given."""
     found = await store.approvals.get(plan)
     if found is None or len(digest) < _LEAST_DIGITS or not found.digest.startswith(digest):
         return digest

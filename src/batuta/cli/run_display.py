@@ -126,7 +126,7 @@ def run_summary(run: Run) -> Text:
 
 
 def workflow_table() -> Table:
-    """The empty table of a workflow."""
+    """Return the empty table of a workflow."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", width=1)
     table.add_column("step", justify="right")
@@ -149,7 +149,7 @@ def describe_access(workflow: Workflow, index: int) -> str:
 
 
 def describe_subtask(workflow: Workflow, index: int) -> str:
-    """The subtask, safe to print; the question itself where there is none."""
+    """Return the subtask, safe to print; the question itself where there is none."""
     subtask = " ".join(workflow.steps[index].subtask.split())
     return escape(subtask) if subtask else "[dim]the question as it stands[/dim]"
 

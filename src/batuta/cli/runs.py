@@ -182,7 +182,7 @@ def list_runs(
     *,
     finding: RunFilterOptions,
 ) -> None:
-    """Stored runs, newest first or by what they cost and took, and their totals."""
+    """Show stored runs, newest first or by what they cost and took, and their totals."""
     wanted = finding.read()
     page, totals = anyio.run(_find_runs, limit, wanted, find_run_store(store))
     if json:
@@ -285,7 +285,7 @@ def show_stored_run(
     store: StoreOption = None,
     json: Json = False,
 ) -> None:
-    """A run: its workflow, its answer, and with --step the exact prompt of a step."""
+    """Show a run: its workflow, its answer, and with --step the exact prompt of a step."""
     run = anyio.run(_load_run, run_id, find_run_store(store))
     if json:
         write_json(encode_run(run).decode())
@@ -341,7 +341,7 @@ async def _find_summary(run_id: str, target: str) -> RunSummary | None:
 
 
 async def load_summary(run_id: str, target: str) -> RunSummary:
-    """The summary of the run of that id, or of the only id that begins so.
+    """Return the summary of the run of that id, or of the only id that begins so.
 
     Raises:
         ConfigError: there is none, or there are several.
@@ -359,7 +359,7 @@ async def _find_runs(limit: int, wanted: RunFilter, target: str) -> tuple[RunPag
 
 
 async def _load_run(run_id: str, target: str) -> Run:
-    """The stored run of that id, or of the only id that begins so.
+    """Return the stored run of that id, or of the only id that begins so.
 
     Raises:
         ConfigError: there is none, or there are several.
@@ -372,7 +372,7 @@ async def _load_run(run_id: str, target: str) -> Run:
 
 
 async def _whole_id(store: Store, beginning: str) -> str | None:
-    """The only id that begins so; None: there is none.
+    """Return the only id that begins so; None: there is none.
 
     Raises:
         ConfigError: there are several.

@@ -25,7 +25,7 @@ _Since = Annotated[str | None, typer.Option(help="The first day, as 2026-11-21."
 
 
 def add_usage_commands(app: typer.Typer, with_store: WithStore) -> None:
-    """Adds the commands to the group; `with_store` does something with the open store."""
+    """Add the commands to the group; `with_store` does something with the open store."""
 
     @app.command("activity", epilog=format_example("batuta keys activity --by hour"))
     def show_activity(  # pyright: ignore[reportUnusedFunction] - registered

@@ -99,7 +99,7 @@ class CallCache:
     """Finished calls on disk; several processes may write to one file."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file.
+        """Open the file, or make it.
 
         Raises:
             StoreError: the file cannot be opened or is no journal.

@@ -321,7 +321,7 @@ def _parse_reply(line: ProviderEndpoint, target: HttpTarget, data: Any) -> Provi
 async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
 ) -> ProviderReply:
-    """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
+    """Feed `fold` until its reply is closed, or the connection ends after its announced end."""
     turn, teller = _Turn(), _Teller(listener)
     behind: Sequence[SseEvent] = ()
     while not fold.is_closed:
@@ -516,7 +516,7 @@ class _Turn:
         self._done = 0
 
     async def count(self, work: int) -> None:
-        """Notes work that was done, in events, and gives up the loop for a moment after some."""
+        """Note work that was done, in events, and give up the loop for a moment after some."""
         self._done += work
         if self._done >= _TURN_EVENTS:
             self._done = 0

@@ -38,7 +38,7 @@ class OutwardRoutes:
     """The proxies of URLs, and the certificates that are trusted."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Reads the variables; the lower case of a name counts before the upper one.
+        """Read the variables; the lower case of a name counts before the upper one.
 
         Raises:
             ConfigError: a proxy is of a kind that cannot be used, or there are no certificates
@@ -129,7 +129,7 @@ class Secret:
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
-        """Keeps `value` without the white space around it.
+        """Keep `value` without the white space around it.
 
         Raises:
             ConfigError: the key could not be sent in a header.

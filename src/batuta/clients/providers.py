@@ -228,7 +228,7 @@ class DeploymentSpec:
 
 
 def find_provider(name: str) -> Provider:
-    """The provider of that name.
+    """Return the provider of that name.
 
     Raises:
         ConfigError: there is none.

@@ -116,7 +116,7 @@ class PublicResolver(AbstractResolver):
     def __init__(
         self, private_hosts: Collection[str] = (), resolver: AbstractResolver | None = None
     ) -> None:
-        """Looks nothing up yet.
+        """Look nothing up yet.
 
         Args:
             private_hosts: hosts, or `host:port`, that may have private addresses.

@@ -127,7 +127,7 @@ class WorkerHealth:
         return True
 
     def record_success(self, seconds: float) -> None:
-        """The call was answered."""
+        """Note that the call was answered."""
         self.calls += 1
         self.row = 0
         self._until, self._pause, self._probing = None, self.policy.pause, False
@@ -135,7 +135,7 @@ class WorkerHealth:
         self.seconds = old + _LATENCY_WEIGHT * (seconds - old)
 
     def record_failure(self, code: str, reason: str = "") -> None:
-        """The provider failed the call."""
+        """Note that the provider failed the call."""
         self.calls += 1
         self.failures += 1
         self.row += 1
@@ -148,7 +148,7 @@ class WorkerHealth:
         self._probing = False
 
     def record_abandoned(self) -> None:
-        """The call ended without telling anything about the provider."""
+        """Note that the call ended without telling anything about the provider."""
         self._probing = False
 
 
@@ -321,7 +321,7 @@ class _Window:
         return granted
 
     def give_back(self, grant: _Grant) -> None:
-        """The call was never made."""
+        """Note that the call was never made."""
         if grant in self._grants:
             self._grants.remove(grant)
 
@@ -535,7 +535,7 @@ class Throttle:
         return at - now
 
     def record_rate_limit(self, began: float, retry_after: float | None) -> None:
-        """The provider refused a call for its rate.
+        """Note that the provider refused a call for its rate.
 
         Args:
             began: when the call began; those that were on their way together are slowed by once.
@@ -556,12 +556,12 @@ class Throttle:
             self.refusals += 1
 
     def _recent_rate(self, now: float) -> float:
-        """Calls a second of late."""
+        """Return the calls a second of late."""
         elapsed = now - self._sent[0] if self._sent else 0.0
         return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
 
     def record_success(self) -> None:
-        """The provider answered a call."""
+        """Note that the provider answered a call."""
         self._row = 0
         if self._rate < inf:
             self._rate *= _RATE_INCREASE

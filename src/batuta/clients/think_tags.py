@@ -126,7 +126,7 @@ class _PartedListener:
         await self._listener.on_failure(failure)
 
     async def on_delta(self, delta: Delta) -> None:
-        """Passes on what is known of it."""
+        """Pass on what is known of it."""
         if not delta.text or delta.is_refusal:
             await self._listener.on_delta(delta)
             return
@@ -134,7 +134,7 @@ class _PartedListener:
         await self._tell(delta, *splitter.feed(delta.text))
 
     async def flush(self) -> None:
-        """Passes on what was held back: nothing more comes."""
+        """Pass on what was held back: nothing more comes."""
         for choice, splitter in self._splitters.items():
             await self._tell(Delta(choice=choice), *splitter.flush())
 

@@ -50,7 +50,7 @@ class BoundedResponse(aiohttp.ClientResponse):
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Reads the head of the response.
+        """Read the head of the response.
 
         Raises:
             TooManyInterimResponsesError: what came before it has no end.
@@ -197,7 +197,7 @@ class HttpTransport:
         environ: Mapping[str, str] | None = None,
         resolver: AbstractResolver | None = None,
     ) -> None:
-        """Opens nothing yet.
+        """Open nothing yet.
 
         Args:
             connect: seconds to wait for a connection.
@@ -228,7 +228,7 @@ class HttpTransport:
         await self.close()
 
     async def close(self) -> None:
-        """Closes this event loop's connections; the next call opens new ones."""
+        """Close this event loop's connections; the next call opens new ones."""
         for companion in self._companions.values():
             await companion.close()
         session = self._sessions.pop(asyncio.get_running_loop(), None)
@@ -573,7 +573,7 @@ def _begins_event(begun: bytes) -> bool:
 
 
 def _release_connection(response: aiohttp.ClientResponse) -> None:
-    """Gives a read connection back to the pool and closes one that is still speaking."""
+    """Give a read connection back to the pool and close one that is still speaking."""
     if response.content.at_eof():
         response.release()
     else:

@@ -205,7 +205,7 @@ class PoolFile:
         return [_read_change(path) for path in sorted(self._paths(), reverse=True)]
 
     def write(self, before: str, after: str, *, what: str, by: str) -> None:
-        """Writes the new text, at once or not at all, and keeps the old one.
+        """Write the new text, at once or not at all, and keep the old one.
 
         Raises:
             ConfigError: the file has changed since it was read, or cannot be written.
@@ -224,7 +224,7 @@ class PoolFile:
             raise ConfigError(f"{self.path} cannot be written: {error}") from None
 
     def undo(self) -> FileChange:
-        """Takes the latest change back and forgets it.
+        """Take the latest change back and forget it.
 
         Raises:
             ConfigError: there is none, or the file was changed otherwise since.

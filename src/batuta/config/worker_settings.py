@@ -142,7 +142,7 @@ class WorkerSetting(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _program(cls, data: Any) -> Any:
-        """A worker that runs code, searches or reads has no model to name."""
+        """Allow a worker that runs code, searches or reads to name no model."""
         if not isinstance(data, dict):
             return data
         values = cast("dict[str, Any]", data)

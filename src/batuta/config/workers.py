@@ -214,7 +214,7 @@ def _deployment_spec(
 def open_moderation(
     setting: ModerationSetting | None, http: HttpTransport, environ: Mapping[str, str]
 ) -> ModerationClient | None:
-    """The provider that texts are sent to for its judgement; None if none is set.
+    """Return the provider that texts are sent to for its judgement; None if none is set.
 
     Raises:
         ConfigError: the provider is not known, has no address, or its key is not set.

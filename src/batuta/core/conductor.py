@@ -22,7 +22,7 @@ class CallListener(Protocol):
         ...
 
     async def before_call(self, request: Request, worker: Worker) -> Request:
-        """A conductor is about to call its model: the request as it may be made.
+        """Return the request as it may be made; a conductor is about to call its model.
 
         Raises:
             LimitReachedError: it may cost more than is left.
@@ -30,11 +30,11 @@ class CallListener(Protocol):
         ...
 
     async def on_delta(self, delta: Delta) -> None:
-        """A fragment arrived."""
+        """Note that a fragment arrived."""
         ...
 
     async def on_failure(self, failure: Failure) -> None:
-        """An attempt failed and the client is about to try again.
+        """Note that an attempt failed and the client is about to try again.
 
         Raises:
             LimitReachedError: no further attempt may be paid for.
@@ -48,7 +48,7 @@ class TurnListener(Protocol):
     """A listener that also hears what the turns of one call have cost so far."""
 
     def note_turns(self, usage: Usage, cost: Cost) -> None:
-        """A client that asks its model several times has spent that much by now."""
+        """Note what a client that asks its model several times has spent by now."""
         ...
 
 
@@ -142,7 +142,7 @@ class NeedsRounds(Protocol):
 
 
 def needed_rounds(conductor: Conductor) -> int:
-    """Rounds that the conductor's workflows need; 1 if it does not say."""
+    """Return the rounds that the conductor's workflows need; 1 if it does not say."""
     return conductor.needed_rounds if isinstance(conductor, NeedsRounds) else 1
 
 

@@ -76,7 +76,7 @@ class Sampling:
     """Numbers of each vector, of a model that embeds; None: the model's own."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
-        """These choices, and `default` where none was made."""
+        """Return these choices, and `default` where none was made."""
         if default == _NO_CHOICES:
             return self
         if self == _NO_CHOICES:

@@ -60,7 +60,7 @@ class AdaptedTensors:
     def __init__(
         self, base: SafetensorsFile, adapters: SafetensorsFile, scale: float, rank: int
     ) -> None:
-        """Adds `adapters` of that rank, times `scale`, to the tensors of `base`."""
+        """Add `adapters` of that rank, times `scale`, to the tensors of `base`."""
         self._base = base
         self._adapters = adapters
         self._scale = scale

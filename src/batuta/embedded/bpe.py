@@ -39,7 +39,7 @@ class SplitPattern:
     """Cuts text into pieces: the matches of a pattern, and what lies between them."""
 
     def __init__(self, pattern: str) -> None:
-        """Reads `pattern`.
+        """Read `pattern`.
 
         Raises:
             ConfigError: it uses something whose meaning in `re` is not known to be the same.
@@ -147,7 +147,7 @@ class Tokenizer:
     """Text to tokens and back. Law: without special tokens, `decode(encode(text)) == text`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        """Reads the content of a tokenizer.json.
+        """Read the content of a tokenizer.json.
 
         Raises:
             ConfigError: it is no byte-level BPE, or asks for something that is not read here.

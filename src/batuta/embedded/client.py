@@ -80,7 +80,7 @@ class IncrementalDetokenizer:
     """Turns bytes into text as they come. Law: what was said, joined, is the whole text."""
 
     def __init__(self, stop: Iterable[str]) -> None:
-        """Ends before the first of the `stop` strings; empty ones are ignored."""
+        """End before the first of the `stop` strings; empty ones are ignored."""
         self._stop = tuple(filter(None, stop))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held_back = ""
@@ -131,7 +131,7 @@ class Generation:
         sampling: Sampling,
         names: NameConstraint | None = None,
     ) -> None:
-        """Computes nothing yet.
+        """Compute nothing yet.
 
         Args:
             model: the weights.
@@ -171,7 +171,7 @@ class Generation:
         return "".join(pieces)
 
     def _step(self) -> str:
-        """Reads a block of the prompt, or the last token written, and may write another."""
+        """Read a block of the prompt, or the last token written, and may write another."""
         block, self._unread = self._unread[:_PROMPT_BLOCK], self._unread[_PROMPT_BLOCK:]
         logits = self._model.logits(block, self._cache)
         if self._unread:
@@ -234,7 +234,7 @@ def _format_turn(message: Message) -> str:
 
 
 def check_template(folder: Path) -> None:
-    """Makes sure that the tokenizer's chat template is `CHAT_TEMPLATE`.
+    """Make sure that the tokenizer's chat template is `CHAT_TEMPLATE`.
 
     Raises:
         ConfigError: it is another, or there is none.

@@ -98,7 +98,7 @@ class GgufClient:
     """A GGUF file's model, computed in this process on one thread, one call after another."""
 
     def __init__(self, name: str, server: Any, *, holds_form: bool = True) -> None:
-        """Takes what `open` has loaded.
+        """Take what `open` has loaded.
 
         Args:
             name: what replies call the model.
@@ -188,7 +188,7 @@ class GgufClient:
         failed: list[Any] = []
 
         def hear(chunk: Any) -> bool:
-            """Takes a part of the reply; True ends it."""
+            """Take a part of the reply; True ends it."""
             parsed: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
             if "choices" not in parsed:
                 failed.append(chunk)

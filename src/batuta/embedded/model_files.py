@@ -61,7 +61,7 @@ class SafetensorsFile:
     """The content of a safetensors file, taken by name and shape."""
 
     def __init__(self, name: str, tensors: Mapping[str, Mapping[str, Any]]) -> None:
-        """Holds what `safetensors.deserialize` found in the file called `name`."""
+        """Hold what `safetensors.deserialize` found in the file called `name`."""
         self._name = name
         self._tensors = tensors
 

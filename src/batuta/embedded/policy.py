@@ -40,7 +40,7 @@ class ConductorCard:
     """The workers of its training, in the order of their numbers; empty if not written down."""
 
     def check_prompt(self) -> None:
-        """Makes sure that it is prompted now as it was in training.
+        """Make sure that it is prompted now as it was in training.
 
         Raises:
             ConfigError: the wording is another one by now.
@@ -54,7 +54,7 @@ class ConductorCard:
             )
 
     def check_pool(self, workers: Iterable[str]) -> None:
-        """Makes sure that it can call somebody of the pool.
+        """Make sure that it can call somebody of the pool.
 
         Raises:
             ConfigError: it has learned on other workers.

@@ -142,7 +142,7 @@ class Qwen2:
     """The model's weights; a sequence's state is its `KVCache`, so one model serves many."""
 
     def __init__(self, shape: Qwen2Config, tensors: Tensors) -> None:
-        """Takes the weights from a file's tensors.
+        """Take the weights from a file's tensors.
 
         Raises:
             ConfigError: one is missing or has another shape.

@@ -350,7 +350,7 @@ class WorkerCall:
             self.context.budget.lower_hold(self.hold, cost.usd)
 
     async def on_delta(self, delta: Delta) -> None:
-        """A fragment: count it, pass it on."""
+        """Count a fragment and pass it on."""
         self._received += (delta.text, delta.reasoning, delta.tool_arguments)
         if self.hedge is not None and not self.hedge.may_emit(self):
             return
@@ -393,7 +393,7 @@ class WorkerCall:
         )
 
     async def on_failure(self, failure: Failure) -> None:
-        """An attempt failed and the client wants to try again: charge it, permit or forbid.
+        """Charge a failed attempt, and permit or forbid another.
 
         Raises:
             LimitReachedError: the budget forbids another attempt.
@@ -476,7 +476,7 @@ class WorkerCall:
         return result
 
     async def _complete_within(self, patience: float | None) -> None:
-        """Calls, until it is answered, its time is up or its rival was faster."""
+        """Call until it is answered, its time is up or its rival was faster."""
         self.scope = scope = self.scope or anyio.CancelScope()
         if patience is not None:
             scope.deadline = anyio.current_time() + patience
@@ -500,7 +500,7 @@ class WorkerCall:
         return Failure(code=code, message=message, usage=usage, cost=cost)
 
     def _charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Counts what the present attempt consumed, in the place of what was reserved for it."""
+        """Count what the present attempt consumed, in the place of what was reserved for it."""
         self.context.budget.charge(usage, cost, self.hold, cut=cut)
         self.hold = None
 

@@ -193,7 +193,7 @@ class Funds(Protocol):
         ...
 
     def count(self, usd: Decimal) -> None:
-        """Notes what the run counts as by now.
+        """Note what the run counts as by now.
 
         That is what it has spent, and what is reserved for the calls that have not ended: of one
         that is cut off nobody knows what its provider bills.
@@ -201,7 +201,7 @@ class Funds(Protocol):
         ...
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Sets more apart: dollars that the run has then, between `least` and `usd`.
+        """Set more apart: dollars that the run has then, between `least` and `usd`.
 
         Raises:
             LimitReachedError: there is not even `least`.
@@ -255,7 +255,7 @@ class Budget:
     async def reserve(
         self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
     ) -> Hold:
-        """Sets apart what the call can cost at most; `charge` or `release` must follow.
+        """Set apart what the call can cost at most; `charge` or `release` must follow.
 
         If only calls in flight stand in its way it waits for them; else the cap on its output is
         lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
@@ -289,7 +289,7 @@ class Budget:
     def charge(
         self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cut: bool = False
     ) -> None:
-        """Counts what a call consumed, in the place of what was reserved for it.
+        """Count what a call consumed, in the place of what was reserved for it.
 
         Args:
             usage: its tokens.
@@ -310,7 +310,7 @@ class Budget:
         self._count()
 
     def release(self, hold: Hold) -> None:
-        """Gives back what is still reserved for a call."""
+        """Give back what is still reserved for a call."""
         if hold.usd:
             self._cancel_hold(hold)
             self._released += 1
@@ -402,7 +402,7 @@ class Budget:
         return hold
 
     async def _reserve_funds(self, hold: Hold, bound: CallCostBound) -> None:
-        """Sets others' money apart for the hold, which is shortened to what there is.
+        """Set others' money apart for the hold, which is shortened to what there is.
 
         Raises:
             LimitReachedError: there is too little.

@@ -78,7 +78,7 @@ def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]
 
 
 async def _run_step(context: RunContext, workflow: Workflow, number: int, index: int) -> bool:
-    """Runs the step; False if it waits for the client's tools."""
+    """Run the step; False if it waits for the client's tools."""
     ended = await StepExecution(context, workflow, number, index).run()
     return not ended.pending_calls
 

@@ -276,7 +276,7 @@ class PlanningListener(NullListener):
         return self._hold.request
 
     def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Counts what an attempt consumed, in the place of what was reserved for it."""
+        """Count what an attempt consumed, in the place of what was reserved for it."""
         self.context.budget.charge(usage, cost, self._hold, cut=cut)
         self._hold = None
 
@@ -355,7 +355,7 @@ class _RunLoop:
         self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
     async def run_rounds(self) -> None:
-        """Rounds, until an answer stands or nothing more may be done."""
+        """Run rounds until an answer stands or nothing more may be done."""
         context = self.context
         rounds = context.budget.limits.rounds
         for number in range(context.round_count):

@@ -295,7 +295,7 @@ class ServerRoutes:
         return json_response({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """Runs can be served: the store is at the code's schema and takes them; no stop is near.
+        """Tell whether runs can be served: the store takes them, and no stop is near.
 
         The conductor is loaded before anything is served.
         """

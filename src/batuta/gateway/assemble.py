@@ -172,7 +172,7 @@ class ServeOptions:
 async def run_configured_server(
     host: str, port: int, serve_options: ServeOptions, mcp: McpOffer | None = None
 ) -> None:
-    """Serves what the settings name until the process is asked to stop.
+    """Serve what the settings name until the process is asked to stop.
 
     Args:
         host: the address.
@@ -380,7 +380,7 @@ def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str
 async def reload_on_hangup(
     catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
 ) -> None:
-    """Reads the settings again when SIGHUP comes; those that cannot be used change nothing."""
+    """Read the settings again when SIGHUP comes; those that cannot be used change nothing."""
     if sys.platform == "win32":
         return
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:

@@ -165,7 +165,7 @@ def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str
 
 
 def log_exception(error: Exception) -> None:
-    """Logs where a fault happened and of what type it is; never its message, never content."""
+    """Log where a fault happened and of what type it is; never its message, never content."""
     places: list[str] = []
     for inner in _leaf_exceptions(error):
         frames = traceback.extract_tb(inner.__traceback__)

@@ -51,7 +51,7 @@ async def run_server(
     connections: ConnectionLimits | None = None,
     owns_process: bool = False,
 ) -> None:
-    """Serves until the process is asked to stop, or this call is cancelled.
+    """Serve until the process is asked to stop, or this call is cancelled.
 
     Args:
         state: what is served.
@@ -123,7 +123,7 @@ class _GracefulServer(uvicorn.Server):
     """Seconds after which a process that was asked to stop ends, whatever holds its loop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal asks; the second one insists."""
+        """Ask the server to end at the first signal, and insist at the second."""
         if self.stop_requested:
             super().handle_exit(sig, frame)
         else:
@@ -139,7 +139,7 @@ class _HttpProtocol(GuardedProtocol):
     """uvicorn's, which says in the API's form that what came is no HTTP."""
 
     def send_400_response(self, msg: str) -> None:
-        """The last words on this connection; nothing of it has reached the app."""
+        """Send the last words on this connection; nothing of it has reached the app."""
         self.send_refusal(APIError(400, "invalid_request", msg))
 
 
@@ -212,7 +212,7 @@ def reduce_collections() -> Generator[None]:
 
 @contextmanager
 def _cancel_exit_timer() -> Generator[None]:
-    """Takes back, at the server's end, what a signal set to end the process."""
+    """Take back, at the server's end, what a signal set to end the process."""
     try:
         yield
     finally:
@@ -257,7 +257,7 @@ async def _watch_shutdown(
 
 
 async def _stop_server(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> None:
-    """The end of a server whose task was cancelled: nobody is waited for."""
+    """End a server whose task was cancelled, waiting for nobody."""
     state.request_scopes.close()
     if server.started:
         await server.shutdown([listener])

@@ -118,7 +118,7 @@ class DurableCheckpoint:
         return record_event
 
     async def add_event(self, event: Json) -> None:
-        """Keeps the event, unless it was kept before a crash.
+        """Keep the event, unless it was kept before a crash.
 
         Raises:
             StoreError: it cannot be kept.
@@ -158,7 +158,7 @@ class DurableCheckpoint:
         return left.popleft() if left else None
 
     async def save_call(self, key: CallKey, given: Reply | Decision) -> None:
-        """Keeps what the call gave: it was paid for, so a cancellation waits.
+        """Keep what the call gave: it was paid for, so a cancellation waits.
 
         While the database fails, it is tried again. What cannot be kept is not lost for that: the
         run goes on, and a crash would repeat it.

@@ -62,7 +62,7 @@ class MemoryJobs:
         self._dispatcher: JobDispatcher | None = None
 
     async def submit(self, job: Job) -> None:
-        """Takes the job in; one that is there already is left as it is."""
+        """Take the job in; one that is there already is left as it is."""
         if job.id in self._entries:
             return
         entry = _JobEntry(
@@ -84,7 +84,7 @@ class MemoryJobs:
         return None if entry is None else entry.result
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Stops the job and its paid calls; None if there is none."""
+        """Stop the job and its paid calls; None if there is none."""
         entry = self._entry(job_id, tenant)
         if entry is None:
             return None
@@ -106,19 +106,19 @@ class MemoryJobs:
                 await self._notifier.wait(job_id, inf)
 
     async def forget(self, job_id: str, tenant: str) -> bool:
-        """Cancels the job and erases it with its events; whether there was one."""
+        """Cancel the job and erase it with its events; return whether there was one."""
         if await self.cancel(job_id, tenant) is None:
             return False
         self._entries.pop(job_id, None)
         return True
 
     async def forget_tenant(self, tenant: str) -> int:
-        """Cancels and erases every job of the tenant; how many there were."""
+        """Cancel and erase every job of the tenant; return how many there were."""
         own = [name for name, entry in self._entries.items() if entry.job.tenant == tenant]
         return sum([await self.forget(name, tenant) for name in own])
 
     async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
-        """Runs jobs until cancelled."""
+        """Run jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
 
             async def start_next(owner: JobOwner) -> anyio.Event | None:

@@ -128,7 +128,7 @@ class Checkpoint(Protocol):
         ...
 
     async def add_event(self, event: Json) -> None:
-        """Keeps an event for the job's readers.
+        """Keep an event for the job's readers.
 
         A job that is run again after a crash repeats its events, from the first; as many
         as were kept are dropped. So what is told must follow from finished calls alone: where
@@ -145,11 +145,11 @@ class JobGate(Protocol):
     """Lets jobs of an owner run, as many at the same time as the owner may run."""
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Counts one more job under the token, unless the owner is at its limit."""
+        """Count one more job under the token, unless the owner is at its limit."""
         ...
 
     async def leave(self, owner: JobOwner, token: str) -> None:
-        """Counts the job of the token no more."""
+        """Count the job of the token no more."""
         ...
 
 
@@ -158,11 +158,11 @@ class OpenGate:
     """Lets every job run."""
 
     async def enter(self, owner: JobOwner, token: str) -> bool:
-        """Counts nothing."""
+        """Count nothing."""
         return True
 
     async def leave(self, owner: JobOwner, token: str) -> None:
-        """Counts nothing."""
+        """Count nothing."""
 
 
 OPEN_GATE = OpenGate()
@@ -184,7 +184,7 @@ class Jobs(Protocol):
         ...
 
     async def submit(self, job: Job) -> None:
-        """Takes the job in; once this returns it will be run.
+        """Take the job in; once this returns it will be run.
 
         Raises:
             StoreError: it could not be kept.
@@ -196,7 +196,7 @@ class Jobs(Protocol):
         ...
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
-        """Stops the job if it has not ended, and tells where it stands; None if there is none."""
+        """Stop the job if it has not ended, and tell where it stands; None if there is none."""
         ...
 
     def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
@@ -211,13 +211,13 @@ class Jobs(Protocol):
         ...
 
     async def forget(self, job_id: str, tenant: str) -> bool:
-        """Cancels the job and erases it with its events; whether there was one."""
+        """Cancel the job and erase it with its events; return whether there was one."""
         ...
 
     async def forget_tenant(self, tenant: str) -> int:
-        """Cancels and erases every job of the tenant; how many there were."""
+        """Cancel and erase every job of the tenant; return how many there were."""
         ...
 
     async def work(self, perform: JobHandler, gate: JobGate = OPEN_GATE) -> None:
-        """Runs jobs until cancelled."""
+        """Run jobs until cancelled."""
         ...

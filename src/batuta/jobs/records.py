@@ -113,7 +113,7 @@ class JobRecords:
     """The tables, through connections that block: call it from a thread."""
 
     def __init__(self, url: URL) -> None:
-        """Makes the tables."""
+        """Make the tables."""
         self._url = url
         try:
             self._engine = _create_engine(url)
@@ -143,7 +143,7 @@ class JobRecords:
         return rows[0][0] if rows else 0
 
     def begin_attempt(self, job_id: str) -> None:
-        """Writes down that a run of the job begins."""
+        """Write down that a run of the job begins."""
         count = self.unended_attempts(job_id) + 1
         calls = select(func.count()).where(CALLS_TABLE.c.job == job_id).scalar_subquery()
         new = insert_statement(self.dialect, ATTEMPTS_TABLE).values(
@@ -153,7 +153,7 @@ class JobRecords:
         self.write(new.on_conflict_do_update(index_elements=["job"], set_=changed))
 
     def end_attempt(self, job_id: str) -> None:
-        """Writes down that the job's run is over, however it ended."""
+        """Write down that the job's run is over, however it ended."""
         self.write(delete(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.job == job_id))
 
     def find_calls(self, key: CallKey) -> list[str]:
@@ -166,7 +166,7 @@ class JobRecords:
         return [row[0] for row in self.read(query)]
 
     def keep_call(self, key: CallKey, sample: int, body: str) -> None:
-        """Keeps it as the key's `sample`; what was kept first stays."""
+        """Keep it as the key's `sample`; what was kept first stays."""
         row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
         self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
@@ -175,7 +175,7 @@ class JobRecords:
         return int(self.read(select(func.count()).where(EVENTS_TABLE.c.job == job))[0][0])
 
     def add_event(self, job: str, number: int, body: Json) -> None:
-        """Keeps an event."""
+        """Keep an event."""
         text = orjson.dumps(body).decode()
         self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 

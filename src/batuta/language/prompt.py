@@ -260,7 +260,7 @@ def calls_by_name(pool: Pool, rendering: PromptOptions) -> bool:
 def worker_cards(
     pool: Pool, rendering: PromptOptions, form: ResponseFormat | None
 ) -> tuple[str, ...]:
-    """The prompt shows this of each worker, in their order; the compact prompt does not."""
+    """Return what the prompt shows of each worker, in their order; the compact one does not."""
     if form is not None and calls_by_name(pool, rendering):
         return tuple(worker_line(worker, prices=rendering.prices) for worker in pool)
     described, priced = rendering.descriptions, rendering.prices
@@ -318,7 +318,7 @@ def _tool_rules(pool: Pool, *, names: bool) -> list[str]:
 
 
 def _draft_writer(pool: Pool, rendering: PromptOptions, form: ResponseFormat | None) -> DraftWriter:
-    """This function writes a draft in the form in which the model is to write its own."""
+    """Write a draft in the form in which the model is to write its own."""
     if form is None:
         return write_lists
     return partial(render_steps, names=calls_by_name(pool, rendering))

@@ -36,7 +36,7 @@ class Downloader:
     def __init__(
         self, environ: Mapping[str, str], *, silence: float = 60.0, pause: float = 1.0
     ) -> None:
-        """Opens nothing yet.
+        """Open nothing yet.
 
         Args:
             environ: where proxies and certificates are named.

@@ -108,7 +108,7 @@ class LocalClient:
     def __init__(
         self, spec: WorkerSpec, http: HttpTransport, health: WorkerHealth | None, server: PoolServer
     ) -> None:
-        """Starts nothing.
+        """Start nothing.
 
         Raises:
             ConfigError: the model is not known, was not pulled, or llama.cpp is not here.

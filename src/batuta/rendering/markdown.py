@@ -89,7 +89,7 @@ def _highlight_code(code: str, language: str, _: str) -> str:
 
 
 def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
-    """Takes a formula where one begins here: see `_FORMULA_DELIMITERS`."""
+    """Take a formula where one begins here: see `_FORMULA_DELIMITERS`."""
     for opening, closing in _FORMULA_DELIMITERS:
         if not state.src.startswith(opening, state.pos):
             continue

@@ -50,7 +50,7 @@ class PythonWorker:
     """A Client that runs the last Python block of a request."""
 
     def __init__(self, limits: SandboxLimits = RUN_LIMITS, files: NamedFiles | None = None) -> None:
-        """Starts nothing yet.
+        """Start nothing yet.
 
         Args:
             limits: of one program, which gets a sandbox of its own.

@@ -118,7 +118,7 @@ class _Totals:
         self.patterns = 0
 
     def add(self, name: str, value: object) -> None:
-        """Counts a keyword.
+        """Count a keyword.
 
         Raises:
             ValueError: it is one too many.

@@ -59,7 +59,7 @@ class Session:
         store: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Opens nothing yet.
+        """Open nothing yet.
 
         Args:
             pool: a TOML file, `discover` (keys and local servers), `rehearsal` (simulated
@@ -91,7 +91,7 @@ class Session:
         """Dollars of all runs of this session."""
 
     async def __aenter__(self) -> Self:
-        """Reads the settings and finds the workers.
+        """Read the settings and find the workers.
 
         Raises:
             ConfigError: no such pool, worker or conductor, or a key is missing.

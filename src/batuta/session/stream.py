@@ -34,7 +34,7 @@ class RunStream:
         """The run; None until its events have ended."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Executes the run while its events are read.
+        """Execute the run while its events are read.
 
         Raises:
             ValueError: the question or an option makes no sense.
@@ -51,7 +51,7 @@ class RunStream:
             raise self._error
 
     async def _run_to_end(self, scope: anyio.CancelScope) -> None:
-        """The run; an error is kept for the reader and must not end the session."""
+        """Run to the end; an error is kept for the reader and must not end the session."""
         with scope, self._send:
             try:
                 self.run = await self._execute(self._forward)

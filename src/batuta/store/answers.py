@@ -40,7 +40,7 @@ class AnswerTable:
         *,
         seconds: float,
     ) -> None:
-        """Notes who answered; what has expired goes."""
+        """Note who answered; what has expired goes."""
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}
         values: dict[str, Any] = {"run_id": run_id, "expires": now + seconds}

@@ -80,7 +80,7 @@ class Batcher(Generic[_T, _R]):
         work: Callable[[list[_T]], Awaitable[Sequence[_R]]],
         undo: Callable[[_R], Awaitable[None]] | None = None,
     ) -> None:
-        """Does nothing yet.
+        """Do nothing yet.
 
         Args:
             work: does a batch, and gives the result of each item; never raises.
@@ -108,7 +108,7 @@ class Batcher(Generic[_T, _R]):
         return batch.results[id(item)]
 
     async def _lead(self, batch: _Batch[_T, _R]) -> None:
-        """Does the batch in its turn; whoever goes before that leaves it to the others."""
+        """Do the batch in its turn; whoever goes before that leaves it to the others."""
         batch.is_led = True
         try:
             async with self._turn:
@@ -119,7 +119,7 @@ class Batcher(Generic[_T, _R]):
             batch.changed = asyncio.Event()
 
     async def _run_batch(self, batch: _Batch[_T, _R]) -> None:
-        """Does the batch, which nobody has begun."""
+        """Do the batch, which nobody has begun."""
         if self._next is not batch:
             raise RuntimeError("a batch was given up while it was done")
         with anyio.CancelScope(shield=True):
@@ -135,7 +135,7 @@ class Batcher(Generic[_T, _R]):
             self._ended = monotonic()
 
     async def _leave(self, batch: _Batch[_T, _R], item: _T) -> None:
-        """Takes the item out of its batch; if that has begun, undoes what comes of it."""
+        """Take the item out of its batch; if that has begun, undoe what comes of it."""
         if self._next is batch:
             batch.items = [other for other in batch.items if other is not item]
             return
@@ -214,7 +214,7 @@ class Budgets:
         least: int | None = None,
         at: float | None = None,
     ) -> Reservation | BudgetStatus:
-        """Sets `nano` billionths apart in every bucket, or in none.
+        """Set `nano` billionths apart in every bucket, or in none.
 
         Args:
             run_id: the run.
@@ -338,7 +338,7 @@ class Budgets:
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """Gives back what jobs hold that no longer run; how many runs were lost."""
+        """Give back what jobs hold that no longer run; return how many runs were lost."""
         chosen = RESERVATIONS.c.id.in_(tuple(ids))
         rows = await self._database.run_write(lambda one: end_reservations(one, chosen))
         for row in rows:
@@ -351,7 +351,7 @@ class Budgets:
         return bool(await self._database.fetch_rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
     async def release(self, reservation: Reservation, counted: int = 0) -> None:
-        """Gives back what was reserved for a run that is not in the ledger.
+        """Give back what was reserved for a run that is not in the ledger.
 
         Args:
             reservation: what was reserved.
@@ -403,13 +403,13 @@ class Budgets:
             await self._leases.began.wait()
 
     async def close(self) -> None:
-        """Ends `work`; what is reserved stays so until its lease is over."""
+        """End `work`; what is reserved stays so until its lease is over."""
         self._closing.set()
         self._leases.began.set()
         await self._ended.wait()
 
     async def give_back_leases(self) -> None:
-        """Gives back what this process has taken beforehand; what fails ends with its lease."""
+        """Give back what this process has taken beforehand; what fails ends with its lease."""
         await self._try("leases", self._leases.give_back)
 
     async def _try(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
@@ -430,7 +430,7 @@ class Budgets:
         await self._leases.tidy(lambda asked: self._writer.find(asked.run_id) is not None)
 
     async def renew(self, now: float) -> None:
-        """Holds this process's reservations for another lease.
+        """Hold this process's reservations for another lease.
 
         Args:
             now: what time it is; others see that it is another time than before.
@@ -440,7 +440,7 @@ class Budgets:
             await self._leases.renew(now + self._lease)
 
     async def reap(self, now: float, today: float | None = None) -> int:
-        """Gives back what dead processes hold, and jobs that nobody took up; how many were lost.
+        """Give back what dead processes hold; return how many runs were lost.
 
         Dead is a process whose reservations this one has seen unchanged for a lease. Its own clock
         alone measures that: no clock that is wrong or is set ends the reservation of a living one.
@@ -498,7 +498,7 @@ class Budgets:
         return None
 
     async def _undo(self, answer: _ReserveResult) -> None:
-        """Gives back what was granted to somebody who has gone."""
+        """Give back what was granted to somebody who has gone."""
         if isinstance(answer, Reservation):
             await self.release(answer)
 

@@ -77,7 +77,7 @@ _PRAGMAS = (
 
 
 def make_private_file(path: Path) -> None:
-    """Makes the file, if there is none, so that nobody but this user can read it.
+    """Make the file, if there is none, so that nobody but this user can read it.
 
     SQLite gives the files that it puts beside it the same mode. A file that is there is not opened:
     closing it would give up the locks that this process has on it.
@@ -112,7 +112,7 @@ def use_wal(connection: sqlite3.Connection) -> None:
 
 
 def set_pragmas(connection: Any, _record: object) -> None:
-    """Sets up a new connection; SQLAlchemy calls it by its event `connect`."""
+    """Set up a new connection; SQLAlchemy calls it by its event `connect`."""
     cursor = connection.cursor()
     try:
         for pragma in _PRAGMAS:
@@ -137,7 +137,7 @@ def probe_file(url: URL, work: Callable[[Connection], _T]) -> _T:
 
 
 def truncate_log(engine: Engine) -> None:
-    """Empties the log of an SQLite file. Blocks.
+    """Empty the log of an SQLite file. Blocks.
 
     Somebody who reads at that moment keeps it from being emptied; then it is tried again, and at
     last left to the next deletion.
@@ -208,7 +208,7 @@ class Database:
         self._prober = anyio.CapacityLimiter(1)
 
     async def write(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work` in a transaction; errors are the driver's.
+        """Do `work` in a transaction; errors are the driver's.
 
         Raises:
             OSError: it cannot be reached.
@@ -219,7 +219,7 @@ class Database:
         return await _run_in_async_connection(engine.begin, work)
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work` in a transaction."""
+        """Do `work` in a transaction."""
         try:
             return await self.write(work)
         except DATABASE_ERRORS as error:
@@ -237,7 +237,7 @@ class Database:
         return await self.run_write(run)
 
     async def read(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work`, which changes nothing; errors are the driver's.
+        """Do `work`, which changes nothing; errors are the driver's.
 
         Raises:
             OSError: it cannot be reached.
@@ -248,7 +248,7 @@ class Database:
         return await _run_in_async_connection(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work`, which changes nothing, as somebody who might write; errors are the driver's.
+        """Do `work`, which changes nothing, as somebody who might write; errors are the driver's.
 
         An SQLite file is opened anew for it, as what is open already has parts of it in memory,
         and whoever is cancelled waits for no disk.
@@ -263,7 +263,7 @@ class Database:
         return await run_sync(probe, abandon_on_cancel=True, limiter=self._prober)
 
     async def run_read(self, work: DatabaseWork[_T]) -> _T:
-        """Does `work`, which changes nothing."""
+        """Do `work`, which changes nothing."""
         try:
             return await self.read(work)
         except DATABASE_ERRORS as error:
@@ -278,7 +278,7 @@ class Database:
         return await self.run_read(find)
 
     async def checkpoint(self) -> None:
-        """Empties SQLite's log, in which what was overwritten can still be read."""
+        """Empty SQLite's log, in which what was overwritten can still be read."""
         engine = self._engine
         if not isinstance(engine, Engine):
             return
@@ -319,7 +319,7 @@ class _WriterThread:
         self._thread: Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Does `work` in the thread, which begins with the first."""
+        """Do `work` in the thread, which begins with the first."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="batuta store", daemon=True)
             self._thread.start()
@@ -338,7 +338,7 @@ class _WriterThread:
         return future
 
     def close(self) -> None:
-        """Ends the thread once what was given to it is done. Blocks for as long."""
+        """End the thread once what was given to it is done. Blocks for as long."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -481,7 +481,7 @@ def is_row_error(error: Exception) -> bool:
 
 
 def _create_file(url: URL) -> None:
-    """Opens the file once, makes it if need be, and switches it to WAL."""
+    """Open the file once, make it if need be, and switch it to WAL."""
     path = Path(str(url.database))
     try:
         make_private_file(path)
@@ -568,7 +568,7 @@ class ProcessLock:
     """
 
     def __init__(self, path: Path, busy: str = "") -> None:
-        """Takes the lock.
+        """Take the lock.
 
         Args:
             path: the file that is locked.

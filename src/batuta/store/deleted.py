@@ -41,7 +41,7 @@ def forgotten_among(
 
 
 def remember_deleted(connection: Connection, names: Sequence[str]) -> None:
-    """Notes that these were deleted now, within the caller's transaction."""
+    """Note that these were deleted now, within the caller's transaction."""
     now = time()
     connection.execute(delete(FORGOTTEN).where(FORGOTTEN.c.at < now - REMEMBERED))
     new = insert_statement(connection.dialect.name, FORGOTTEN)

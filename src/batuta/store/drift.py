@@ -243,7 +243,7 @@ def run_score(run: Run, score: float) -> list[DriftValue]:
 
 
 def count_values(connection: Connection, values: Iterable[DriftValue]) -> None:
-    """Adds what was seen, in the caller's transaction; rows are locked in one order."""
+    """Add what was seen, in the caller's transaction; rows are locked in one order."""
     seen: dict[DriftKey, list[DriftValue]] = defaultdict(list)
     for one in values:
         seen[one.key].append(one)

@@ -23,7 +23,7 @@ MEMORY = 500.0
 
 
 def count_arm(connection: Connection, choice: Exploration, score: float) -> None:
-    """Adds a judgement of what was chosen, in the caller's transaction."""
+    """Add a judgement of what was chosen, in the caller's transaction."""
     arms = EXPLORED_ARMS.c
     new = insert_statement(connection.dialect.name, EXPLORED_ARMS).values(
         system=sql_text(choice.system),
@@ -56,13 +56,13 @@ class ExplorationTable:
         return {(row["cell"], row["arm"]): (row["score"], row["judged"]) for row in rows}
 
     async def take(self, purse: Bucket, nano: int) -> bool:
-        """Takes so many billionths of a dollar, or nothing; whether they were there."""
+        """Take so many billionths of a dollar, or nothing; return whether they were there."""
         if nano > purse.cap:
             return False
         return await self._database.run_write(lambda one: _take_money(one, purse, nano))
 
     async def give_back(self, purse: Bucket, nano: int) -> None:
-        """Gives back what was taken and not spent; a negative number takes what it cost more."""
+        """Give back what was taken and not spent; a negative number takes what it cost more."""
         changes = {(purse.account, purse.period): (-nano, 0)}
         await self._database.run_write(lambda one: add_totals(one, changes))
 

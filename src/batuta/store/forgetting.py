@@ -120,7 +120,7 @@ class Forgetting:
 
 
 def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int:
-    """Deletes runs with what they say, within the caller's transaction; how many runs."""
+    """Delete runs with what they say, within the caller's transaction; return how many."""
     chosen = select(RUNS.c.id, RUNS.c.created).where(*conditions)
     content = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
     connection.execute(delete(CONTENTS).where(content.in_(chosen)))

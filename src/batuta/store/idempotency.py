@@ -76,7 +76,7 @@ class IdempotencyStore:
         return EarlierRequest(row["digest"], StoredAnswer(row["status"], headers, row["body"]))
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
-        """Keeps the answer of whoever made that claim, unless its run was deleted meanwhile."""
+        """Keep the answer of whoever made that claim, unless its run was deleted meanwhile."""
         values = {
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),
@@ -92,5 +92,5 @@ class IdempotencyStore:
         )
 
     async def forget(self, owner: str) -> None:
-        """Gives the claim up: there is no answer to keep."""
+        """Give the claim up: there is no answer to keep."""
         await self._database.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))

@@ -24,7 +24,7 @@ class Judgement:
 
 
 def judge_run(connection: Connection, judgement: Judgement, *chosen: ColumnElement[bool]) -> bool:
-    """Writes the judgement down, in the caller's transaction; whether there is such a run.
+    """Write the judgement down, in the caller's transaction; return whether there is such a run.
 
     Only the first score counts for the worker: a changed mind is no new evidence.
     """

@@ -44,7 +44,7 @@ class KeyHasher:
     __slots__ = ("_keyed",)
 
     def __init__(self, secret: bytes) -> None:
-        """Takes the server's secret.
+        """Take the server's secret.
 
         Raises:
             ConfigError: it is too short.
@@ -124,7 +124,7 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _create_secret_file(path: Path) -> None:
-    """Writes the file whole or not at all, unless it is there; of two processes one wins."""
+    """Write the file whole or not at all, unless it is there; of two processes one wins."""
     if path.exists():
         return
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -46,7 +46,7 @@ def check_name(tenant: str) -> None:
 
 
 def ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
-    """Makes the tenant if there is none."""
+    """Make the tenant if there is none."""
     new = insert_statement(connection.dialect.name, TENANTS).values(name=tenant, created=now)
     connection.execute(new.on_conflict_do_nothing())
 

@@ -242,7 +242,7 @@ class Leases:
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time,
     ) -> None:
-        """Takes nothing yet.
+        """Take nothing yet.
 
         Args:
             database: where the budgets are.

@@ -326,7 +326,7 @@ class BudgetFullError(Exception):
 def reserve_in_buckets(
     connection: Connection, sums: Mapping[Bucket, int], rows: list[dict[str, Any]]
 ) -> dict[Bucket, int]:
-    """Sets the sums apart, in one order of the buckets, and writes down for whom.
+    """Set the sums apart, in one order of the buckets, and write down for whom.
 
     Returns:
         What is left of each bucket; nobody else changes that before the transaction has ended.
@@ -341,7 +341,7 @@ def reserve_in_buckets(
 
 
 def grow_reservation(connection: Connection, held: Reservation, nano: int) -> None:
-    """Adds to a reservation, which is locked first as where it ends.
+    """Add to a reservation, which is locked first as where it ends.
 
     Raises:
         StoreError: it has ended.
@@ -375,7 +375,7 @@ def reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> int:
 
 
 def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """Gives back what the dead hold, and writes down that their runs were lost.
+    """Give back what the dead hold, and write down that their runs were lost.
 
     Returns:
         The rows of those runs; a run that is billed already is none.
@@ -394,7 +394,7 @@ def end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
 
 @cache
 def _reserve_statement(dialect: str) -> Executable:
-    """Adds to what is reserved if that fits; built once, for building costs more than running."""
+    """Add to what is reserved if that fits; built once, for building costs more than running."""
     values = insert_statement(dialect, SPENDING).values(
         account=bindparam("its_account"),
         period=bindparam("its_period"),
@@ -417,7 +417,7 @@ def settle_reservations(
     spent: dict[tuple[str, str], int],
     returned: Mapping[tuple[str, str], int] | None = None,
 ) -> None:
-    """Ends reservations and adds what was spent, in the caller's transaction.
+    """End reservations and add what was spent, in the caller's transaction.
 
     A reservation is given back once, however often this is repeated.
 
@@ -450,7 +450,7 @@ def _pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def add_totals(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
-    """Adds (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
+    """Add (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
     if not changes:
         return
     rows = [
@@ -462,7 +462,7 @@ def add_totals(connection: Connection, changes: dict[tuple[str, str], tuple[int,
 
 @cache
 def _add_statement(dialect: str) -> Executable:
-    """Adds to what is there; built once, for building costs more than running."""
+    """Add to what is there; built once, for building costs more than running."""
     new = insert_statement(dialect, SPENDING)
     return new.on_conflict_do_update(
         index_elements=["account", "period"],
@@ -485,7 +485,7 @@ def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
 
 
 def _count_holders(connection: Connection, bucket: Bucket) -> int:
-    """Runs that go on and have reserved something of the bucket."""
+    """Return the runs that go on and have reserved something of the bucket."""
     kind, _, name = bucket.account.partition(":")
     own = RESERVATIONS.c.tenant if kind == "tenant" else RESERVATIONS.c.key
     runs = ~RESERVATIONS.c.id.startswith(LEASE_PREFIX, autoescape=True)

@@ -48,7 +48,7 @@ def prunable_tables(connection: Connection) -> tuple[Table, Table]:
 
 
 def create_partitions(connection: Connection, times: Iterable[float]) -> None:
-    """Makes the days of these times in PostgreSQL, if they are not there yet.
+    """Make the days of these times in PostgreSQL, if they are not there yet.
 
     Neither readers nor writers of other days wait for it.
 
@@ -66,7 +66,7 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
 
 
 def drop_old_days(connection: Connection, limit: float) -> int:
-    """Drops the oldest day that ended before `limit`; how many runs that had, -1: there is none.
+    """Drop the oldest day that ended before `limit`; return how many runs it had, -1: none.
 
     Args:
         connection: in a transaction of its own.

@@ -56,13 +56,13 @@ class RefusalLog:
         self._ended = anyio.Event()
 
     def note(self, tenant: str, key: str, code: str, at: float | None = None) -> None:
-        """Counts a refused request."""
+        """Count a refused request."""
         hour = utc_hour(time() if at is None else at)
         self._counts[hour, sql_text(tenant), sql_text(key), code] += 1
         self._news.set()
 
     async def work(self) -> None:
-        """Writes what is counted, until `close`."""
+        """Write what is counted, until `close`."""
         try:
             while not self._closing.is_set():
                 await self._news.wait()
@@ -75,13 +75,13 @@ class RefusalLog:
             self._ended.set()
 
     async def close(self) -> None:
-        """Ends `work`, which writes what is counted."""
+        """End `work`, which writes what is counted."""
         self._closing.set()
         self._news.set()
         await self._ended.wait()
 
     async def flush(self) -> None:
-        """Writes what is counted.
+        """Write what is counted.
 
         Raises:
             StoreError: the database fails; the counts are kept.

@@ -85,7 +85,7 @@ class ResponseTable:
         self._rows = Batcher(self._keep)
 
     async def put(self, response: StoredResponse) -> None:
-        """Writes the response, in place of an earlier state of it; it is there afterwards.
+        """Write the response, in place of an earlier state of it; it is there afterwards.
 
         One that was deleted meanwhile is not written again.
         """

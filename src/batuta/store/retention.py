@@ -53,7 +53,7 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Looks at once and then every hour, until cancelled."""
+        """Look at once and then every hour, until cancelled."""
         while True:
             try:
                 await self.sweep()

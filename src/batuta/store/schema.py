@@ -112,7 +112,7 @@ def _run_migrations(connection: Connection, url: URL) -> None:
 
 
 def _lock_database(connection: Connection) -> None:
-    """Keeps other processes from migrating until the transaction ends."""
+    """Keep other processes from migrating until the transaction ends."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif connection.dialect.name == "postgresql":

@@ -105,7 +105,7 @@ class Store:
     """The results of exploring systems, and their money."""
 
     def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
-        """Opens nothing yet.
+        """Open nothing yet.
 
         Args:
             target: a path of an SQLite file, created with its folder, or a database URL.
@@ -131,7 +131,7 @@ class Store:
         return cls(target, capacity=capacity)
 
     async def __aenter__(self) -> Self:
-        """Opens and, if need be, migrates the database.
+        """Open and, if need be, migrate the database.
 
         Raises:
             StoreError: it cannot be used, or is newer than this code.
@@ -165,7 +165,7 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Writes what is queued, then closes; the block's own error comes out unwrapped.
+        """Write what is queued, then close; the block's own error comes out unwrapped.
 
         Raises:
             StoreError: queued runs could not be written and the block raised nothing itself.
@@ -224,7 +224,7 @@ class Store:
         )
 
     async def flush(self) -> None:
-        """Waits until every run appended so far is in the database.
+        """Wait until every run appended so far is in the database.
 
         Raises:
             StoreError: the database fails; the runs stay queued and are tried again.
@@ -274,7 +274,7 @@ class Store:
         session: str | None = None,
         search: str | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first.
+        """Return runs, newest first.
 
         Args:
             limit: how many at most.
@@ -449,7 +449,7 @@ class Store:
         return part
 
     async def _close_all(self) -> StoreError | None:
-        """Writes what is queued and disconnects, cancelled or not; why it could not."""
+        """Write what is queued and disconnect, cancelled or not; return why it could not."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
         with anyio.CancelScope(shield=True):
@@ -466,7 +466,7 @@ class Store:
         return failure
 
     async def _flush_if_possible(self) -> None:
-        """Writes what is queued, if it can be: what is already stored can be read anyway."""
+        """Write what is queued, if it can be: what is already stored can be read anyway."""
         if self.pending_count and self.failure is None:
             try:
                 await self._open_writer.flush()

@@ -115,7 +115,7 @@ async def transfer_store(
 async def _write_changed(
     old: Database, new: Database, table: Table, on_progress: Callable[[str, int], None]
 ) -> int:
-    """Writes the rows that the target lacks or has otherwise; how many those were."""
+    """Write the rows that the target lacks or has otherwise; return how many those were."""
     compared = _compared_columns(table)
     keys = tuple(table.primary_key.columns)
     written = looked = 0
@@ -175,7 +175,7 @@ def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[st
 
 
 async def _delete_missing_rows(old: Database, new: Database, table: Table) -> int:
-    """Deletes from the target what the source does not have any more; how many rows that was."""
+    """Delete from the target what the source no longer has; return how many rows that was."""
     keys = tuple(table.primary_key.columns)
     count = 0
     async for rows in _read_pages(new, table, keys):

@@ -111,7 +111,7 @@ class RunWriter:
             self._work.notify()
 
     async def flush(self) -> None:
-        """Waits until everything appended so far is written.
+        """Wait until everything appended so far is written.
 
         Raises:
             StoreError: it could not be written; it stays queued and is tried again.
@@ -130,7 +130,7 @@ class RunWriter:
             self._hurry -= 1
 
     async def work(self) -> None:
-        """Writes until `close`; never raises for a database that fails."""
+        """Write until `close`; never raise for a database that fails."""
         try:
             while not self._closing:
                 await self._wait_until_due()
@@ -142,7 +142,7 @@ class RunWriter:
             self._progress.notify()
 
     async def close(self) -> None:
-        """Ends `work` and writes what is queued.
+        """End `work` and write what is queued.
 
         Raises:
             StoreError: some runs could not be written; they are lost.
@@ -180,7 +180,7 @@ class RunWriter:
                 await self._work.wait()
 
     async def _attempt(self) -> bool:
-        """Tries to write the head of the queue; whether it is done with."""
+        """Try to write the head of the queue; return whether it is done with."""
         batch = tuple(islice(self._pending.values(), BATCH_RUNS))
         try:
             # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
@@ -360,7 +360,7 @@ def _write_charges(
 
 @cache
 def _new_ledger_lines(dialect: str) -> Executable:
-    """Inserts lines that are not there yet, and tells which runs' they were."""
+    """Insert lines that are not there yet, and tell which runs' they were."""
     statement = insert_statement(dialect, LEDGER).on_conflict_do_nothing()
     # Without a page each number of rows would be a statement of its own, prepared and kept.
     return statement.returning(LEDGER.c.run_id).execution_options(

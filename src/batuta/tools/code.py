@@ -69,7 +69,7 @@ class CodeInterpreter:
         python: str | Path = sys.executable,
         files: NamedFiles | None = None,
     ) -> None:
-        """Starts nothing yet, and has nothing of an earlier program.
+        """Start nothing yet, and has nothing of an earlier program.
 
         Args:
             seconds: of one call.

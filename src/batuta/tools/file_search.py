@@ -164,7 +164,7 @@ class FileSearch:
         results: int = 8,
         limits: ToolLimits,
     ) -> None:
-        """Searches nothing yet.
+        """Search nothing yet.
 
         Args:
             indexes: of all tenants.

@@ -36,7 +36,7 @@ class McpTool:
         price: Decimal | None = None,
         limits: ToolLimits,
     ) -> None:
-        """Starts nothing yet.
+        """Start nothing yet.
 
         Args:
             tool: its name at the server.

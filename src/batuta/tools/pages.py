@@ -70,7 +70,7 @@ class WebFetch:
         max_bytes: int = MAX_BYTES,
         limits: ToolLimits = _LIMITS,
     ) -> None:
-        """Reads nothing yet.
+        """Read nothing yet.
 
         Args:
             http: made with a `PublicResolver` of the same private hosts.

@@ -67,7 +67,7 @@ class WebSearch:
         domains: DomainRules = ANY_DOMAIN,
         limits: ToolLimits = _LIMITS,
     ) -> None:
-        """Searches nothing yet.
+        """Search nothing yet.
 
         Args:
             engine: finds the pages.

@@ -183,7 +183,7 @@ class _TurnListener:
         await self._listener.on_delta(delta)
 
     async def on_failure(self, failure: Failure) -> None:
-        """The attempt begins anew."""
+        """Begin the attempt anew."""
         self._is_own.clear()
         await self._listener.on_failure(failure)
 
@@ -237,7 +237,7 @@ class ServerToolClient:
         native: Mapping[str, NativeSearch | None],
         forced: str | None,
     ) -> None:
-        """Calls nothing yet.
+        """Call nothing yet.
 
         Args:
             client: asks the model.

@@ -60,7 +60,7 @@ class ToolWorker:
     """
 
     def __init__(self, source: ToolSource, read_arguments: ReadArguments, nothing: str) -> None:
-        """Calls nothing yet.
+        """Call nothing yet.
 
         Args:
             source: the tool.

@@ -134,7 +134,7 @@ class AnthropicClient(ProviderClient):
         base_url: str = "https://api.anthropic.com",
         key: Secret = NO_KEY,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.
@@ -301,7 +301,7 @@ def _lacks_thoughts(request: Request, model: str) -> bool:
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:
-    """Marks the whole prompt, if the client asked for that in its own dialect's way."""
+    """Mark the whole prompt, if the client asked for that in its own dialect's way."""
     cache = request.cache
     if cache is None:
         return

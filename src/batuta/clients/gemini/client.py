@@ -51,7 +51,7 @@ class GeminiClient(ProviderClient):
         base_url: str = "https://generativelanguage.googleapis.com/v1beta",
         key: Secret = NO_KEY,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.
@@ -162,7 +162,7 @@ def _gemini_version(model: str) -> tuple[int, int]:
 
 
 def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
-    """A model under a cap thinks half of it at most: its thoughts count to its output."""
+    """Let a model under a cap think half of it at most: its thoughts count as output."""
     if thinking is not None and most is not None and "thinkingBudget" in thinking:
         return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
     return thinking

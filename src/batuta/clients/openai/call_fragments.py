@@ -203,7 +203,7 @@ def _begins_another(call: _Call, call_id: str, name: str, arguments: str) -> boo
 
 
 def _add_name(call: _Call, name: str) -> None:
-    """Takes in a name: the same again, all of it so far, or its next piece.
+    """Take in a name: the same again, all of it so far, or its next piece.
 
     Raises:
         ValueError: it changes after the call was told, or has no end.

@@ -154,7 +154,7 @@ class OpenAIChatClient(ProviderClient):
         key: Secret = NO_KEY,
         dialect: ChatDialect = OPENAI_DIALECT,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.

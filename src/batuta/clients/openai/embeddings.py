@@ -28,7 +28,7 @@ class EmbeddingClient(ProviderClient):
         key: Secret,
         dialect: ChatDialect,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.

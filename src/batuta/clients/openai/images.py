@@ -31,7 +31,7 @@ class ImageClient(ProviderClient):
         key: Secret,
         dialect: ChatDialect,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.

@@ -19,7 +19,7 @@ class ModerationClient:
     def __init__(
         self, worker: Worker, http: HttpTransport, *, base_url: str, key: Secret = NO_KEY
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.

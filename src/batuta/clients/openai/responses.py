@@ -61,7 +61,7 @@ class OpenAIResponsesClient(ProviderClient):
         key: Secret = NO_KEY,
         dialect: ChatDialect,
     ) -> None:
-        """Opens nothing.
+        """Open nothing.
 
         Raises:
             ConfigError: `base_url` is no http(s) URL.

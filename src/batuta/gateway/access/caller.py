@@ -95,7 +95,7 @@ def actor_of(request: Request) -> str:
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Writes down who asks, for `caller_of`."""
+    """Write down who asks, for `caller_of`."""
     scope[_SCOPE_KEY] = caller
 
 
@@ -244,7 +244,7 @@ class Authenticator:
         return session.partition(".")[0]
 
     async def close_session(self, text: str) -> None:
-        """Ends the session before its time, on every server of the database."""
+        """End the session before its time, on every server of the database."""
         if self._store is not None and await self._caller_of_session(text) is not NOBODY:
             name = _session_name(text)
             await self._store.database.run_write(lambda one: remember_deleted(one, [name]))
@@ -259,7 +259,7 @@ class Authenticator:
         )
 
     def forget(self, key: str | None = None) -> None:
-        """Looks that key up again when it is next shown; None: every key."""
+        """Look that key up again when it is next shown; None: every key."""
         gone = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
         for digest in gone:
             del self._cache[digest]

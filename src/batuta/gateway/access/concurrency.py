@@ -41,11 +41,11 @@ class ConcurrencyCounter(Protocol):
     """
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Counts the request under its token; False: there are as many as may be."""
+        """Count the request under its token; False: there are as many as may be."""
         ...
 
     async def leave(self, key: str, token: str) -> None:
-        """The request has ended."""
+        """Note that the request has ended."""
         ...
 
     async def renew(self) -> None:
@@ -65,14 +65,14 @@ class LocalConcurrency:
         self._inside: Counter[str] = Counter()
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Counts the request, unless there are as many as may be."""
+        """Count the request, unless there are as many as may be."""
         if cap is not None and self._inside[key] >= cap:
             return False
         self._inside[key] += 1
         return True
 
     async def leave(self, key: str, token: str) -> None:
-        """The request has ended."""
+        """Note that the request has ended."""
         self._inside[key] -= 1
         if self._inside[key] <= 0:
             del self._inside[key]
@@ -94,7 +94,7 @@ class RedisConcurrency:
         self._held: dict[str, set[str]] = {}
 
     async def enter(self, key: str, token: str, cap: int | None) -> bool:
-        """Counts the request in Redis; by this replica's share while it cannot be reached."""
+        """Count the request in Redis; by this replica's share while it cannot be reached."""
         if cap is not None:
             args = (token, cap, self._lease)
             answer = await self._redis.ask(
@@ -107,7 +107,7 @@ class RedisConcurrency:
         return True
 
     async def leave(self, key: str, token: str) -> None:
-        """The request has ended."""
+        """Note that the request has ended."""
         held = self._held.get(key, set())
         held.discard(token)
         if not held:
@@ -128,7 +128,7 @@ class RedisConcurrency:
                     await self._remove(key, left)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._redis.close()
 
     async def _remove(self, key: str, tokens: Collection[str]) -> None:

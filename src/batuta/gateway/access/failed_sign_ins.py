@@ -84,7 +84,7 @@ class AuditKeeper:
         self._days = kept_days
 
     async def work(self) -> None:
-        """Looks at once and then every minute, until cancelled."""
+        """Look at once and then every minute, until cancelled."""
         looks = 0
         while True:
             try:

@@ -151,15 +151,15 @@ class RateLimiter(Protocol):
     """
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
-        """Counts the amount, if it fits in the cap."""
+        """Count the amount, if it fits in the cap."""
         ...
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, now, whether it fits or not."""
+        """Count what was used after all, now, whether it fits or not."""
         ...
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Counts so much less of what was taken, at the moment at which it was taken."""
+        """Count so much less of what was taken, at the moment at which it was taken."""
         ...
 
     @property
@@ -210,7 +210,7 @@ class LocalRateLimiter:
         self._swept_at = clock()
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
-        """Counts the amount, if it fits in the cap."""
+        """Count the amount, if it fits in the cap."""
         now = self._clock()
         last = self._last_minute(what, name, now)
         if last.total + amount > cap:
@@ -223,13 +223,13 @@ class LocalRateLimiter:
         return RateWindow(unit=what, cap=cap, remaining=left, reset=MINUTE, taken=taken)
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, now, whether it fits or not."""
+        """Count what was used after all, now, whether it fits or not."""
         now = self._clock()
         taken = Taken(what=what, name=name, amount=amount, at=now)
         self._last_minute(what, name, now).append(taken)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Counts so much less of what was taken, at the moment at which it was taken."""
+        """Count so much less of what was taken, at the moment at which it was taken."""
         now = self._clock()
         if taken.at <= now - MINUTE:
             return
@@ -264,7 +264,7 @@ class RedisRateLimiter:
         self.concurrency: ConcurrencyCounter = RedisConcurrency(redis)
 
     async def take(self, what: str, name: str, cap: int, amount: int = 1) -> RateWindow:
-        """Counts the amount, if it fits in the cap."""
+        """Count the amount, if it fits in the cap."""
         taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
         answer = await self._take(taken, cap)
         if answer is None:
@@ -279,13 +279,13 @@ class RedisRateLimiter:
         )
 
     async def add(self, what: str, name: str, cap: int, amount: int) -> None:
-        """Counts what was used after all, now, whether it fits or not."""
+        """Count what was used after all, now, whether it fits or not."""
         taken = Taken(what=what, name=name, amount=amount, id=secrets.token_hex(8))
         if await self._take(taken, _NO_CAP) is None:
             await self._local.add(what, name, cap, amount)
 
     async def give_back(self, taken: Taken, amount: int) -> None:
-        """Counts so much less of what was taken, where it was taken."""
+        """Count so much less of what was taken, where it was taken."""
         if not taken.id:
             await self._local.give_back(taken, amount)
             return
@@ -296,7 +296,7 @@ class RedisRateLimiter:
         )
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self.redis.close()
 
     async def _take(self, taken: Taken, cap: int) -> tuple[int, int, int] | None:

@@ -200,7 +200,7 @@ class AdminRoutes:
         )
 
     async def activity(self, request: Request) -> Response:
-        """Runs, times, failures and cached tokens; `by`, `tenant`, `since`, `until`."""
+        """Return runs, times, failures and cached tokens; `by`, `tenant`, `since`, `until`."""
         query = request.query_params
         check_query(query, "by", "tenant", "since", "until")
         by = [name for name in query.get("by", "day").split(",") if name]

@@ -45,7 +45,7 @@ class RunRoutes:
         ]
 
     async def list_runs(self, request: Request) -> Response:
-        """Runs that a filter finds; `after` takes the `next_cursor` of the page before."""
+        """Return runs that a filter finds; `after` takes the `next_cursor` of the page before."""
         query = request.query_params
         wanted = _read_filter(request, "limit", "after")
         limit = parse_limit(query, _DEFAULT_PAGE)

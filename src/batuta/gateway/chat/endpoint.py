@@ -170,12 +170,12 @@ class ChatStreamRenderer:
         """Whether the last progress told ended within a line."""
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The headers and the first chunk, before anything is planned."""
+        """Send the headers and the first chunk, before anything is planned."""
         await self._writer.open(headers)
         await self._write_chunk({"role": "assistant", "content": ""})
 
     async def on_event(self, event: Event) -> None:
-        """Shows what is to be shown of an event of the run."""
+        """Send what is shown of an event of the run."""
         if isinstance(event, StepDelta) and event.is_answer:
             self._has_streamed = True
             if self._progress is not None:
@@ -200,7 +200,7 @@ class ChatStreamRenderer:
         await self._writer.close(b"".join((*frames, DONE_FRAME)))
 
     async def fail(self, error: APIError) -> None:
-        """An error after the 200: no reason for an end, no `[DONE]`."""
+        """Send an error after the 200, without a reason for an end and without `[DONE]`."""
         await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
 
     def matches(self, reply: Reply) -> bool:

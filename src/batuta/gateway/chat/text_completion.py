@@ -111,11 +111,11 @@ class TextCompletionStreamRenderer:
         self._text = ""
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The headers; there is nothing to say before the first word."""
+        """Send the headers; there is nothing to say before the first word."""
         await self._writer.open(headers)
 
     async def on_event(self, event: Event) -> None:
-        """Shows the words of the last step; this dialect has no place for progress."""
+        """Send the words of the last step; this dialect has no place for progress."""
         if not isinstance(event, StepDelta):
             return
         delta = self._progress.visible_delta(event)
@@ -139,7 +139,7 @@ class TextCompletionStreamRenderer:
         await self._writer.close(frames + DONE_FRAME)
 
     async def fail(self, error: APIError) -> None:
-        """An error after the 200: no reason for an end, no `[DONE]`."""
+        """Send an error after the 200, without a reason for an end and without `[DONE]`."""
         await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
 
     def _frame(self, choice: dict[str, Any], **more: Any) -> bytes:

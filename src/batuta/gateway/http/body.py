@@ -357,7 +357,7 @@ _PIECE_SENT = 1 << 20
 async def send_json(
     send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
-    """The value as the whole answer."""
+    """Send the value as the whole answer."""
     body = encode_json(value)
     fixed = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
     more = raw_headers((headers or {}).items())

@@ -65,7 +65,7 @@ class ConnectionTable:
     """The open connections of one server, and which of them may be closed for another."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        """Counts nothing yet.
+        """Count nothing yet.
 
         Args:
             limits: what is taken on; the total is lowered to what the process may open.
@@ -89,7 +89,7 @@ class ConnectionTable:
         return self._count
 
     def add_connection(self, connection: GuardedProtocol) -> bool:
-        """Takes the connection in; False if it must be refused, for nobody can be closed."""
+        """Take the connection in; False if it must be refused, for nobody can be closed."""
         address = connection.address
         crowded = self._open[address] >= self.per_address
         if crowded or self._count >= self.total:
@@ -103,7 +103,7 @@ class ConnectionTable:
         return True
 
     def remove_connection(self, connection: GuardedProtocol) -> None:
-        """Gives the place of a connection back."""
+        """Give the place of a connection back."""
         self.place_connection(connection, Place.ANSWERED)
         for wait in Wait:
             self._deadlines.pop((connection, wait), None)
@@ -113,7 +113,7 @@ class ConnectionTable:
             del self._open[connection.address]
 
     def place_connection(self, connection: GuardedProtocol, place: Place) -> None:
-        """Notes what the connection does from now on."""
+        """Note what the connection does from now on."""
         self._idle.pop(connection, None)
         self._uploading.pop(connection, None)
         if place is Place.IDLE:
@@ -122,7 +122,7 @@ class ConnectionTable:
             self._uploading[connection] = None
 
     def set_deadline(self, connection: GuardedProtocol, wait: Wait, seconds: float) -> None:
-        """Closes the connection in so many seconds, unless that is set already, or cleared."""
+        """Close the connection in so many seconds, unless that is set already, or cleared."""
         self._deadlines.setdefault((connection, wait), monotonic() + seconds)
 
     def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:
@@ -130,7 +130,7 @@ class ConnectionTable:
         self._deadlines.pop((connection, wait), None)
 
     def close_overdue(self) -> None:
-        """Closes every connection whose time is up."""
+        """Close every connection whose time is up."""
         now = monotonic()
         for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
             if wait is Wait.LEFTOVER and connection.is_drained:
@@ -139,7 +139,7 @@ class ConnectionTable:
                 self._close(connection)
 
     async def watch_deadlines(self) -> None:
-        """Closes connections whose time is up, until cancelled."""
+        """Close connections whose time is up, until cancelled."""
         while True:
             await anyio.sleep(_TICK)
             self.close_overdue()
@@ -262,7 +262,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """The request that is answered, or was last; uvicorn's `cycle` was read last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Takes a place, or says that there is none."""
+        """Take a place, or say that there is none."""
         super().connection_made(GatheredTransport(transport, self.loop))
         self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
@@ -273,7 +273,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives the place back, and tells the request under way that its reader has gone."""
+        """Give the place back, and tell the request under way that its reader has gone."""
         self._leave()
         running = self._running
         if running is not None and not running.response_complete:
@@ -282,7 +282,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Reads on, unless the head is too long, or what is in a body beside its contents."""
+        """Read on, unless the head is too long, or what is in a body beside its contents."""
         if self.transport.is_closing():
             return
         if self._whole:
@@ -300,7 +300,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what follows a body in chunks (a trailer) is nobody's and is not kept.
+        """Keep a header; what follows a body in chunks (a trailer) is nobody's and is dropped.
 
         Raises:
             TooMuchReadError: it is one too many; the request is refused.
@@ -313,12 +313,12 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchReadError
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the request's body."""
+        """Take a piece of the request's body."""
         self._overhead = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """A request has begun.
+        """Note that a request has begun.
 
         Raises:
             TooMuchReadError: its target and its `Host` are of two servers; or read ahead of their
@@ -344,7 +344,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise TooMuchReadError
 
     def on_message_complete(self) -> None:
-        """The request's body is whole; a head may follow."""
+        """Note that the request's body is whole; a head may follow."""
         super().on_message_complete()
         self._whole = True
         self._table.clear_deadline(self, Wait.BYTES)
@@ -352,7 +352,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._table.place_connection(self, place)
 
     def on_response_complete(self) -> None:
-        """The connection waits for its next request, or for the rest of this one's body."""
+        """Wait for the next request, or for the rest of this one's body."""
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if following is not None and not self.transport.is_closing():
@@ -373,13 +373,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def pause_writing(self) -> None:
-        """The reader has stopped reading."""
+        """Note that the reader has stopped reading."""
         super().pause_writing()
         if self._entered:
             self._table.set_deadline(self, Wait.READER, self._table.limits.write_s)
 
     def resume_writing(self) -> None:
-        """The reader has gone on reading."""
+        """Note that the reader has gone on reading."""
         super().resume_writing()
         self._table.clear_deadline(self, Wait.READER)
 
@@ -389,12 +389,12 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() == 0
 
     def abort(self) -> None:
-        """Closes the connection at once, whatever was to be written to it."""
+        """Close the connection at once, whatever was to be written to it."""
         self.transport.abort()
         self._leave()  # the place is free now, not when the loop comes round to it
 
     def send_refusal(self, refusal: APIError) -> None:
-        """The last words on this connection, unless it is closed; nothing has reached the app."""
+        """Send the last words on this connection, unless it is closed; nothing reached the app."""
         if self.transport.is_closing():
             return
         reasons = {400: "Bad Request", 431: "Request Header Fields Too Large"}
@@ -407,14 +407,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _wait_for_head(self) -> None:
-        """A part of a head is there; where nothing is being answered, its time has begun."""
+        """Begin the time of a head whose first part is there, if nothing is being answered."""
         if not self._answering:
             self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
         if self._head > self._table.limits.header_bytes:
             self._refuse_head(_long_head())
 
     def _refuse_head(self, refusal: APIError) -> None:
-        """A head is refused; while something is answered, the refusal would stand in its midst."""
+        """Refuse a head; while something is answered, the refusal would stand in its midst."""
         if self._answering:
             self.abort()
         else:

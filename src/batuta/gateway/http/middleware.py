@@ -251,7 +251,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
 
     async def _find_caller(self, scope: Scope, headers: Headers) -> None:
-        """Writes down who asks; keeps nobody out of the API, and all but the admin out of its own.
+        """Write down who asks; keep nobody out of the API, and all but the admin out of its own.
 
         What is not the API - the web page - finds out who asks and decides for itself.
         """
@@ -270,7 +270,7 @@ class RequestMiddleware:
             raise APIError(403, "permission_denied", "This needs the admin's token.")
 
     def _record_request(self, scope: Scope, answer: _Answer) -> None:
-        """Counts the request by route, and writes a line of it to the log, if it wants them."""
+        """Count the request by route, and write a line of it to the log, if it wants them."""
         route, seconds = self._paths.get(scope.get("endpoint"), NO_ROUTE), answer.elapsed()
         status = CLIENT_CLOSED if answer.status is None else answer.status
         self._metrics.count_request(route, scope["method"], status, seconds)
@@ -335,7 +335,7 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": b""})
 
     async def send_error(self, error: APIError) -> None:
-        """The refusal in the form that the path's dialect has."""
+        """Send the refusal in the form that the path's dialect has."""
         self.error_code = error.code
         path: str = self._scope["path"]
         ours = path != _MESSAGES_PATH and not path.startswith(f"{_MESSAGES_PATH}/")

@@ -220,7 +220,7 @@ class ConcurrencyLimiter:
             self._empty.set()
 
     async def wait_until_empty(self) -> None:
-        """Waits, after `close`, until the last one is served."""
+        """Wait, after `close`, until the last one is served."""
         await self._empty.wait()
 
     def slot(self, tenant: str = "") -> Slot:
@@ -233,7 +233,7 @@ class ConcurrencyLimiter:
         return Slot(self, tenant)
 
     async def acquire(self, tenant: str = "") -> None:
-        """Takes a place; `release` must follow."""
+        """Take a place; `release` must follow."""
         if self.is_closing:
             raise server_closing()
         if self.waiting or self.running >= self._limits.max_running:
@@ -242,7 +242,7 @@ class ConcurrencyLimiter:
             self.running += 1
 
     def release(self) -> None:
-        """Gives the place to the next tenant that waits, or back."""
+        """Give the place to the next tenant that waits, or back."""
         if self.waiting:
             tenant = next(iter(self._queues))
             waiter = self._queues[tenant].popleft()

@@ -89,7 +89,7 @@ class McpEndpoint:
     """Serves the protocol; its tools ask the app that it is a part of."""
 
     def __init__(self, offer: McpOffer) -> None:
-        """Serves nothing before `work`."""
+        """Serve nothing before `work`."""
         from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - extra
 
         self._offer = offer

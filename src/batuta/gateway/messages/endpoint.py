@@ -91,7 +91,7 @@ class MessagesStreamRenderer:
         message_call: MessageCall,
         request_name: str | None,
     ) -> None:
-        """Prepares the first event.
+        """Prepare the first event.
 
         Args:
             writer: where the events go.
@@ -108,12 +108,12 @@ class MessagesStreamRenderer:
         self._events = MessageEventWriter(prepared.run_id, call.model, estimate)
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The headers and the first events, before anything is planned."""
+        """Send the headers and the first events, before anything is planned."""
         await self._writer.open(headers)
         await self._write_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Shows what is to be shown of an event of the run."""
+        """Send what is shown of an event of the run."""
         if isinstance(event, StepDelta):
             delta = self._progress.visible_delta(event)
             if delta is not None:
@@ -137,7 +137,7 @@ class MessagesStreamRenderer:
         await self._writer.close(b"".join(map(event_frame, last)))
 
     async def fail(self, error: APIError) -> None:
-        """An error after the 200: no reason for an end, no `message_stop`."""
+        """Send an error after the 200, without a reason for an end and without `message_stop`."""
         await self._writer.close(event_frame(messages_error_body(error, self._request_id)))
 
     async def _write_events(self, events: list[dict[str, Any]]) -> None:

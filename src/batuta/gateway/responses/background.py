@@ -52,7 +52,7 @@ class BackgroundResponses:
         gate: JobGate = OPEN_GATE,
         orphan_seconds: float = _ORPHAN_SECONDS,
     ) -> None:
-        """Runs nothing before `work`.
+        """Run nothing before `work`.
 
         Args:
             service: executes runs.
@@ -70,7 +70,7 @@ class BackgroundResponses:
         self._gate = gate
 
     async def work(self) -> None:
-        """Executes jobs until cancelled, and gives back what those hold that no longer run."""
+        """Execute jobs until cancelled, and give back what those hold that no longer run."""
         async with anyio.create_task_group() as tasks:
             if self._jobs.durable and self._responses.budgets is not None:
                 tasks.start_soon(self._release_orphans, self._responses.budgets)
@@ -78,7 +78,7 @@ class BackgroundResponses:
             tasks.cancel_scope.cancel()
 
     async def _release_orphans(self, budgets: Budgets) -> None:
-        """Ends the reservations of jobs that are over or gone.
+        """End the reservations of jobs that are over or gone.
 
         A job that was cancelled while nobody ran it settles nothing. One that was just
         cancelled may be settling: so only what was an orphan at two looks in a row is ended.
@@ -132,7 +132,7 @@ class BackgroundResponses:
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
-        """Runs a job; its events and its end follow from its body and finished calls.
+        """Run a job; its events and its end follow from its body and finished calls.
 
         Raises:
             StoreError: the database fails; it can be run again.
@@ -257,10 +257,10 @@ class _CheckpointSink:
         self.kept_events: list[bytes] | None = None
 
     async def open(self, headers: dict[str, str]) -> None:
-        """A checkpoint has no headers."""
+        """Send nothing: a checkpoint has no headers."""
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """The next event; a copy, since items are filled as the run goes on."""
+        """Return a copy of the next event, since items are filled as the run goes on."""
         await self._checkpoint.add_event(plain_json(event))
 
 

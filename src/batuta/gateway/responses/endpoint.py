@@ -222,7 +222,7 @@ class StoredResponseRoutes:
         ]
 
     async def cancel(self, request: Request) -> Response:
-        """Cancels a response of the background; one that has ended is left as it is."""
+        """Cancel a response of the background; one that has ended is left as it is."""
         row = await find_response(self._responses, request, ALL_PARTS)
         if not (await body_of(row))["background"]:
             message = "Only a response that was made with 'background' can be cancelled."

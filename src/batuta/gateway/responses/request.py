@@ -273,7 +273,7 @@ def _check_unsupported(body: Fields) -> None:
 
 
 def _check_accepted(body: Fields) -> None:
-    """The types of what binds nothing here."""
+    """Return the types of what binds nothing here."""
     for name in _TEXT_FIELDS:
         body.text(name)
     for name in _OBJECT_FIELDS:

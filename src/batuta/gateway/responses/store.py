@@ -166,7 +166,7 @@ class ResponseStore:
         response: Json,
         sent_events: Sequence[bytes] = (),
     ) -> None:
-        """Stores the response; an answer is not lost because the disk fails."""
+        """Store the response; an answer is not lost because the disk fails."""
         if self.responses is None or not response_call.call.store:
             return
         events = await run_sync(_compress_events, sent_events) if sent_events else None

@@ -42,7 +42,7 @@ class EventSink(Protocol):
         ...
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """The next event."""
+        """Return the next event."""
         ...
 
 
@@ -68,11 +68,11 @@ class SSEEventSink:
         self.kept_events = kept
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The status and the headers."""
+        """Send the status and the headers."""
         await self.writer.open(headers)
 
     async def send(self, event: Json, *, last: bool = False) -> None:
-        """Writes the event; after the last one the connection is closed."""
+        """Write the event; after the last one the connection is closed."""
         write = self.writer.close if last else self.writer.write
         await write(self._encode_event(event))
 
@@ -98,12 +98,12 @@ class ResponsesStreamRenderer:
         """The response as it ended; None while it has not."""
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The headers and the first events, before anything is planned."""
+        """Send the headers and the first events, before anything is planned."""
         await self._sink.open(headers)
         await self._send_events(self._events.begin())
 
     async def on_event(self, event: Event) -> None:
-        """Shows what is to be shown of an event of the run."""
+        """Send what is shown of an event of the run."""
         if self._events.compacts:
             return
         if isinstance(event, StepDelta):
@@ -128,7 +128,7 @@ class ResponsesStreamRenderer:
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
 
     async def fail(self, error: APIError) -> None:
-        """That there is no answer."""
+        """Say that there is no answer."""
         await self._send_end(
             failed_response(self._events.base, self._events.unfinished_items(), error)
         )
@@ -155,7 +155,7 @@ async def send_events(
     *,
     after: int = -1,
 ) -> None:
-    """Sends the events as they come, until they end or the reader goes.
+    """Send the events as they come, until they end or the reader goes.
 
     A sign of life repeats the last number: it is not one of the events, and whoever resumes after
     it misses nothing.

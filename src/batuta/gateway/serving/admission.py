@@ -200,7 +200,7 @@ class AdmissionController:
         already_counted: bool = False,
         durable: bool = False,
     ) -> None:
-        """Takes from the caller's rates and budgets; `release` must follow.
+        """Take from the caller's rates and budgets; `release` must follow.
 
         Args:
             caller: who asks.
@@ -250,7 +250,7 @@ class AdmissionController:
         already_counted: bool,
         durable: bool,
     ) -> None:
-        """Takes a place, from the rates and from the budgets; all, or nothing."""
+        """Take a place, from the rates and from the budgets; all, or nothing."""
         key = caller.key or ""
         if not in_background:
             await self._take_place(caller, key, admission)
@@ -268,7 +268,7 @@ class AdmissionController:
             raise
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
-        """Counts the tokens of a run that has ended."""
+        """Count the tokens of a run that has ended."""
         cap = caller.permissions.tpm
         if cap is None or caller.key is None:
             return
@@ -315,7 +315,7 @@ class AdmissionController:
             await self._rate_limiter.concurrency.leave(key, admission.run_id)
 
     async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
-        """Takes the request and its expected tokens from the key's rates."""
+        """Take the request and its expected tokens from the key's rates."""
         policy, windows = caller.permissions, list[RateWindow]()
         if policy.rpm is not None:
             windows.append(await self._rate_limiter.take(REQUESTS, key, policy.rpm))
@@ -338,7 +338,7 @@ class AdmissionController:
         *,
         bound_cost: Callable[[], FirstCallsCost],
     ) -> None:
-        """Sets apart what the run's first calls can cost; the run grows it before later ones."""
+        """Set apart what the run's first calls can cost; the run grows it before later ones."""
         charge, run_id = admission.charge, admission.run_id
         buckets = buckets_of(caller, charge.at or 0.0)
         if self._store is None or not (buckets or admission.is_durable):

@@ -98,7 +98,7 @@ class AnswerIndex(Protocol):
         ...
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Notes the run for so many seconds; or does nothing, if it cannot."""
+        """Note the run for so many seconds; or do nothing, if it cannot."""
         ...
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class StoreAnswerIndex:
             return None
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Notes the run, unless the database fails."""
+        """Note the run, unless the database fails."""
         try:
             await self._table.put(tenant, digest, run_id, seconds=seconds)
         except StoreError as error:
@@ -145,17 +145,17 @@ class RedisAnswerIndex:
         return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
     async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
-        """Notes the run, unless Redis does not answer."""
+        """Note the run, unless Redis does not answer."""
         key, milliseconds = _redis_key(tenant, digest), max(1, int(seconds * 1000))
         await self._redis.ask(lambda redis: redis.set(key, run_id, px=milliseconds))
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._redis.close()
 
 
 def _redis_key(tenant: str, digest: bytes) -> str:
-    """The tenant is in the digest as well; its own hash keeps its name out of Redis."""
+    """Return the key in Redis; the tenant is hashed, which keeps its name out of it."""
     return f"batuta:answer:{hashlib.sha256(tenant.encode()).hexdigest()}:{digest.hex()}"
 
 
@@ -204,7 +204,7 @@ class RepeatedAnswers:
         return found
 
     async def keep(self, call: RepeatableCall, run: Run) -> None:
-        """Notes the run for the next such call, if it can be given again."""
+        """Note the run for the next such call, if it can be given again."""
         if is_repeatable(run):
             seconds = self.options.seconds
             await self._index.put(call.tenant, call.digest(), run.id, seconds)

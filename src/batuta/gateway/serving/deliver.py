@@ -194,7 +194,7 @@ class RequestScope:
         """Why it was ended early; None if it was not."""
 
     def end(self, reason: DisconnectReason) -> None:
-        """Cancels the work; the first reason counts."""
+        """Cancel the work; the first reason counts."""
         self.reason = self.reason or reason
         self.scope.cancel()
 
@@ -211,7 +211,7 @@ class RequestScopes:
         return len(self._scopes)
 
     def close(self) -> None:
-        """Ends every flight, and each that begins later at once."""
+        """End every flight, and each that begins later at once."""
         self._closing = True
         for flight in tuple(self._scopes):
             flight.end(DisconnectReason.SERVER_CLOSING)
@@ -222,7 +222,7 @@ class RequestScopes:
         work: Callable[[], Awaitable[None]],
         keep_alive: KeepAlive | None = None,
     ) -> DisconnectReason | None:
-        """Does `work` while somebody waits for it.
+        """Do `work` while somebody waits for it.
 
         Returns:
             None if the work was done; else why it was cancelled.
@@ -248,7 +248,7 @@ class RequestScopes:
 async def _watch_connection(
     receive: Receive, scope: RequestScope, keep_alive: KeepAlive | None
 ) -> None:
-    """Ends the flight when its connection does, or when its pulse says so."""
+    """End the flight when its connection does, or when its pulse says so."""
     if keep_alive is None:
         await _wait_for_disconnect(receive)
         scope.end(DisconnectReason.CLIENT_GONE)
@@ -301,19 +301,19 @@ class SSEWriter:
         self._writing_since: float | None = None
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The status and the headers."""
+        """Send the status and the headers."""
         given = [*SSE_HEADERS, *raw_headers(headers.items())]
         await self._send({"type": "http.response.start", "status": 200, "headers": given})
 
     async def write(self, frame: bytes) -> None:
-        """A frame; waits while the reader is slow."""
+        """Send a frame; wait while the reader is slow."""
         self._writing_since = self._writing_since or monotonic()
         await self._send({"type": "http.response.body", "body": frame, "more_body": True})
         self._writing_since = None
         self._last_write = monotonic()
 
     async def close(self, frame: bytes) -> None:
-        """The last frame."""
+        """Send the last frame."""
         self._writing_since = self._writing_since or monotonic()
         await self._send({"type": "http.response.body", "body": frame, "more_body": False})
 
@@ -365,11 +365,11 @@ class StreamRenderer(Protocol):
     """Streams a run to its reader while it is executed, in the dialect's own events."""
 
     async def open(self, headers: dict[str, str]) -> None:
-        """The headers and what is said before anything is planned."""
+        """Send the headers and what is said before anything is planned."""
         ...
 
     async def on_event(self, event: Event) -> None:
-        """Shows what is to be shown of an event of the run."""
+        """Send what is shown of an event of the run."""
         ...
 
     def matches(self, reply: Reply) -> bool:
@@ -381,7 +381,7 @@ class StreamRenderer(Protocol):
         ...
 
     async def fail(self, error: APIError) -> None:
-        """The end of an answer that there is not."""
+        """End an answer that does not exist."""
         ...
 
 
@@ -400,7 +400,7 @@ class AnswerDelivery:
     async def send_answer(
         self, prepared: PreparedCall, render: RenderBody, receive: Receive, send: Send
     ) -> None:
-        """Runs the call and sends the body; nothing if the reader went away.
+        """Run the call and send the body; nothing if the reader went away.
 
         Raises:
             APIError: the run has no answer, or the server stops.
@@ -429,7 +429,7 @@ class AnswerDelivery:
         keep_alive: KeepAlive | None,
         receive: Receive,
     ) -> None:
-        """Runs the call as the renderer shows it; tells every end but a reader's leaving."""
+        """Run the call as the renderer shows it; tell every end but a reader's leaving."""
         errors: list[APIError] = []
 
         async def work() -> None:
@@ -456,7 +456,7 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Runs the call to its end, as the renderer shows it; else says why there is no answer.
+    """Run the call to its end, as the renderer shows it; else say why there is no answer.
 
     Args:
         service: runs.

@@ -424,7 +424,7 @@ class RunService:
         )
 
     async def flush_runs(self) -> None:
-        """Waits until every run that has ended is in the database, with its cost."""
+        """Wait until every run that has ended is in the database, with its cost."""
         if self._store is not None:
             await self._store.flush()
 
@@ -480,7 +480,7 @@ class RunService:
         return run
 
     async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
-        """Stores the run and settles its cost; an answer is not lost because the disk fails."""
+        """Store the run and settle its cost; an answer is not lost because the disk fails."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # this is not its end: what it paid for is kept by its job
         self._count_run(prepared, run)

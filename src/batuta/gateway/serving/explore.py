@@ -132,7 +132,7 @@ class Explorer:
         return chosen
 
     async def settle(self, chosen: ChosenArm) -> None:
-        """Gives back what was taken and not spent."""
+        """Give back what was taken and not spent."""
         if chosen.purse is None or self._store is None:
             return
         with anyio.CancelScope(shield=True):

@@ -369,6 +369,6 @@ class Catalogue:
         return KnownNames(models=names, workers=tuple(workers))
 
     def replace_by(self, other: Catalogue) -> None:
-        """Serves from now on what `other` serves; what has begun ends with the old workers."""
+        """Serve from now on what `other` serves; what has begun ends with the old workers."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))

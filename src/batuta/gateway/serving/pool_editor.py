@@ -26,7 +26,7 @@ class PoolEditor:
         store: Store,
         reread: Callable[[], Awaitable[Catalogue]],
     ) -> None:
-        """Changes nothing yet.
+        """Change nothing yet.
 
         Args:
             file: the settings.

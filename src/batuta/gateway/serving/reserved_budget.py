@@ -91,7 +91,7 @@ class ReservedBudget:
         return nano_to_usd(self._reservation.nano)
 
     def count(self, usd: Decimal) -> None:
-        """Notes what the run counts as by now."""
+        """Note what the run counts as by now."""
         self.counted = usd
 
     async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:

@@ -112,7 +112,7 @@ class SimilarQuestions:
     """Compares two questions by an encoder, one pair at a time and off the event loop."""
 
     def __init__(self, encoder: TextEncoder, threshold: float) -> None:
-        """Takes the encoder and the cosine from which two questions are one."""
+        """Take the encoder and the cosine from which two questions are one."""
         self._encoder = encoder
         self._threshold = threshold
         self._turn = anyio.CapacityLimiter(1)

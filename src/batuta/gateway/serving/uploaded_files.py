@@ -94,7 +94,6 @@ class StoredNamedFiles:
     def __init__(
         self, table: FileTable, tenant: str, names: tuple[str, ...], limits: FileLimits
     ) -> None:
-        """Reads nothing yet."""
         self._table = table
         self.tenant = tenant
         self._names = names
@@ -166,7 +165,6 @@ class UploadedFiles:
     """The files that were uploaded here."""
 
     def __init__(self, store: Store | None = None, limits: FileLimits | None = None) -> None:
-        """Reads nothing yet."""
         self._store = store if limits is not None else None
         self._limits = limits
 

@@ -34,7 +34,7 @@ class JsonLogFormatter(logging.Formatter):
 
 
 def start_logs(form: LogFormat) -> None:
-    """Sets how this process logs; for the program itself, never for a library's user."""
+    """Set how this process logs; for the program itself, never for a library's user."""
     if form is LogFormat.QUIET:
         return
     handler = logging.StreamHandler()

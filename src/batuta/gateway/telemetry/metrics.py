@@ -99,16 +99,16 @@ class Metrics:
         return await anyio.to_thread.run_sync(generate_latest, self._registry)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self._requests.add(route, method, str(status))
         self._latency.observe(seconds, route)
 
     def count_error(self, code: str) -> None:
-        """A request was refused."""
+        """Count a refused request."""
         self._refusals.add(code)
 
     def count_run(self, run: Run, tenant: str) -> None:
-        """A run ended."""
+        """Count a run that has ended."""
         model = run.header.model or "(none)"
         self._runs.add(model, run.outcome.value, tenant)
         self._duration.observe(run.seconds, model)
@@ -177,7 +177,7 @@ class _Counter:
         self._created: dict[tuple[str, ...], float] = {}
 
     def add(self, *labels: str, amount: float = 1) -> None:
-        """Counts so much more."""
+        """Count so much more."""
         if labels in self._sums:
             self._sums[labels] += amount
         else:
@@ -211,7 +211,7 @@ class _Histogram:
         self._created: dict[tuple[str, ...], float] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """Counts the value."""
+        """Count the value."""
         if labels not in self._counts:
             self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
             self._created[labels] = time()
@@ -248,7 +248,7 @@ class _CountedMetrics(Collector):
         self._copies: Sequence[_Counter | _Histogram] = ()
 
     def read(self) -> None:
-        """Copies them; they are collected as they are now."""
+        """Copy them; they are collected as they are now."""
         self._copies = tuple(one.copy() for one in self._counted)
 
     def collect(self) -> Iterable[Metric]:
@@ -290,7 +290,7 @@ class _LiveGauges(Collector):
         self._metrics: Sequence[Metric] = ()
 
     def read(self) -> None:
-        """Reads them; they are collected as they are now."""
+        """Read them; they are collected as they are now."""
         self._metrics = tuple(self._read_all())
 
     def collect(self) -> Iterable[Metric]:

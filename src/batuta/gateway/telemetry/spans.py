@@ -94,7 +94,7 @@ def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
 
 @contextmanager
 def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
-    """Runs within the block belong to that span."""
+    """Let runs within the block belong to that span."""
     token = _CURRENT.set(parent)
     try:
         yield
@@ -205,17 +205,17 @@ class RunSpanExporter:
     """Sends the spans of each run when it has ended, in batches and from a thread of its own."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        """Sends through `provider`, which is whoever's gave it, until `close`."""
+        """Send through `provider`, which is whoever's gave it, until `close`."""
         self._provider = provider
         self._tracer: Tracer = provider.get_tracer("batuta", package_version())
 
     def export_run(self, run: Run, tenant: str) -> None:
-        """A run ended."""
+        """Count a run that has ended."""
         began = int(run.header.started * 1e9)
         self._send(spans_of(run, tenant), began, _parent_context(current_parent_span()))
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Send what is left."""
         self._provider.shutdown()
 
     def _send(self, tree: SpanTree, began: int, context: Context | None) -> None:

@@ -124,7 +124,7 @@ class ComparisonPage:
         self._page_runs = page_runs
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Stored runs side by side, or a question for several systems."""
+        """Show stored runs side by side, or ask several systems a question."""
         query, catalogue = request.query_params, self._catalogue
         following = await self._following(request, session)
         runs = [] if following else await self._runs(request, session)

@@ -106,7 +106,7 @@ class PageRun:
         return time() - self.started
 
     def stop(self) -> None:
-        """Ends the run and its paid calls; nothing, if it has ended."""
+        """End the run and its paid calls; nothing, if it has ended."""
         self.is_stopped = True
         self._stop.set()
 
@@ -116,7 +116,7 @@ class PageRun:
         return {"type": "http.disconnect"}
 
     async def wait_for_end(self) -> None:
-        """Waits until the run is stored, for some seconds at most."""
+        """Wait until the run is stored, for some seconds at most."""
         with anyio.move_on_after(_SECONDS_TO_END):
             await self._ended.wait()
 
@@ -142,14 +142,14 @@ class PageRun:
             await self._news.wait()
 
     async def show_draft(self, text: str) -> None:
-        """Keeps what the conductor has just written of its draft."""
+        """Keep what the conductor has just written of its draft."""
         self._add(Drafted(text))
 
     async def open(self, headers: dict[str, str]) -> None:
         """Tells nothing: readers know the run's address before it begins."""
 
     async def on_event(self, event: Event) -> None:
-        """Keeps an event of the run, and forgets the fragments that it completes."""
+        """Keep an event of the run, and forget the fragments that it completes."""
         if isinstance(event, StepFinished):
             for number in self._fragments.pop((event.round, event.step.index), ()):
                 self._events[number] = None
@@ -162,12 +162,12 @@ class PageRun:
         return True
 
     async def finish(self, run: Run, reply: Reply) -> None:
-        """Keeps the run's end; it is stored already."""
+        """Keep the run's end; it is stored already."""
         self._add(Ended(run))
         self._ended.set()
 
     async def fail(self, error: APIError) -> None:
-        """Keeps why there is no answer."""
+        """Keep why there is no answer."""
         self._add(Failed(error))
         self._ended.set()
 

@@ -94,13 +94,13 @@ class _DraftListener:
         return await self._listener.before_call(request, worker)
 
     async def on_delta(self, delta: Delta) -> None:
-        """A fragment of the draft."""
+        """Show a fragment of the draft."""
         await self._listener.on_delta(delta)
         if text := delta.text or delta.reasoning:
             await self._show_draft(text)
 
     async def on_failure(self, failure: Failure) -> None:
-        """An attempt failed; the next one begins a new draft.
+        """Note that an attempt failed; the next one begins a new draft.
 
         Raises:
             LimitReachedError: no further attempt may be paid for.

@@ -216,7 +216,7 @@ class PoolPage:
         return describe_prompt(served.conductor, self._catalogue.pool) if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
-        """Counted anew after a while, by one visitor; the others see what was counted before."""
+        """Count anew after a while, for one visitor; the others see what was counted before."""
         kept = self._cache.get(session.tenant)
         if kept is not None and (kept[0] > time.monotonic() or self._counting.locked()):
             return kept[1], kept[2]

@@ -86,7 +86,7 @@ class PoolForms:
         return await self._change(session, partial(add_worker, values=values), worker, "added")
 
     async def change(self, request: Request, session: WebSession) -> Response:
-        """Tests, describes, prices or switches a worker."""
+        """Test, describe, price or switch a worker."""
         form = await self._form(request, session)
         worker: str = request.path_params["id"]
         match request.path_params["what"]:
@@ -104,7 +104,7 @@ class PoolForms:
         return await self._change(session, edit, worker, what)
 
     async def undo(self, request: Request, session: WebSession) -> Response:
-        """Takes the latest change back."""
+        """Take the latest change back."""
         await self._form(request, session)
         try:
             await self._require_editor().undo(by=session.caller.actor)

@@ -61,7 +61,7 @@ class PageStreamRenderer:
     """Tells one run as events of the page."""
 
     def __init__(self, writer: SSEWriter, scope: str = "") -> None:
-        """Prepares to tell.
+        """Prepare to tell.
 
         Args:
             writer: where the events go.
@@ -81,7 +81,7 @@ class PageStreamRenderer:
         await self._send_event("opened", id=run_id, seconds=seconds)
 
     async def show(self, event: PageEvent) -> None:
-        """Shows what the run tells; its end closes the stream."""
+        """Show what the run tells; its end closes the stream."""
         match event:
             case Drafted():
                 await self._send_event("drafted", text=event.text)
@@ -172,7 +172,7 @@ class PageStreamRenderer:
         return workflow is not None and event.index == len(workflow.steps) - 1
 
     async def _send_answer_so_far(self, text: str) -> None:
-        """Shows the beginning of the answer as the whole one will be shown.
+        """Show the beginning of the answer as the whole one will be shown.
 
         Now and then: what rendering takes is a small part of the time from one to the next.
         """

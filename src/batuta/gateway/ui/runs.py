@@ -87,7 +87,7 @@ class ShownFilter:
     """The filter in an address: what it finds, and the addresses of the lists beside it."""
 
     def __init__(self, given: Iterable[tuple[str, str]], tenant: str | None) -> None:
-        """Reads the filter; one that cannot be used finds nothing and says why.
+        """Read the filter; one that cannot be used finds nothing and says why.
 
         Args:
             given: the parameters of the address, of which those of filters are read.
@@ -250,7 +250,7 @@ class RunPages:
         )
 
     async def stop(self, request: Request, session: WebSession) -> Response:
-        """Stops a run that goes on; leads to what it has spent, or back to the list."""
+        """Stop a run that goes on; lead to what it has spent, or back to the list."""
         form = await read_form(request, session)
         run_id: str = request.path_params["id"]
         page_run = self._page_runs.find(run_id, session)

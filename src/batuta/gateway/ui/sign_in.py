@@ -62,7 +62,7 @@ class SignInPages:
         return render_page(request, "sign_in.html.jinja", status=status, label=label, **values)
 
     async def sign_in(self, request: Request, web_session: WebSession) -> Response:
-        """Opens a session, or says that what was shown is not valid."""
+        """Open a session, or say that what was shown is not valid."""
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
         try:
@@ -80,7 +80,7 @@ class SignInPages:
         return response
 
     async def start_oidc(self, request: Request, _: WebSession) -> Response:
-        """Sends the browser to the identity provider."""
+        """Send the browser to the identity provider."""
         then = _safe_target(request.query_params.get("then"))
         start = await self._oidc.start_sign_in(then)
         response = RedirectResponse(start.url, _SEE_OTHER, PAGE_HEADERS)
@@ -97,7 +97,7 @@ class SignInPages:
         return response
 
     async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
-        """Opens a session for whoever comes back from the identity provider."""
+        """Open a session for whoever comes back from the identity provider."""
         store = require_part(self._kept, "This server keeps no keys.")
         hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
         oidc, kept = self._oidc, cookie_value(request.scope, _FLOW_COOKIE)
@@ -158,7 +158,7 @@ class SignInPages:
         return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
-        """Ends the session, also for who has a copy of its cookie."""
+        """End the session, also for who has a copy of its cookie."""
         await read_form(request, session)
         await self._authenticator.close_session(cookie_value(request.scope, SESSION_COOKIE) or "")
         response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)

@@ -63,7 +63,7 @@ def print_message(sentence: str) -> None:
 
 
 def exit_with_parent() -> None:
-    """Ends this process as soon as the one that began it is gone, even killed: nobody reads on."""
+    """End this process as soon as the one that began it is gone, even killed: nobody reads on."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

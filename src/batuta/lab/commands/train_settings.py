@@ -66,7 +66,7 @@ def with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
 
 
 def require_packages() -> None:
-    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
+    """Make sure that the `[train]` extra is there, and keep its libraries quiet.
 
     Raises:
         ConfigError: a package is missing.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]) -> None:
-    """Writes what the tuning would do."""
+    """Write what the tuning would do."""
     console = open_console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
@@ -39,7 +39,7 @@ def show_forecast(loaded: LoadedConfig, questions: TuneQuestions, forecast: dict
 
 
 def show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
-    """Writes what came of it."""
+    """Write what came of it."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
         console.print(line, markup=False)

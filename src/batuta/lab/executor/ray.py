@@ -88,7 +88,7 @@ def _import_ray() -> Any:
 
 
 def _connect_cluster(ray: Any, address: str | None) -> None:
-    """Joins the cluster, or starts one."""
+    """Join the cluster, or start one."""
     for left in reversed(range(STARTS)):
         try:
             ray.init(

@@ -69,7 +69,7 @@ def rehearsal_config(
 def drawn_config(
     source: str, conductor: str | None = None, time_scale: float | None = None
 ) -> LoadedConfig:
-    """Simulated workers drawn by the seed that the source names, of world 2 or of the rehearsal.
+    """Draw simulated workers by the seed that the source names, of world 2 or of the rehearsal.
 
     Raises:
         ConfigError: no such conductor, or the source says something else.

@@ -223,7 +223,7 @@ class WorkerModel:
     def _attempt(
         self, index: int, op: ProblemStep, value: StepValue, share: float
     ) -> SimulatedStepResult:
-        """This worker's own result of a step; `share` of its misunderstandings happen."""
+        """Return this worker's own result of a step; `share` of its misunderstandings happen."""
         if op.kind in RELATIONS:
             return self._follow_relation(index, op, value)
         right = apply_step(op, value)

@@ -42,5 +42,5 @@ def pack_message(message: dict[str, Any]) -> bytes:
 
 
 def close_orders(*_: object) -> None:
-    """A signal: from now on, standard input is at its end."""
+    """Take standard input as ended from now on; this is the handler of a signal."""
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)

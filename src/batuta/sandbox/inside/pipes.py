@@ -21,7 +21,7 @@ def set_oom_score(score: int) -> None:
 
 
 def close_descriptors(*descriptors: int) -> None:
-    """These are not needed any more."""
+    """Drop objects that are not needed any more."""
     for descriptor in descriptors:
         os.close(descriptor)
 

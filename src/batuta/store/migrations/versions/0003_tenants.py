@@ -111,7 +111,7 @@ def _create_ledger() -> None:
 
 
 def _copy_old_runs() -> None:
-    """Runs from before the ledger: a line each, of all its calls."""
+    """Return runs from before the ledger: a line each, of all its calls."""
     dialect = op.get_bind().dialect.name
     zero = "'0'" if dialect == "sqlite" else "0"
     op.execute(

@@ -80,7 +80,7 @@ def _keep_by_day(table: str, first: int) -> None:
 
 
 def _rename_indexes(table: str) -> dict[str, str]:
-    """Makes room for those of another table; their names, with how they were made."""
+    """Make room for those of another table; return their names, with how they were made."""
     found: dict[str, str] = {}
     for name in _INDEXES[table]:
         query = sa.text("SELECT pg_get_indexdef(to_regclass(:name))")
