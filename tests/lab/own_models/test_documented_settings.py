@@ -39,6 +39,14 @@ access_list = [[], [0]]
 """The workflow file that the page on sessions names."""
 TRAINING = ("learning_rate", "[policy]", "[policy.", "[reward]", "[evaluation]")
 """What only a training's settings have."""
+TOOLS = {"search", "reader", "python", "files", "mcp"}
+"""Providers of workers that are no models: a block of theirs stands beside a pool's own workers."""
+MODEL = """
+[[workers]]
+id = "sonnet"
+provider = "anthropic"
+model = "claude-sonnet-5-5"
+"""
 BLOCKS = [
     pytest.param(text, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -98,6 +106,9 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     (tmp_path / "review.txt").write_text(REVIEW, encoding="utf-8")
     (tmp_path / "confidence.json").write_text('{"conductors": {}}', encoding="utf-8")
     file = tmp_path / "batuta.toml"
+    workers = tomllib.loads(text).get("workers", [])
+    if workers and all(each.get("provider") in TOOLS for each in workers):
+        text += MODEL
     file.write_text(text, encoding="utf-8")
     async with HttpTransport() as http:
         assert await load_config(http, pool=str(file), environ=ONE_KEY)

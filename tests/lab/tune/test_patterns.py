@@ -8,6 +8,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.conductors.open_conductor import open_conductor
 from batuta.conductors.prompted import ConductorOptions
+from batuta.conductors.sessions.review import JUDGE
 from batuta.config.served_systems import ultra_system
 from batuta.core import Limits, Pool, Question
 from batuta.engine.solver import SolverContext
@@ -22,7 +23,14 @@ from lab.tune.worlds import _ANSWER, _SAID, _TASK, World, truth
 pytestmark = pytest.mark.anyio
 
 
-class Comparing(World):
+class Judging(World):
+    """A worker that is to judge an answer accepts it."""
+
+    def answer(self, worker, prompt, seed=0):
+        return "ACCEPT" if prompt.startswith(JUDGE) else super().answer(worker, prompt, seed)
+
+
+class Comparing(Judging):
     """Nobody mends anything, and who decides guesses; who compares at length sees who is right."""
 
     def answer(self, worker, prompt, seed=0):
@@ -77,7 +85,7 @@ def test_no_pattern_is_longer_than_is_allowed_and_one_model_has_none():
 
 
 async def test_where_a_pattern_is_worth_most_it_is_recommended_with_its_workers():
-    result, meter, parts, settings = await tune(COMPARING, 3000)
+    result, meter, parts, settings = await tune(COMPARING, 3000, patterns=True)
     advice = recommend_systems(result)
     assert advice["ultra"] == "pattern/fusion" and meter.calls <= 3000
     reason = advice["why"][0]
@@ -92,19 +100,19 @@ async def test_where_a_pattern_is_worth_most_it_is_recommended_with_its_workers(
 
 
 async def test_where_no_pattern_pays_none_is_nominated():
-    result, meter, *_ = await tune(EQUAL, 1500)
+    result, meter, *_ = await tune(Judging(EQUAL.name, EQUAL.solve), 1500, patterns=True)
     assert result.pattern is None and meter.calls <= 1500
     assert not {one.name for one in result.finalists} & {f"pattern/{name}" for name in NAMES}
     assert recommend_systems(result)["ultra"] is None
 
 
 async def test_a_limit_on_mean_calls_holds_for_patterns_too():
-    result, *_ = await tune(COMPARING, 3000, mean_calls=2.5, last=TuneStage.SELECT)
+    result, *_ = await tune(COMPARING, 3000, patterns=True, mean_calls=2.5, last=TuneStage.SELECT)
     assert result.pattern is None
 
 
 async def test_the_settings_name_the_pattern_and_the_strengths_that_it_was_measured_with():
-    result, *_ = await tune(COMPARING, 3000, last=TuneStage.SELECT)
+    result, *_ = await tune(COMPARING, 3000, patterns=True, last=TuneStage.SELECT)
     assert result.pattern is not None
     text = "".join(f'[[workers]]\nid = "{one.id}"\nstrength = 0.1\n\n' for one in result.pool)
     advice = {"why": [], "best": "ada", "ultra": result.pattern.name, "mini": None}

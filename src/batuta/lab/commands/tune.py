@@ -150,6 +150,7 @@ def _tune_settings(
         mean_calls=goals.mean_calls,
         worth=goals.worth,
         most_workers=goals.most_workers,
+        patterns=goals.patterns,
         only_proven=goals.only_proven,
         rewrites=goals.rewrite and is_rewriting_installed(),
         lacks_rewriting=goals.rewrite and not is_rewriting_installed(),

@@ -152,6 +152,14 @@ class TuneGoals:
             "answers complete one another. Three to five of a larger pool; by default all.",
         ),
     ] = None
+    patterns: Annotated[
+        bool,
+        typer.Option(
+            "--patterns",
+            help="Measure the patterns fusion, critique and gate beside what the search found, "
+            "for up to a fifth of what later stages have.",
+        ),
+    ] = False
     only_proven: Annotated[
         bool,
         typer.Option(

@@ -98,6 +98,7 @@ def _refuse_with_record(options: TuneOptions) -> None:
         "--workers": options.execution.workers,
         "--mean-calls": options.goals.mean_calls,
         "--most-workers": options.goals.most_workers,
+        "--patterns": options.goals.patterns,
     }
     for option, value in given.items():
         if value:

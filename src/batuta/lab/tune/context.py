@@ -42,6 +42,8 @@ class TuneSettings:
     """The worker that rewrites; None for the strongest one."""
     most_workers: int | None = None
     """The most models that are gone on with after the calibration; None for all."""
+    patterns: bool = False
+    """Whether the server's patterns are measured beside the search's nominee."""
     only_proven: bool = False
     """Whether only systems that the judgement has proven are recommended."""
     max_steps: int = 5

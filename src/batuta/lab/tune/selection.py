@@ -67,7 +67,7 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
         TuneStage.SELECT, f"{chosen.name}; {len(chosen.workflows_in_use)} workflows in use"
     )
     result = replace(result, selection=selection, finalists=finalists, nominees=nominees)
-    return await nominate_pattern(context, result)
+    return await nominate_pattern(context, result) if context.settings.patterns else result
 
 
 async def _keep_limit(
