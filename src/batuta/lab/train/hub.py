@@ -1,4 +1,4 @@
-"""Upload of the trained policy to the Hugging Face hub."""
+"""The Hugging Face hub: where a model is loaded from, and the upload of the trained policy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub import HfApi, get_token, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from batuta.errors import ConfigError, SourceError
 from batuta.lab.train.settings import HubSettings
+
+_HUB_SECONDS = 10.0
+"""Seconds for which the hub may be silent before it counts as away."""
 
 
 def hub_problem(hub: HubSettings, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -61,3 +64,37 @@ def upload_policy(hub: HubSettings, policy: Path, environ: Mapping[str, str] = o
             f"with `hf upload {hub.repo} {policy}`"
         ) from None
     return f"{api.endpoint}/{hub.repo}"
+
+
+def find_reachable(
+    start: str, revision: str | None, *, hub: HfApi | None = None, cache: Path | None = None
+) -> tuple[str, str | None]:
+    """Return from where and in which revision a model is loaded: its hub id, or a folder.
+
+    Without a connection the libraries try for half a minute for each file of a model, also for
+    files that are here. So the hub is asked once, and while it is away the model's files in the
+    cache are used.
+
+    Args:
+        start: a folder, or an id on the hub.
+        revision: the revision on the hub; None for the latest.
+        hub: the hub; None for the one that the environment names.
+        cache: the folder of what was fetched; None for the libraries' own.
+
+    Raises:
+        OSError: the hub cannot be reached and the cache does not have the model.
+    """
+    if Path(start).is_dir():
+        return start, revision
+    try:
+        (hub or HfApi()).model_info(start, revision=revision, timeout=_HUB_SECONDS)
+    except (HfHubHTTPError, HFValidationError):
+        return start, revision  # whoever loads it says what is wrong
+    except Exception:  # noqa: BLE001 - the errors of whichever HTTP library it uses
+        try:
+            return snapshot_download(
+                start, revision=revision, cache_dir=cache, local_files_only=True
+            ), None
+        except LocalEntryNotFoundError:
+            raise OSError("the hub cannot be reached") from None
+    return start, revision

@@ -26,6 +26,7 @@ from batuta.environment import available_memory
 from batuta.errors import ConfigError, StoreError
 from batuta.lab.train.adapters import add_adapters, attach_adapters, find_adapters, merge_adapters
 from batuta.lab.train.device import choose_attention, place_model, without_adapters
+from batuta.lab.train.hub import find_reachable
 from batuta.lab.train.machine import (
     FP32,
     GIB,
@@ -123,14 +124,18 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
     """Load model and tokenizer, with adapters attached if there are any."""
-    saved = find_adapters(start, revision)
-    base, version = (saved.base, saved.config.revision) if saved else (start, revision)
+    saved = None
     try:
-        tokenizer = read_tokenizer(start, revision)
+        source, wanted = find_reachable(start, revision)
+        saved = find_adapters(source, wanted)
+        base, version = (saved.base, saved.config.revision) if saved else (start, revision)
+        tokenizer = read_tokenizer(source, wanted)
+        whole, version = find_reachable(base, version)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            base, dtype=torch.float32, revision=version, output_loading_info=True
+            whole, dtype=torch.float32, revision=version, output_loading_info=True
         )
         model, report = loaded
+        model.name_or_path = base
         require_all_weights(report, base)
         return (attach_adapters(model, saved, lora) if saved else model), tokenizer
     except (OSError, ValueError):
