@@ -72,6 +72,15 @@ def test_sentences_lines_and_programs_are_statements():
     assert f"```\n{MARK}\nEnd" in marked
 
 
+def test_a_citation_behind_a_full_stop_belongs_to_what_it_is_cited_for():
+    text = "[1] It opened in 1885. [1]\n(https://one.example/a)\n\nIt closed. [2] [3]\nhttps://two.example/b"
+    statements = [each.strip() for each in split_statements(text)]
+    assert statements == [
+        "[1] It opened in 1885. [1]\n(https://one.example/a)",
+        "It closed. [2] [3]\nhttps://two.example/b",
+    ]
+
+
 def test_a_long_answer_has_fewer_and_longer_statements():
     text = "This is so. " * 1000
     statements = split_statements(text)

@@ -57,6 +57,7 @@ _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 """The tags of workers whose replies are what they have fetched."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,3})\]")
+_CITATIONS = re.compile(r"\[\d{1,3}\]|https?://\S+")
 _FETCHED = re.compile(
     rf"^(?:\[(\d+)\] )?(?:(https?://\S+)(?: \([^)\n]*\))?|[^\n]*)"
     rf"\n<{FETCHED}>\n(.*?)\n</{FETCHED}>",
@@ -80,18 +81,23 @@ class Source:
 def split_statements(text: str) -> list[str]:
     """Return the text in pieces which, one after another, are the text: sentences, lines, programs.
 
-    What has no letter and no digit belongs to the piece before it.
+    What says nothing by itself, such as a citation behind a full stop, belongs to the piece before
+    it.
     """
     pieces: list[str] = []
     for piece in _cut_sentences(text):
-        if pieces and not any(sign.isalnum() for sign in piece):
+        if pieces and not _says_something(piece):
             pieces[-1] += piece
         else:
             pieces.append(piece)
-    if len(pieces) > 1 and not any(sign.isalnum() for sign in pieces[0]):
+    if len(pieces) > 1 and not _says_something(pieces[0]):
         pieces[:2] = ["".join(pieces[:2])]
     together = -(-len(pieces) // MAX_STATEMENTS) or 1
     return ["".join(pieces[at : at + together]) for at in range(0, len(pieces), together)]
+
+
+def _says_something(piece: str) -> bool:
+    return any(sign.isalnum() for sign in _CITATIONS.sub("", piece))
 
 
 def _cut_sentences(text: str) -> Iterator[str]:
