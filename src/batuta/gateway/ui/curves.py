@@ -182,12 +182,14 @@ def find_ticks(low: float, high: float) -> list[float]:
     if not 1e-300 < part < 1e300:  # noqa: PLR2004 - what a float can still divide
         return [low, high]
     power = 10.0 ** floor(log10(part))
+    found: list[float] = []
     for size in _SIZES:
         step = size * power
         first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+        found = [at * step for at in range(first, last + 1)]
         if last - first <= _MOST_PARTS:
             break
-    return [at * step for at in range(first, last + 1)]
+    return found
 
 
 def mark_steps(steps: Sequence[int]) -> list[tuple[float, int]]:

@@ -124,7 +124,7 @@ def _load_checked(start: str, revision: str | None, lora: LoraSettings | None) -
 
 def _read_policy(start: str, revision: str | None, lora: LoraSettings | None) -> tuple[Any, Any]:
     """Load model and tokenizer, with adapters attached if there are any."""
-    saved = None
+    saved, base = None, start
     try:
         source, wanted = find_reachable(start, revision)
         saved = find_adapters(source, wanted)

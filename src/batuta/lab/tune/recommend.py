@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batuta.config.presets import PATTERN_PREFIX
+from batuta.core import WorkerId
 from batuta.lab.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
@@ -22,7 +23,7 @@ def write_settings(
     groups: Sequence[str],
     *,
     rounds: int = 1,
-    strengths: Mapping[str, float | None] | None = None,
+    strengths: Mapping[WorkerId, float | None] | None = None,
 ) -> str:
     """Return the file's text with the recommended systems and each worker's measurements.
 
