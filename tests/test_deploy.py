@@ -196,6 +196,33 @@ def test_the_load_balancer_takes_its_file(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_proxy_with_tls_takes_its_file():
+    caddy = shutil.which("caddy")
+    if caddy is None:
+        pytest.skip("caddy is not installed: apt-get install --no-install-recommends caddy")
+    done = subprocess.run(
+        [caddy, "validate", "--config", str(DEPLOY / "caddy" / "Caddyfile")],
+        env={**os.environ, "BATUTA_HOST": "batuta.example.com"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_systemd_takes_the_unit(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    unit = (DEPLOY / "systemd" / "batuta.service").read_text(encoding="utf-8")
+    program = "/opt/batuta/bin/batuta"
+    assert f"ExecStart={program} serve" in unit
+    path = tmp_path / "batuta.service"
+    path.write_text(unit.replace(program, str(TOOLS / "batuta")), encoding="utf-8")
+    done = subprocess.run(
+        [analyze, "verify", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     "options",
     [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml"),

@@ -483,8 +483,14 @@ def test_signing_in_leads_back_to_the_page_alone():
     assert _safe_target("/ui/runs?q=x") == "/ui/runs?q=x"
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(tmp_path, scheme):
+@pytest.mark.parametrize(
+    ("scheme", "seen"),
+    [("http", "http"), ("https", "https"), ("http", "https")],
+    ids=["http", "https", "https to a proxy"],
+)
+async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
+    tmp_path, scheme, seen
+):
     async with Store(tmp_path / "runs.db") as store:
         gate = Authenticator(store, KeyHasher(b"x" * 32), ADMIN)
         app = create_app(orchestra({"ada": ScriptedClient(lambda _: "")}, authenticator=gate))
@@ -493,12 +499,13 @@ async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(t
             token = re.search(r'name="token" value="([^"]+)"', (await http.get("/ui/sign-in")).text)
             assert token is not None
             form = {"key": ADMIN, "token": token[1], "then": "/ui/runs"}
-            signed_in = await http.post("/ui/sign-in", data=form)
+            origin = {"origin": f"{seen}://127.0.0.1"}
+            signed_in = await http.post("/ui/sign-in", data=form, headers=origin)
             assert signed_in.status_code == 303
             cookie = signed_in.headers["set-cookie"]
             bare, *flags = (part.strip().lower() for part in cookie.split(";"))
             assert {"httponly", "samesite=strict", "path=/ui"} <= set(flags)
-            assert ("secure" in flags) == (scheme == "https")
+            assert ("secure" in flags) == (seen == "https")
             assert ADMIN not in cookie
             last = "0" if bare[-1] != "0" else "1"
             name, _, value = cookie.partition(";")[0].partition("=")

@@ -20,7 +20,7 @@ from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
-from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, read_form
+from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, digests_equal, parse_key_id
 from batuta.store.keys import ApiKey, ApiKeyStore
@@ -38,10 +38,14 @@ def redirect_with_key(
     until = int(time()) + _SECONDS
     value = f"{until}.{issued.text}.{_sign_text(request, until, issued.text, hasher)}"
     response = RedirectResponse(screen, _SEE_OTHER, PAGE_HEADERS)
-    secure = request.url.scheme == "https"
     # Without an age, browsers do not write the cookie to their disk.
     response.set_cookie(
-        _COOKIE, value, path=screen, secure=secure, httponly=True, samesite="strict"
+        _COOKIE,
+        value,
+        path=screen,
+        secure=came_by_https(request),
+        httponly=True,
+        samesite="strict",
     )
     return response
 

@@ -188,3 +188,13 @@ async def read_form_lists(request: Request, session: WebSession) -> dict[str, li
     tokens = found.pop(TOKEN_FIELD, None)
     check_form_token(session, tokens[-1] if tokens else None)
     return found
+
+
+def came_by_https(request: Request) -> bool:
+    """Return True if the browser that posted a form came by HTTPS, perhaps to a proxy before us.
+
+    The server itself speaks HTTP; the scheme that the browser sees is in the origin of the page.
+    """
+    return request.headers.get("origin", "").startswith("https://") or (
+        request.url.scheme == "https"
+    )

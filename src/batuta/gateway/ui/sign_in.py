@@ -18,7 +18,7 @@ from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
-from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
+from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, came_by_https, read_form
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
 
@@ -180,7 +180,7 @@ def _set_session(
         session,
         seconds=int(SESSION_SECONDS),
         path="/ui",
-        secure=secure or request.url.scheme == "https",
+        secure=secure or came_by_https(request),
         samesite="strict",
     )
 
