@@ -20,8 +20,9 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.http_target import Secret
+from batuta.clients.limits import Throttle
 from batuta.clients.providers import DeploymentSpec
-from batuta.clients.resilience import BreakerState, Throttle
+from batuta.clients.resilience import BreakerState
 from batuta.conductors import FixedConductor
 from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct

@@ -51,7 +51,7 @@ from batuta.core.message import Image, Message, Role, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
 from batuta.engine import RunHooks, RunSettings, TimeoutPolicy, conduct
-from batuta.engine.context import Budget
+from batuta.engine.budget import Budget
 from batuta.errors import LimitReachedError, ProviderOverloadedError, ProviderTimeoutError
 from batuta.usage import ASSUMED_PRICE, usage_cost
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient
-from batuta.clients.resilience import CallLimiter, RateLimitedClient
+from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.config.tool_settings import PythonSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
 from batuta.core import Finish, Pool, Reply, Role, ToolCall, ToolResult, Usage, Worker, WorkerId

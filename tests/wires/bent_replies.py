@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 
 from batuta.clients import HttpTransport, open_client
+from batuta.clients.limits import CallLimiter
 from batuta.clients.providers import asks_by_responses, find_provider
-from batuta.clients.resilience import CallLimiter
 from batuta.conductors import sequential_chain
 from batuta.core import Pool, Run
 from batuta.gateway import served_models

@@ -14,6 +14,7 @@ from batuta.clients.factory import (
 )
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import NO_KEY, Secret, redact_secrets
+from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.client import ChatDialect, OpenAIChatClient
 from batuta.clients.providers import (
     PROVIDERS,
@@ -28,9 +29,7 @@ from batuta.clients.replay import RunReplayClient, request_fingerprint
 from batuta.clients.resilience import (
     BreakerPolicy,
     BreakerState,
-    CallLimiter,
     CircuitBreakerClient,
-    RateLimitedClient,
     RetryClient,
     RetryPolicy,
     WorkerHealth,

@@ -14,6 +14,7 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.http_target import url_host
+from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
 from batuta.clients.openai.images import ImageClient
@@ -28,9 +29,7 @@ from batuta.clients.providers import (
 from batuta.clients.redis_connections import ProviderCaps, RedisConnections, RedisTurns
 from batuta.clients.resilience import (
     BreakerPolicy,
-    CallLimiter,
     CircuitBreakerClient,
-    RateLimitedClient,
     RetryClient,
     RetryPolicy,
     WorkerHealth,

@@ -20,6 +20,7 @@ from batuta.clients import (
 from batuta.clients.catalog import ListedModel, known_worker
 from batuta.clients.http_target import Secret, url_host
 from batuta.clients.idle_sampling import idle_sampling
+from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import (
     FILES,
@@ -33,7 +34,6 @@ from batuta.clients.providers import (
     has_url_override,
 )
 from batuta.clients.redis_connections import RedisConnections
-from batuta.clients.resilience import CallLimiter, RateLimitedClient
 from batuta.config.settings import ModerationSetting
 from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting

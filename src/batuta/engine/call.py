@@ -35,7 +35,8 @@ from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.core.worker import VISION
-from batuta.engine.context import Hold, RunContext
+from batuta.engine.budget import Hold
+from batuta.engine.context import RunContext
 from batuta.engine.step_prompt import (
     allows_empty,
     find_missing_field,

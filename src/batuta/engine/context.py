@@ -1,31 +1,22 @@
-"""A run's settings and hooks, its money, the context that its rounds share, the fold of its events.
+"""A run's settings and hooks, the context that its rounds share, and the fold of its events.
 
 The engine, the stream and the tests fold the same way.
-
-What a call can cost at most is reserved before it is made: against the run's own limit in dollars
-and, where somebody else's money is spent too, against that (`Funds`). So neither is ever passed by
-a call that keeps to its bound (`core.cost_bound`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from decimal import ROUND_UP, Decimal
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
 
-import anyio
 from anyio import CancelScope
 
 from batuta.core import (
     Client,
-    Cost,
     Event,
     EventHandler,
     Failure,
     GuardrailTriggered,
-    Limits,
     Pool,
     Question,
     Request,
@@ -38,15 +29,13 @@ from batuta.core import (
     RunId,
     StepFinished,
     StepRun,
-    Usage,
     Worker,
     WorkerId,
     Workflow,
 )
-from batuta.core.cost_bound import CallCostBound, bound_call_cost
-from batuta.core.formatting import format_usd
 from batuta.core.tool_classes import ToolClasses
 from batuta.engine.approval_request import Approver
+from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.confidence import ConfidenceModel
 from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.engine.workflow_estimate import LatencyLookup, no_latency
@@ -54,7 +43,6 @@ from batuta.errors import LimitReachedError
 from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.approval_rules import ApprovalRule
 from batuta.language.plan_rules import NO_RULES, PlanRules
-from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 DEFAULT_RESAMPLES = 2
 
@@ -179,257 +167,6 @@ class Recorder:
             expected=end.expected,
             confidence=end.confidence,
         )
-
-
-ZERO_USD = Decimal(0)
-
-
-class Funds(Protocol):
-    """Money of others that a run spends: a key's, a tenant's."""
-
-    @property
-    def granted(self) -> Decimal:
-        """Dollars that are set apart for the run by now, spent ones included."""
-        ...
-
-    def count(self, usd: Decimal) -> None:
-        """Note what the run counts as by now.
-
-        That is what it has spent, and what is reserved for the calls that have not ended: of one
-        that is cut off nobody knows what its provider bills.
-        """
-        ...
-
-    async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
-        """Set more apart: dollars that the run has then, between `least` and `usd`.
-
-        Raises:
-            LimitReachedError: there is not even `least`.
-        """
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Hold:
-    """A reservation for one call."""
-
-    request: Request
-    """The request as it is to be made: with a cap on its output where dollars are limited."""
-    usd: Decimal = ZERO_USD
-
-
-class Budget:
-    """Reserves before every call, counts after it; only the calls in flight are reserved."""
-
-    def __init__(self, limits: Limits, funds: Funds | None = None) -> None:
-        self.limits = limits
-        self.funds = funds
-        self.usage = ZERO_USAGE
-        self.cost = ZERO_COST
-        self._spent = ZERO_USD
-        self._billed = ZERO_USD
-        """Dollars that other budgets count, with whole replies estimated if no usage was told."""
-        self._held = ZERO_USD
-        self._holds = 0
-        self._usd = None if limits.usd is None else Decimal(str(limits.usd))
-        self._turn: anyio.Lock | None = None
-        """The lock of those who ask for more of others' money; made on first use."""
-        self._released = 0
-        self._waiting: anyio.Event | None = None
-        """Set when a hold ends, if somebody waits for that."""
-
-    @property
-    def usd(self) -> Decimal:
-        """Dollars that count as spent.
-
-        A call of unknown price counts at what the limits say, and one whose tokens the provider
-        did not tell at all that was reserved for it.
-        """
-        return self._spent
-
-    @property
-    def reserved(self) -> Decimal:
-        """Dollars that the calls in flight may cost."""
-        return self._held
-
-    async def reserve(
-        self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
-    ) -> Hold:
-        """Set apart what the call can cost at most; `charge` or `release` must follow.
-
-        If only calls in flight stand in its way it waits for them; else the cap on its output is
-        lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
-
-        Args:
-            request: what is to be asked.
-            worker: who is to be asked.
-            whole: its output must not be shortened.
-            waits: whether it may wait for calls in flight.
-
-        Raises:
-            LimitReachedError: tokens or dollars do not suffice.
-        """
-        self.check()
-        if self._usd is None and self.funds is None:
-            return Hold(request)
-        bound = bound_call_cost(request, worker, self.limits.unknown, whole=whole)
-        if not bound.max_usd:
-            return Hold(request)
-        while True:
-            released = self._released
-            try:
-                return await self._reserve_all(request, bound, shortens=not (waits and self._holds))
-            except LimitReachedError:
-                if not (waits and self._holds):
-                    raise
-            if self._released == released:
-                await self._wait_for_release()
-            self.check()
-
-    def charge(
-        self, usage: Usage, cost: Cost, hold: Hold | None = None, *, cut: bool = False
-    ) -> None:
-        """Count what a call consumed, in the place of what was reserved for it.
-
-        Args:
-            usage: its tokens.
-            cost: its dollars.
-            hold: what was reserved for it.
-            cut: we cut it off, so its provider may bill all that was reserved.
-        """
-        self.usage += usage
-        self.cost += cost
-        usd = cost.usd
-        if cost.unpriced_calls:
-            usd += usage_cost(usage, self.limits.unknown).usd
-        at_most = usd if hold is None else max(usd, hold.usd)
-        self._billed += at_most if cut else usd
-        self._spent += at_most if usage.estimated else usd
-        if hold is not None:
-            self.release(hold)
-        self._count()
-
-    def release(self, hold: Hold) -> None:
-        """Give back what is still reserved for a call."""
-        if hold.usd:
-            self._cancel_hold(hold)
-            self._released += 1
-            self._notify_waiters()
-            self._count()
-
-    def join_holds(self, hold: Hold, other: Hold) -> None:
-        """Make one reservation of two; the second one holds nothing then."""
-        if hold.usd and other.usd:
-            self._holds -= 1
-        hold.usd += other.usd
-        other.usd = ZERO_USD
-
-    def lower_hold(self, hold: Hold, usd: Decimal) -> None:
-        """Keep that much of a reservation, or all of it if that is less."""
-        if not usd:
-            self.release(hold)
-        elif usd < hold.usd:
-            self._held -= hold.usd - usd
-            hold.usd = usd
-            self._released += 1
-            self._notify_waiters()
-            self._count()
-
-    def check(self) -> None:
-        """Return if another call may be made, else raise.
-
-        Raises:
-            LimitReachedError: tokens or dollars are used up.
-        """
-        tokens = self.limits.tokens
-        if tokens is not None and self.usage.total >= tokens:
-            raise LimitReachedError("tokens", str(self.usage.total), str(tokens))
-        if self._usd is not None and self.usd >= self._usd:
-            raise LimitReachedError("usd", format_usd(self.usd), format_usd(self._usd))
-
-    async def _wait_for_release(self) -> None:
-        """Until a call in flight has ended."""
-        self._waiting = self._waiting or anyio.Event()
-        await self._waiting.wait()
-
-    def _notify_waiters(self) -> None:
-        if self._waiting is not None:
-            self._waiting.set()
-            self._waiting = None
-
-    async def _reserve_all(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """Return a hold for the call, within all limits.
-
-        Raises:
-            LimitReachedError: it does not fit.
-        """
-        hold = self._reserve_own(request, bound, shortens=shortens)
-        try:
-            await self._reserve_funds(hold, bound)
-            self._count()
-        except BaseException:
-            self._cancel_hold(hold)
-            if not self._holds:  # whoever waits for a call in flight would wait for ever
-                self._notify_waiters()
-            raise
-        return hold
-
-    def _count(self) -> None:
-        if self.funds is not None:
-            self.funds.count(self._billed + self._held)
-
-    def _cancel_hold(self, hold: Hold) -> None:
-        self._held -= hold.usd
-        self._holds -= 1
-        hold.usd = ZERO_USD
-
-    def _reserve_own(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
-        """Return a hold within the run's own limit.
-
-        Raises:
-            LimitReachedError: it does not fit.
-        """
-        output = bound.desired_output
-        if self._usd is not None:
-            output = bound.affordable_output(self._usd - self._spent - self._held)
-        if output < (bound.min_output if shortens else bound.desired_output):
-            raise self._limit_error(bound)
-        if output != request.max_output:
-            request = replace(request, max_output=output)
-        hold = Hold(request, bound.usd(output))
-        self._held += hold.usd
-        self._holds += 1
-        return hold
-
-    async def _reserve_funds(self, hold: Hold, bound: CallCostBound) -> None:
-        """Set others' money apart for the hold, which is shortened to what there is.
-
-        Raises:
-            LimitReachedError: there is too little.
-        """
-        if self.funds is None:
-            return
-        if self._spent + self._held <= self.funds.granted:
-            return
-        self._turn = self._turn or anyio.Lock()
-        async with self._turn:
-            needed = self._spent + self._held
-            if needed <= self.funds.granted:
-                return
-            least = needed - hold.usd + bound.min_usd
-            missing = needed - await self.funds.raise_to(needed, min(least, needed))
-        if missing > 0:
-            output = bound.affordable_output(hold.usd - missing)
-            self._held -= hold.usd - bound.usd(output)
-            hold.usd = bound.usd(output)
-            hold.request = replace(hold.request, max_output=output)
-
-    def _limit_error(self, bound: CallCostBound) -> LimitReachedError:
-        usd = bound.min_usd
-        # Rounded up, so that a limit of what is named suffices.
-        usd = usd.quantize(Decimal(1).scaleb(min(usd.adjusted() - 1, -2)), ROUND_UP)
-        spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(usd)},"
-        return LimitReachedError("usd", spent, format_usd(self._usd or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,9 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.engine.budget import Hold
 from batuta.engine.call import HEDGE_LOSS, StepState, WorkerCall
-from batuta.engine.context import Hold, RunContext
+from batuta.engine.context import RunContext
 from batuta.engine.finalize import complete_reply
 from batuta.engine.step_prompt import (
     TRUNCATED_FINISHES,

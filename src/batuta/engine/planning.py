@@ -1,4 +1,6 @@
-"""Holds plans to the rules, and finds who can be paid where no draft can.
+"""Pays for drafts, and holds plans to the law of conductors and to the rules.
+
+Where no draft can be paid, it finds a worker that can.
 
 A plan that breaks a rule is sent back once, then repaired or refused.
 """
@@ -10,24 +12,122 @@ from dataclasses import replace
 from decimal import Decimal
 
 from batuta.core import (
+    AcceptedAnswer,
     Client,
+    Decision,
+    Failure,
     GuardrailTriggered,
     MalformedPlan,
     Objection,
     Outcome,
     Plan,
+    PlanningContext,
     Pool,
+    Request,
     ResumeState,
     Round,
     RunFinished,
+    Usage,
+    Worker,
     WorkerId,
     Workflow,
 )
+from batuta.core.conductor import NullListener
 from batuta.core.cost_bound import bound_call_cost
+from batuta.engine.budget import Hold
 from batuta.engine.context import RunContext
 from batuta.engine.step_prompt import able_workers, whole_question_request, workers_before
 from batuta.errors import LimitReachedError
 from batuta.language.plan_rules import PlanRule, PlanRules
+from batuta.usage import Cost
+
+
+class PlanningListener(NullListener):
+    """Listens to the conductor's model: reserves its attempts and charges them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.failures: list[Failure] = []
+        self.limit_reached = False
+        """Whether a limit forbade an attempt."""
+        self._hold: Hold | None = None
+        self._worker: Worker | None = None
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """Return the request as it may be made.
+
+        A workflow is not shortened, for half of one is none.
+
+        Raises:
+            LimitReachedError: it may cost more than is left.
+        """
+        self._worker = worker
+        try:
+            self._hold = await self.context.reserve(request, worker, whole=True)
+        except LimitReachedError:
+            self.limit_reached = True
+            raise
+        return self._hold.request
+
+    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
+        """Count what an attempt consumed, in the place of what was reserved for it."""
+        self.context.budget.charge(usage, cost, self._hold, cut=cut)
+        self._hold = None
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Count the failed attempt.
+
+        Raises:
+            LimitReachedError: the budget forbids another attempt.
+        """
+        self.failures.append(failure)
+        if failure.code == Outcome.CANCELLED:  # there is no further attempt
+            self.charge(failure.usage, failure.cost, cut=True)
+            return
+        request = self._hold.request if self._hold else None
+        self.charge(failure.usage, failure.cost)
+        if request is not None and self._worker is not None:
+            await self.before_call(request, self._worker)
+        else:
+            self.context.check_budget()
+
+    def with_failed_attempts(self, decision: Decision) -> Decision:
+        """Return the decision, its draft carrying the failed attempts' tokens and dollars."""
+        if not self.failures:
+            return decision
+        usage = sum((f.usage for f in self.failures), decision.draft.usage)
+        cost = sum((f.cost for f in self.failures), decision.draft.cost)
+        draft = replace(decision.draft, usage=usage, cost=cost)
+        match decision:
+            case Plan():
+                return replace(decision, draft=draft)
+            case AcceptedAnswer():
+                return replace(decision, draft=draft)
+            case _:
+                return MalformedPlan(
+                    draft=draft,
+                    reason=decision.reason,
+                    outage=decision.outage,
+                    again=decision.again,
+                )
+
+
+def check_decision(decision: Decision, context: PlanningContext) -> Decision:
+    """Return the decision, or Malformed where it breaks the Conductor's law."""
+    if isinstance(decision, AcceptedAnswer) and not context.previous:
+        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
+    if not isinstance(decision, Plan):
+        return decision
+    steps = decision.workflow.steps
+    if len(steps) > context.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
+        return MalformedPlan(draft=decision.draft, reason=reason)
+    for index, step in enumerate(steps):
+        if step.worker not in context.pool and step.worker not in context.forbidden:
+            return MalformedPlan(
+                draft=decision.draft, reason=f"step {index} names an unknown worker"
+            )
+    return decision
 
 
 async def find_affordable(context: RunContext) -> WorkerId | None:

@@ -16,7 +16,6 @@ from batuta.core import (
     Conductor,
     Decision,
     Draft,
-    Failure,
     GuardrailTriggered,
     Limits,
     MalformedPlan,
@@ -26,7 +25,6 @@ from batuta.core import (
     Pool,
     Question,
     Reply,
-    Request,
     ResumeState,
     Round,
     RoundPlanned,
@@ -36,30 +34,22 @@ from batuta.core import (
     RunId,
     Step,
     TimeSpan,
-    Usage,
-    Worker,
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NullListener
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.approval import gate_round
+from batuta.engine.budget import Budget
 from batuta.engine.confidence import state_confidence
-from batuta.engine.context import (
-    Budget,
-    Hold,
-    Recorder,
-    RunContext,
-    RunHooks,
-    RunSettings,
-    WorkflowRevision,
-)
+from batuta.engine.context import Recorder, RunContext, RunHooks, RunSettings, WorkflowRevision
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.grounding import GroundingCheck, run_single_step
 from batuta.engine.planning import (
     PlanCheck,
+    PlanningListener,
+    check_decision,
     find_affordable,
     keep_resumed,
     refused_end,
@@ -71,7 +61,6 @@ from batuta.errors import LimitReachedError
 from batuta.guardrails import GuardrailStage, describe_block
 from batuta.language.plan_rules import NO_RULES
 from batuta.language.prompt import PROMPT_VERSION
-from batuta.usage import Cost
 
 VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
 DEFAULT_SETTINGS = RunSettings()
@@ -246,94 +235,6 @@ async def _record_cancellation(context: RunContext) -> None:
         with anyio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
             for event in (*context.deferred_events, end):
                 await context.emit(event)
-
-
-class PlanningListener(NullListener):
-    """Listens to the conductor's model: reserves its attempts and charges them."""
-
-    def __init__(self, context: RunContext) -> None:
-        self.context = context
-        self.failures: list[Failure] = []
-        self.limit_reached = False
-        """Whether a limit forbade an attempt."""
-        self._hold: Hold | None = None
-        self._worker: Worker | None = None
-
-    async def before_call(self, request: Request, worker: Worker) -> Request:
-        """Return the request as it may be made.
-
-        A workflow is not shortened, for half of one is none.
-
-        Raises:
-            LimitReachedError: it may cost more than is left.
-        """
-        self._worker = worker
-        try:
-            self._hold = await self.context.reserve(request, worker, whole=True)
-        except LimitReachedError:
-            self.limit_reached = True
-            raise
-        return self._hold.request
-
-    def charge(self, usage: Usage, cost: Cost, *, cut: bool = False) -> None:
-        """Count what an attempt consumed, in the place of what was reserved for it."""
-        self.context.budget.charge(usage, cost, self._hold, cut=cut)
-        self._hold = None
-
-    async def on_failure(self, failure: Failure) -> None:
-        """Count the failed attempt.
-
-        Raises:
-            LimitReachedError: the budget forbids another attempt.
-        """
-        self.failures.append(failure)
-        if failure.code == Outcome.CANCELLED:  # there is no further attempt
-            self.charge(failure.usage, failure.cost, cut=True)
-            return
-        request = self._hold.request if self._hold else None
-        self.charge(failure.usage, failure.cost)
-        if request is not None and self._worker is not None:
-            await self.before_call(request, self._worker)
-        else:
-            self.context.check_budget()
-
-    def with_failed_attempts(self, decision: Decision) -> Decision:
-        """Return the decision, its draft carrying the failed attempts' tokens and dollars."""
-        if not self.failures:
-            return decision
-        usage = sum((f.usage for f in self.failures), decision.draft.usage)
-        cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = replace(decision.draft, usage=usage, cost=cost)
-        match decision:
-            case Plan():
-                return replace(decision, draft=draft)
-            case AcceptedAnswer():
-                return replace(decision, draft=draft)
-            case _:
-                return MalformedPlan(
-                    draft=draft,
-                    reason=decision.reason,
-                    outage=decision.outage,
-                    again=decision.again,
-                )
-
-
-def check_decision(decision: Decision, context: PlanningContext) -> Decision:
-    """Return the decision, or Malformed where it breaks the Conductor's law."""
-    if isinstance(decision, AcceptedAnswer) and not context.previous:
-        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
-    if not isinstance(decision, Plan):
-        return decision
-    steps = decision.workflow.steps
-    if len(steps) > context.max_steps:
-        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
-        return MalformedPlan(draft=decision.draft, reason=reason)
-    for index, step in enumerate(steps):
-        if step.worker not in context.pool and step.worker not in context.forbidden:
-            return MalformedPlan(
-                draft=decision.draft, reason=f"step {index} names an unknown worker"
-            )
-    return decision
 
 
 class _RunLoop:

@@ -37,7 +37,7 @@ _READ = "SELECT file, place, body FROM passages WHERE rowid = ?"
 _DEPTH = 4
 """So many times the wanted passages are ranked by words and by meaning before both are joined."""
 _FUSED = 60
-"""Of reciprocal rank fusion: the larger, the less the first place of one ranking counts."""
+"""The constant of reciprocal rank fusion: the larger it is, the less a first place counts."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM passages WHERE passages MATCH ? LIMIT ?)"
 COMMON_SHARE, COMMON_PASSAGES = 0.1, 100
 """A word in more passages, by both, is left out of a query that has rarer ones."""

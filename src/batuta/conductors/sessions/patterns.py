@@ -50,6 +50,8 @@ _UNKNOWN_CHANCE = 0.5
 """The chance of a worker of which nothing is measured or believed."""
 _LEFT_AFTER_FAILURE = 0.5
 """The part of a worker's chance that is left after each failure in the present task."""
+_MOST_NOTES = 3
+"""Workers of which a reason says that they were not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,9 +250,6 @@ def note_uncompared(question: Question, pool: Pool, rules: SessionRules) -> str:
         elif one.price is None and len(models) > 1:
             lacks.append(f"{one.id} was not compared: its [[workers]] has no price")
     return "".join(f"; {lack}" for lack in lacks[:_MOST_NOTES])
-
-
-_MOST_NOTES = 3
 
 
 def strongest_actor(question: Question, pool: Pool) -> Worker:

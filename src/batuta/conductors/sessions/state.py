@@ -247,7 +247,7 @@ class SessionThread:
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often each failure has happened in the present task, by its digest."""
     forgotten: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Those of them that a compaction took out of the conversation."""
+    """How often each happened in what a compaction took out of the conversation."""
     compacted: bool = False
     """Whether a summary of the conversation was asked for, and the task goes on with it."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])

@@ -71,7 +71,7 @@ class _Case:
     judge: Worker
     prepared: PreparedCall
     settings: RunSettings
-    """Those of the run, without what only its reader wanted."""
+    """The run's settings, without what only its reader wanted."""
     purse: Bucket
 
 

@@ -41,7 +41,7 @@ class PatternSolver:
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """Its workers; of `gate` whoever answers, then whoever judges."""
+        """The workers that it asks, in their order; in `gate` one answers and the other judges."""
         conductor = self._open(_NO_CLIENTS)
         if isinstance(conductor, FixedConductor):
             steps = conductor.build_workflow(self.pool).steps

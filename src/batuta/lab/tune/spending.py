@@ -33,7 +33,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.cost_bound import bound_call_cost
-from batuta.engine.context import Budget, Hold
+from batuta.engine.budget import Budget, Hold
 from batuta.errors import ClientError, LimitReachedError, StoreError
 from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
 

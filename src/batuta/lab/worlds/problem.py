@@ -204,7 +204,7 @@ def is_thing(text: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StepRule:
-    """What a step of a family computes; its wordings are in `WORDS`."""
+    """The rule by which a step of a family computes; `WORDS` has its wordings."""
 
     name: str
     apply: Transform

@@ -1,4 +1,4 @@
-"""What the passages of uploaded files mean, as vectors, beside their text."""
+"""Add a column for the vectors of an uploaded file's passages."""
 
 import sqlalchemy as sa
 from alembic import op
