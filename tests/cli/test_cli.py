@@ -212,6 +212,7 @@ def test_outside_its_world_it_says_so(batuta):
         (["runs", "replay", "run_0"], 2, "there is no run run_0"),
         (["serve", "--host", "0.0.0.0"], 2, "loopback"),
         (["nonsense"], 2, "nonsense"),
+        (["connect", "nobody"], 2, "'aider'; see: batuta connect --help"),
     ],
 )
 def test_errors_are_one_sentence(batuta, args, code, words):

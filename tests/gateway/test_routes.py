@@ -128,7 +128,7 @@ async def test_a_store_that_others_have_locked_is_not_ready(store):
     async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         other = sqlite3.connect(store.url.database, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             status, body = await server.get("/readyz")
             assert (status, body["status"], body["store"]) == (503, "unavailable", False)
             assert body["message"].startswith("The store cannot be read and written now")
@@ -145,7 +145,7 @@ async def test_a_store_whose_file_is_damaged_is_not_ready(store):
         await store.database.checkpoint()
         file = Path(store.url.database)
         file.write_bytes(b"x" * file.stat().st_size)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (await server.get("/readyz"))[0] != 503:
                 await anyio.sleep(0.1)
 

@@ -168,7 +168,7 @@ async def test_cancel_stops_the_paid_calls(tmp_path):
         url = URL.create("sqlite", database=str(tmp_path / "jobs.db"))
         async with DurableJobs(url) as jobs, working(jobs, perform_over(open_clients(specs, http))):
             await jobs.submit(Job("job-1", "ada", {"question": "Q?"}))
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await provider.arrived["m-cyd"].wait()
             with anyio.fail_after(30):
                 assert (await jobs.cancel("job-1", "ada")).state is JobState.CANCELLED

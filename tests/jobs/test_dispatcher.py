@@ -112,7 +112,7 @@ async def test_a_key_at_its_limit_waits_and_holds_up_nobody(kind, tmp_path):
             assert (await jobs.status(name, "ada")).state is JobState.QUEUED
         perform.released.set()
         await perform.until(7)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (await jobs.status("a03", "ada")).state is not JobState.COMPLETED:
                 await anyio.sleep(0.02)
             while any(caps.inside.values()):

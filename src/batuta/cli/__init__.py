@@ -42,7 +42,7 @@ def explain_usage_error(error: TyperException) -> str:
         near = f"; {suggest_names(option, known)}" if known else ""
         shown = f"there is no option {option}{near}"
     elif (hint := _HINT.match(shown)) and error.__cause__ is not None:
-        shown = _explain_value(hint[1].replace("'", ""), error.__cause__) or shown
+        shown = _explain_value(hint[1].replace("'", ""), error.__cause__).rstrip(".") or shown
     link = " See" if shown.endswith("?") else "; see"
     return f"{shown}{link}: {_command_path(error)} --help"
 

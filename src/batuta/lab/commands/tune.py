@@ -86,7 +86,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
             simulated=loaded.simulated,
             allowed=options.questions.simulated_questions,
         )
-        for name, role in ((options.grading.judge, "judge"), (options.goals.rewriter, "rewriter")):
+        for name, role in ((options.grading.judge, "judge"), (options.search.rewriter, "rewriter")):
             if name is not None and name not in loaded.pool:
                 known = suggest_names(name, (worker.id for worker in loaded.pool))
                 raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
@@ -133,7 +133,8 @@ def _tune_settings(
     from batuta.lab.tune.spending import Allowance  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import TuneStage  # noqa: PLC0415 - same
 
-    limits, goals, stages = options.limits, options.goals, options.execution.stages
+    limits, goals, search = options.limits, options.goals, options.search
+    stages = options.execution.stages
     if limits.budget is None and limits.calls is None and limits.minutes is None:
         raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
     order = list(TuneStage)
@@ -145,16 +146,16 @@ def _tune_settings(
             minutes=limits.minutes,
             unknown=loaded.limits.unknown,
         ),
-        labelled=is_labelled(questions) if goals.labels is None else goals.labels,
+        labelled=is_labelled(questions) if search.labels is None else search.labels,
         call_weight=goals.needed_gain,
         mean_calls=goals.mean_calls,
         worth=goals.worth,
-        most_workers=goals.most_workers,
-        patterns=goals.patterns,
+        most_workers=search.most_workers,
+        patterns=search.patterns,
         only_proven=goals.only_proven,
-        rewrites=goals.rewrite and is_rewriting_installed(),
-        lacks_rewriting=goals.rewrite and not is_rewriting_installed(),
-        rewriter=None if goals.rewriter is None else WorkerId(goals.rewriter),
+        rewrites=search.rewrite and is_rewriting_installed(),
+        lacks_rewriting=search.rewrite and not is_rewriting_installed(),
+        rewriter=None if search.rewriter is None else WorkerId(search.rewriter),
         max_steps=loaded.limits.steps,
         seed=options.questions.seed,
         last=named[-1],

@@ -23,6 +23,9 @@ from batuta.cli.options import (
     SimulatedQuestions,
 )
 
+GOALS_PANEL = "What counts as best"
+SEARCH_PANEL = "What is searched"
+
 CALL_WEIGHT = 0.01
 """Accuracy that one more call must gain where nothing else is said."""
 QUESTIONS = 3000
@@ -118,14 +121,8 @@ class TuneExecution:
 class TuneGoals:
     """Options of what counts as best, and of what is recommended."""
 
-    labels: Annotated[
-        bool | None,
-        typer.Option(
-            "--labels/--no-labels",
-            help="Group questions by their first tag, or by their words; by default by the tags "
-            "if there are enough.",
-        ),
-    ] = None
+    panel: ClassVar = GOALS_PANEL
+
     worth: Annotated[
         float | None,
         typer.Option(min=1e-9, help="Dollars that a right answer is worth to you."),
@@ -144,6 +141,37 @@ class TuneGoals:
             "takes, not for less than --call-weight if it is given.",
         ),
     ] = None
+    only_proven: Annotated[
+        bool,
+        typer.Option(
+            "--only-proven",
+            help="Recommend only what the judgement has proven; by default it is whatever is "
+            "expected to be worth most.",
+        ),
+    ] = False
+
+    @property
+    def needed_gain(self) -> float:
+        """The accuracy that a call must gain at least; where only a limit is given, none."""
+        if self.call_weight is not None:
+            return self.call_weight
+        return CALL_WEIGHT if self.mean_calls is None else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSearch:
+    """Options of what is looked at in the search."""
+
+    panel: ClassVar = SEARCH_PANEL
+
+    labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--labels/--no-labels",
+            help="Group questions by their first tag, or by their words; by default by the tags "
+            "if there are enough.",
+        ),
+    ] = None
     most_workers: Annotated[
         int | None,
         typer.Option(
@@ -160,14 +188,6 @@ class TuneGoals:
             "for up to a fifth of what later stages have.",
         ),
     ] = False
-    only_proven: Annotated[
-        bool,
-        typer.Option(
-            "--only-proven",
-            help="Recommend only what the judgement has proven; by default it is whatever is "
-            "expected to be worth most.",
-        ),
-    ] = False
     rewrite: Annotated[
         bool,
         typer.Option(
@@ -179,13 +199,6 @@ class TuneGoals:
         str | None,
         typer.Option(help="The worker that rewrites subtasks; by default the strongest."),
     ] = None
-
-    @property
-    def needed_gain(self) -> float:
-        """The accuracy that a call must gain at least; where only a limit is given, none."""
-        if self.call_weight is not None:
-            return self.call_weight
-        return CALL_WEIGHT if self.mean_calls is None else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,4 +217,5 @@ class TuneOptions:
     output: TuneOutput
     execution: TuneExecution
     goals: TuneGoals
+    search: TuneSearch
     grading: GradingOptions

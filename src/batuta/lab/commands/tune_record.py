@@ -39,6 +39,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     )
 
     questions, goals, out = options.questions, options.goals, options.output.out
+    labels = options.search.labels
     name = str(questions.tasks).removeprefix(RECORDED_PREFIX)
     record = limit_record(load_recorded(name, with_texts=False), questions.limit, questions.seed)
     parts = split_record(record, questions.seed)
@@ -51,7 +52,9 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     console = open_console(highlight=False, soft_wrap=True, quiet=options.output.json)
     if options.execution.check:
         return _show_division(record, parts, console)
-    whole = len(set(record.families)) > 1 if goals.labels is None else goals.labels
+    whole = (
+        len(set(record.families)) > 1 if labels is None else labels
+    )
     nominees = nominate_options(record, parts.known, settings, labelled=whole)
     found = describe_record_tuning(record, parts, nominees, settings)
     write_record_results(out, found, nominees)
@@ -94,11 +97,11 @@ def _refuse_with_record(options: TuneOptions) -> None:
         "--from-runs": options.questions.from_runs,
         "--stages": options.execution.stages,
         "--judge": options.grading.judge,
-        "--rewriter": options.goals.rewriter,
+        "--rewriter": options.search.rewriter,
         "--workers": options.execution.workers,
         "--mean-calls": options.goals.mean_calls,
-        "--most-workers": options.goals.most_workers,
-        "--patterns": options.goals.patterns,
+        "--most-workers": options.search.most_workers,
+        "--patterns": options.search.patterns,
     }
     for option, value in given.items():
         if value:
