@@ -19,7 +19,13 @@ from tests.store.strategies import make_run
 from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.models import METADATA
-from batuta.store.schema import HEAD_REVISION, MIGRATIONS, REVISIONS, upgrade_database
+from batuta.store.schema import (
+    HEAD_REVISION,
+    MIGRATIONS,
+    REVISIONS,
+    run_migrations,
+    upgrade_database,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +46,27 @@ def test_the_migrations_make_the_tables_of_the_code(tmp_path):
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
         assert compare_metadata(context, METADATA) == []
+
+
+def test_a_new_file_has_what_the_migrations_make(tmp_path):
+    upgrade_database(tmp_path / "new.db")
+    new = create_engine(f"sqlite:///{tmp_path / 'new.db'}", poolclass=NullPool)
+    migrated = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}", poolclass=NullPool)
+    with migrated.begin() as connection:
+        run_migrations(connection)
+    made = []
+    for engine in (new, migrated):
+        with engine.connect() as connection:
+            master = connection.exec_driver_sql(
+                "SELECT type, name, tbl_name, sql FROM sqlite_master"
+            )
+            rows = {
+                (kind, name, table, sql and " ".join(sql.split()))
+                for kind, name, table, sql in master
+            }
+            version = connection.exec_driver_sql("SELECT * FROM alembic_version").all()
+            made.append((rows, version))
+    assert made[0] == made[1], "the file is not what `.dump` of sqlite3 says of a migrated one"
 
 
 def test_the_tables_are_postgresqls_too():

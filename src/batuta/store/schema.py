@@ -13,6 +13,7 @@ from batuta.store.database import (
     Database,
     database_name,
     explain_error,
+    is_sqlite,
     open_database,
     parse_url,
 )
@@ -29,6 +30,9 @@ HEAD_REVISION = REVISIONS[-1]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 """The migrations, shipped inside the package."""
+
+NEW_SQLITE = MIGRATIONS / "new_sqlite.sql"
+"""What all migrations come to in an empty SQLite file, at a tenth of the time; a test compares."""
 
 
 async def stored_revision(database: Database) -> str | None:
@@ -91,20 +95,29 @@ def upgrade_database(target: str | Path | URL) -> None:
 async def _upgrade_async(url: URL) -> None:
     database = open_database(url, pooled=False)
     try:
-        await database.write(lambda connection: _run_migrations(connection, url))
+        await database.write(lambda connection: _bring_to_head(connection, url))
     finally:
         await database.close()
 
 
-def _run_migrations(connection: Connection, url: URL) -> None:
-    from alembic import command  # noqa: PLC0415 - 150 ms that an up-to-date database never pays
-    from alembic.config import Config  # noqa: PLC0415
-
+def _bring_to_head(connection: Connection, url: URL) -> None:
     _lock_database(connection)
     revision = _read_revision(connection)  # again: another process may have been first
     check_revision(revision, url)
     if revision == HEAD_REVISION:
         return
+    if is_sqlite(url) and not inspect(connection).get_table_names():
+        for statement in NEW_SQLITE.read_text("utf-8").rstrip().split(";\n"):
+            connection.exec_driver_sql(statement)
+    else:
+        run_migrations(connection)
+
+
+def run_migrations(connection: Connection) -> None:
+    """Bring the database to `HEAD` by the migrations that it lacks."""
+    from alembic import command  # noqa: PLC0415 - 150 ms that an up-to-date database never pays
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
