@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec
 from batuta.clients.anthropic.client import AnthropicAdapter
+from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
 from batuta.clients.decoding import ProviderReply
 from batuta.clients.gemini.client import GeminiAdapter
+from batuta.clients.gemini.stream import GeminiStreamAccumulator
 from batuta.clients.native_search import SearchReader, without_native
 from batuta.clients.openai.client import OPENAI_DIALECT
 from batuta.clients.openai.responses import OpenAIResponsesAdapter
@@ -287,3 +290,99 @@ async def test_the_limits_of_the_operators_search_hold():
     [tool], [own] = ada.requests[0].tools, bob.requests[0].tools
     assert tool.native is not None and tool.native.max_uses == 2
     assert (own.name, own.native) == ("web_search", None)
+
+
+def fold(accumulator: Any, events: list[dict[str, Any]]) -> tuple[Any, list[Any]]:
+    """What a stream of these events adds up to, and the searches that it told."""
+    deltas = [
+        delta
+        for event in events
+        for delta in accumulator.add_event(event.get("type", ""), json.dumps(event).encode())
+    ]
+    return accumulator.result().reply, [one.server_call for one in deltas if one.server_call]
+
+
+def google(text: str, end: str = "", **grounding: Any) -> dict[str, Any]:
+    parts = [{"text": text}] if text else []
+    found = {"groundingMetadata": grounding} if grounding else {}
+    stop = {"finishReason": end} if end else {}
+    return {"candidates": [{"content": {"parts": parts}, "index": 0, **found, **stop}]}
+
+
+WEB = {"web": {"uri": "https://g.example/1", "title": "one.example"}}
+WEB_2 = {"web": {"uri": "https://g.example/2", "title": "two.example"}}
+SUPPORT = [{"segment": {"endIndex": 6, "text": "It was"}, "groundingChunkIndices": [0]}]
+QUERIES: Any = {"webSearchQueries": ["Imola"]}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [google("It was.", "STOP", **QUERIES, groundingChunks=[WEB, WEB_2], groundingSupports=SUPPORT)],
+        [google("It ", **QUERIES, groundingChunks=[WEB, WEB_2], groundingSupports=SUPPORT), google("was.", "STOP")],
+        [google("It ", groundingChunks=[WEB, WEB_2]), google("was."), google("", "STOP", **QUERIES, groundingSupports=SUPPORT)],
+        [google("It was.", **QUERIES), google("", groundingChunks=[WEB, WEB_2]), google("", "STOP", groundingSupports=SUPPORT)],
+        [google("It ", **QUERIES, groundingChunks=[WEB]), google("was.", "STOP", **QUERIES, groundingChunks=[WEB, WEB_2], groundingSupports=SUPPORT)],
+    ],
+    ids=["with the end", "before the end", "pages first", "queries first", "repeated"],
+)  # fmt: skip
+def test_what_google_found_is_read_wherever_in_the_stream_it_comes(events: Any):
+    reply, told = fold(GeminiStreamAccumulator(), events)
+    assert reply.text == "It was. ([g.example](https://g.example/1))"
+    [search] = reply.server_calls
+    assert (search.query, search.at) == ("Imola", 7)
+    assert [(page.url, page.excerpt) for page in search.citations] == [
+        ("https://g.example/1", "It was"), ("https://g.example/2", ""),
+    ]  # fmt: skip
+    assert [(one.query, len(one.citations)) for one in told] == [("Imola", 2)]
+
+
+def test_a_second_search_of_google_is_no_repetition_of_the_first():
+    other: Any = {"webSearchQueries": ["Imola tower"]}
+    events = [google("It ", **QUERIES), google("was.", "STOP", **other, groundingChunks=[WEB])]
+    reply, told = fold(GeminiStreamAccumulator(), events)
+    assert [call.query for call in reply.server_calls] == ["Imola", "Imola tower"]
+    assert [one.id for one in told] == ["google_0", "google_1"]
+
+
+def test_searches_without_pages_are_told_and_an_answer_that_was_cut_has_them():
+    """As Google answers where the words end before anything is cited."""
+    queries: Any = {
+        "webSearchQueries": ["a", "b", "c"],
+        "searchEntryPoint": {"renderedContent": "<p>"},
+    }
+    for reply in (
+        fold(GeminiStreamAccumulator(), [google("It", "MAX_TOKENS", **queries)])[0],
+        fold(GeminiStreamAccumulator(), [google("It", **queries)])[0],
+    ):
+        assert [call.query for call in reply.server_calls] == ["a", "b", "c"]
+        assert not any(call.citations for call in reply.server_calls) and reply.text == "It"
+
+
+RESULT = {"type": "web_search_tool_result", "tool_use_id": "s_1", "content": [{"type": "web_search_result", "url": PAGE.url, "title": "Imola", "page_age": None}]}  # fmt: skip
+USE = {"type": "server_tool_use", "id": "s_1", "name": "web_search"}
+
+
+def test_a_result_that_is_told_before_its_search_keeps_its_query():
+    asked = {"type": "input_json_delta", "partial_json": '{"query": "Imola"}'}
+    stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}}  # fmt: skip
+    begin, end = "content_block_start", "content_block_stop"
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}},
+        {"type": begin, "index": 0, "content_block": RESULT}, {"type": end, "index": 0},
+        {"type": begin, "index": 1, "content_block": USE | {"input": {}}},
+        {"type": "content_block_delta", "index": 1, "delta": asked}, {"type": end, "index": 1},
+        {"type": begin, "index": 2, "content_block": {"type": "text", "text": "In 1931."}}, {"type": end, "index": 2},
+        stop, {"type": "message_stop"},
+    ]  # fmt: skip
+    streamed, told = fold(AnthropicStreamAccumulator(), events)
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    blocks = [RESULT, USE | {"input": {"query": "Imola"}}, {"type": "text", "text": "In 1931."}]
+    whole = parse_message({"content": blocks, "usage": usage, "stop_reason": "end_turn"}).reply
+    assert [(one.query, one.citations[0].url) for one in told] == [("Imola", PAGE.url)]
+    for reply in (streamed, whole):
+        assert [(call.query, call.at) for call in reply.server_calls] == [("Imola", 0)]
+    never, told = fold(AnthropicStreamAccumulator(), [*events[:3], stop, {"type": "message_stop"}])
+    assert [(call.id, call.query) for call in never.server_calls] == [("s_1", "")] and len(
+        told
+    ) == 1

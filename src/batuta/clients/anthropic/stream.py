@@ -70,6 +70,8 @@ class AnthropicStreamAccumulator:
         """The pieces of a search's input, by its id."""
         self._open_search = ""
         """The id of the search whose input comes."""
+        self._early: dict[str, dict[str, Any]] = {}
+        """What came out of searches that were not told yet."""
         self._length = 0
         """Characters of the text so far."""
         self._block_text: list[str] = []
@@ -104,7 +106,8 @@ class AnthropicStreamAccumulator:
         if kind == "content_block_start":
             return self._start_block(index, content["content_block"])
         if kind == "content_block_stop":
-            return (*self._end(), *self._end_text(), *self._tell_given())
+            ended = (*self._end(), *self._end_text(), *self._tell_given())
+            return (*ended, *self._tell_early(self._open_search))
         if kind == "error":
             raise ErrorReply(content)
         return self._add_message_event(kind, content)
@@ -120,7 +123,7 @@ class AnthropicStreamAccumulator:
             self._matched = as_string(delta.get("stop_sequence")) or self._matched
         elif kind == "message_stop":
             self.is_closed = self._has_begun  # else its place in the stream says nothing
-            return self._tell_given()
+            return (*self._tell_given(), *self._tell_early(*self._early))
         elif not kind and (stated := find_stated_error(event)):
             raise ErrorReply(stated)
         else:
@@ -132,6 +135,7 @@ class AnthropicStreamAccumulator:
     def result(self) -> ProviderReply:
         """Return the reply as far as it has come."""
         self._tell_given()
+        self._tell_early(*self._early)
         self._end_text()
         calls = self._calls.tool_calls()
         reply = Reply(
@@ -237,11 +241,27 @@ class AnthropicStreamAccumulator:
             self._asked_for.setdefault(self._open_search, [dump_json(given)] if given else [])
             return ()
         self._open_search = ""
-        asked = "".join(self._asked_for.get(as_string(block.get("tool_use_id")), ()))
+        call_id = as_string(block.get("tool_use_id"))
+        if call_id in self._asked_for:
+            return self._read_result(call_id, block)
+        self._early.setdefault(call_id, block)
+        return ()
+
+    def _tell_early(self, *call_ids: str) -> Sequence[Delta]:
+        """Tell what came out of these searches, if it came before they were told."""
+        deltas: list[Delta] = []
+        for call_id in call_ids:
+            if call_id in self._early:
+                deltas += self._read_result(call_id, self._early.pop(call_id))
+        return deltas
+
+    def _read_result(self, call_id: str, block: dict[str, Any]) -> Sequence[Delta]:
+        asked = "".join(self._asked_for.get(call_id, ()))
         return _read_result(self._searches, block, _query_of(asked), self._length)
 
 
-_SEARCH_BLOCKS = {"server_tool_use", "web_search_tool_result"}
+_FOUND = "web_search_tool_result"
+_SEARCH_BLOCKS = {"server_tool_use", _FOUND}
 
 
 def _query_of(given: str) -> str:
@@ -271,16 +291,13 @@ def _read_result(
     return searches.add_call(call_id, query, at=at, pages=pages, error=error)
 
 
-def _read_whole_search(
-    searches: SearchReader, block: dict[str, Any], queries: dict[str, str], at: int
-) -> None:
-    """Take in a block of a whole message: what is searched for, or what came out."""
-    if block["type"] == "server_tool_use":
-        asked = as_string(as_object(block.get("input")).get("query"))
-        queries[as_string(block.get("id"))] = asked
-    else:
-        query = queries.get(as_string(block.get("tool_use_id")), "")
-        _read_result(searches, block, query, at)
+def _find_queries(blocks: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return what a whole message searched for, by the searches' ids."""
+    asked = (block for block in blocks if block["type"] == "server_tool_use")
+    return {
+        as_string(block.get("id")): as_string(as_object(block.get("input")).get("query"))
+        for block in asked
+    }
 
 
 def _name_cited(searches: SearchReader, block: dict[str, Any]) -> str:
@@ -327,12 +344,13 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
     calls = ToolCallAccumulator()
     thoughts = [thought_of(block, model) for block in data["content"]]
     searches = SearchReader()
-    queries: dict[str, str] = {}
+    queries = _find_queries(data["content"])
     for block in data["content"]:
         if block["type"] == "text":
             text += [block["text"], _name_cited(searches, block)]
-        elif block["type"] in _SEARCH_BLOCKS:
-            _read_whole_search(searches, block, queries, sum(map(len, text)))
+        elif block["type"] == _FOUND:
+            query = queries.get(as_string(block.get("tool_use_id")), "")
+            _read_result(searches, block, query, sum(map(len, text)))
         elif block["type"] == "thinking":
             reasoning.append(block["thinking"])
         elif block["type"] == "tool_use":

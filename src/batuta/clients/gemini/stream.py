@@ -54,6 +54,11 @@ class _CandidateAccumulator:
         self._calls = ToolCallAccumulator()
         self._images: list[Image] = []
         self._searches = SearchReader()
+        self._queries: dict[str, None] = {}
+        """The words of the searches so far, in their order."""
+        self._pages: dict[str, Citation] = {}
+        self._newest: list[Citation] = []
+        """The pages that were told last."""
         self.finish: Finish | None = None
 
     def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
@@ -62,14 +67,20 @@ class _CandidateAccumulator:
             self.finish = _parse_finish(as_string(reason))
         parts = as_array(as_object(candidate.get("content")).get("parts"))
         deltas = [delta for part in parts if (delta := self._add_part(part)) is not None]
-        deltas += self._add_grounding(as_object(candidate.get("groundingMetadata")))
-        if self.finish is not None and (named := self._searches.end_text("".join(self._text))):
-            self._text.append(named)
-            deltas.append(Delta(text=named, choice=self._number))
+        self._add_grounding(as_object(candidate.get("groundingMetadata")))
+        if self.finish is not None:
+            deltas += self._tell_searches()
+            if named := self._searches.end_text("".join(self._text)):
+                self._text.append(named)
+                deltas.append(Delta(text=named, choice=self._number))
         return deltas
 
-    def _add_grounding(self, grounding: dict[str, Any]) -> list[Delta]:
-        """Take in the searches that Google ran, and the pages on which the text rests."""
+    def _add_grounding(self, grounding: dict[str, Any]) -> None:
+        """Take in what Google searched for, and the pages on which the text rests.
+
+        It comes with one response of a stream or with several, in any order: later ones repeat what
+        was told or leave it out, and the places of supports are those in the newest pages.
+        """
         webs = [
             as_object(as_object(one).get("web"))
             for one in as_array(grounding.get("groundingChunks"))
@@ -78,22 +89,31 @@ class _CandidateAccumulator:
             Citation(url=as_string(web.get("uri")), title=as_string(web.get("title")))
             for web in webs
         ]
-        at, deltas = sum(map(len, self._text)), list[Delta]()
-        for number, query in enumerate(as_array(grounding.get("webSearchQueries"))):
-            found = pages if number == 0 else ()
-            deltas += self._searches.add_call(
-                f"google_{number}", as_string(query), at=at, pages=found
-            )
+        self._newest = pages or self._newest
+        self._pages |= {page.url: page for page in pages}
+        queries = map(as_string, as_array(grounding.get("webSearchQueries")))
+        self._queries |= dict.fromkeys(queries)
         for support in map(as_object, as_array(grounding.get("groundingSupports"))):
             quote = as_string(as_object(support.get("segment")).get("text"))
             for place in map(as_count, as_array(support.get("groundingChunkIndices"))):
-                if place < len(pages):
-                    self._searches.cite(pages[place].url, pages[place].title, quote)
+                if place < len(self._newest):
+                    page = self._newest[place]
+                    self._searches.cite(page.url, page.title, quote)
+
+    def _tell_searches(self) -> list[Delta]:
+        """Tell the searches that were not told, the first with all pages: Google says not whose."""
+        at, deltas = sum(map(len, self._text)), list[Delta]()
+        for number, query in enumerate(
+            [*self._queries][len(self._searches) :], len(self._searches)
+        ):
+            pages = () if number else [*self._pages.values()]
+            deltas += self._searches.add_call(f"google_{number}", query, at=at, pages=pages)
         return [replace(one, choice=self._number) for one in deltas]
 
     def reply(self, model: str) -> Reply:
         """Return the reply as far as it has come."""
         calls = self._calls.tool_calls()
+        self._tell_searches()
         thought = self._given_back.thought(self._asked)
         return Reply(
             thoughts=() if thought is None else (thought,),
