@@ -1,5 +1,6 @@
 """Web search as a tool of the server: asked for in three dialects, run in the model's loop, cited in each one's form."""
 
+import re
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
@@ -14,8 +15,10 @@ from batuta.config.tool_settings import SearchSetting, ToolsSetting
 from batuta.config.tools import open_served_tools
 from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
+from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
+from batuta.language.grounding import MARK
 from fakes.web import FakeWeb
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, orchestra, pool_of
 
 pytestmark = pytest.mark.anyio
 PAID = Cost(Decimal("0.00003"))
@@ -337,3 +340,97 @@ async def test_a_limit_that_suffices_for_each_turn_suffices_for_all_and_none_is_
         )
         cost = got["orchestration"]["rounds"][0]["steps"][0]["result"]["cost"]
         assert Decimal(cost["usd"]) == len(ada.requests) * PAID.usd
+
+
+INVENTED = "https://never.example/page"
+
+
+def inventing(searches):
+    """A model that cites, beside what it found, a number and addresses that no tool returned."""
+
+    def reply(request):
+        done = sum(message.role is Role.TOOL for message in request.messages)
+        if done < searches:
+            call = ToolCall(id="c", name="web_search", arguments='{"query": "Imola observatory"}')
+            return Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+        found = re.findall(r"https?://\S+/imola-observatory\b", request.messages[-1].parts[0].content) if done else []  # fmt: skip
+        longer = [f"{found[0]}-nine", found[0].replace("http", "https", 1)] if found else []
+        own = "In 1822 [1]. " if found else ""
+        return Reply(text=f"{own}So it was [99] [0] [-1]: {' '.join([INVENTED, *longer])} end")
+
+    return ScriptedClient(reply)
+
+
+def annotated(annotations):
+    """The addresses that annotations or citations name, in any dialect's form."""
+    return [(one.get("url_citation") or one)["url"] for one in annotations]
+
+
+@pytest.mark.parametrize("searches", [1, 0], ids=["found", "never searched"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_never_fetched_is_no_citation_in_any_dialect(searches, stream):
+    async with serving(inventing(searches)) as (server, fake):
+        chat = {"model": MODEL, "messages": HI, "web_search_options": {}}
+        bodies = {
+            "/v1/chat/completions": chat,
+            "/v1/responses": response_body(),
+            "/v1/messages": message_body(),
+        }
+        got: dict[str, Any] = {}
+        for path, body in bodies.items():
+            if stream:
+                got[path] = await read_frames(server, path, body)
+            else:
+                _, _, got[path] = await server.post(path, json=body)
+    texts, cited = [], []
+    if stream:
+        deltas = [chunk["choices"][0]["delta"] for chunk in got["/v1/chat/completions"]]
+        texts += ["".join(delta.get("content") or "" for delta in deltas)]
+        cited += [annotated(one for delta in deltas for one in delta.get("annotations", ()))]
+        events = got["/v1/responses"]
+        texts += ["".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")]
+        cited += [annotated(e["annotation"] for e in events if e["type"] == "response.output_text.annotation.added")]  # fmt: skip
+        pieces = [e["delta"] for e in got["/v1/messages"] if e["type"] == "content_block_delta"]
+        texts += ["".join(piece.get("text", "") for piece in pieces)]
+        cited += [annotated(p["citation"] for p in pieces if p["type"] == "citations_delta")]
+    else:
+        message = got["/v1/chat/completions"]["choices"][0]["message"]
+        part = got["/v1/responses"]["output"][-1]["content"][0]
+        block = got["/v1/messages"]["content"][-1]
+        texts += [message["content"], part["text"], block["text"]]
+        cited += [annotated(message.get("annotations", ())), annotated(part["annotations"])]
+        cited += [annotated(block.get("citations") or ())]
+    assert all("[99]" in text and INVENTED in text for text in texts)
+    assert cited == [[f"{fake.url}/imola-observatory"] * searches] * 3
+
+
+async def test_what_was_never_fetched_is_marked_where_answers_are_checked():
+    """Even a checker that finds everything supported does not make a source of it."""
+
+    def believe(request):
+        claims = request.messages[-1].text.count("<agent_response")
+        sources = re.findall(r"^Source (\d+)", request.messages[-1].text, re.MULTILINE)
+        rows = [{"claim": n + 1, "supported": "yes", "where": [int(s) for s in sources][:8]} for n in range(claims)]  # fmt: skip
+        return orjson.dumps({"verdicts": rows}).decode()
+
+    said = f"It was opened in 1822 [1]. It burned in 1901 [9]. It is closed, says {INVENTED} now."
+
+    def reply(request):
+        found = any(message.role is Role.TOOL for message in request.messages)
+        call = ToolCall(id="c", name="web_search", arguments='{"query": "Imola observatory"}')
+        asked = Reply(text="", tool_calls=(call,), finish=Finish.TOOL_CALLS)
+        return Reply(text=said) if found else asked
+
+    clients = {"ada": ScriptedClient(reply), "eve": ScriptedClient(believe)}
+    checker = pool_of(*clients)["eve"]
+    policy = GroundedPolicy(name="sources", worker=checker, action=GroundedAction.MARK)
+    async with FakeWeb() as fake, HttpTransport() as http:
+        wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True)
+        tools = open_served_tools(ToolsSetting(search=wanted), http, {})
+        guards = Guardrails((), policy)
+        async with Serving(orchestra(clients, server_tools=tools, guardrails=guards)) as server:
+            body = {"model": MODEL, "messages": HI, "web_search_options": {}}
+            _, _, got = await server.post("/v1/chat/completions", json=body)
+    first, second, third = said.split(". ")
+    marked = f"{first}. {second}. {MARK} {third} {MARK}"
+    assert got["choices"][0]["message"]["content"] == marked

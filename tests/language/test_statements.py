@@ -1,6 +1,7 @@
 """How answers become statements, what was given or fetched, and what of a verdict counts."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,7 +162,17 @@ def test_a_citation_must_be_among_the_sources_that_say_it():
     assert not unsupported("It is so (https://a.org/x).", 1)
     assert unsupported("It is so (https://nowhere.org/).", 1)
     assert not unsupported("As you read at https://d.org/.", 3)
-    assert not unsupported("It is so [17].", 1)  # no source has that number: it is no citation
+
+
+def test_a_number_that_no_source_has_cites_what_was_never_fetched():
+    assert unsupported("It is so [17].", 1) and unsupported("It is so [1][17].", 1)
+    assert not unsupported("Here `a[17]` is `b[3]`.", 1)
+    assert not unsupported("```\na[17] = 1\n```", 1)
+    said = json.dumps({"verdicts": [{"claim": 1, "supported": "yes", "where": [1]}]})
+    noted = replace(A, text="It is so [17].")  # a page's own note, repeated
+    assert not find_unsupported(said, ["It is so [17]."], [noted, B])
+    plain = replace(A, number=None)  # nobody was told to cite by numbers
+    assert not find_unsupported(said, ["It is so [17]."], [plain])
 
 
 def test_a_source_that_is_not_there_supports_nothing():

@@ -57,6 +57,7 @@ _TOOLS = {SEARCH, READER, MCP, FILE_SEARCH}
 """The tags of workers whose replies are what they have fetched."""
 _SENTENCES = re.compile(r"```.*?(?:```[^\S\n]*|\Z)|\n|(?<=[.!?])\s+(?=\S)|(?<=[。！？])", re.DOTALL)
 _NUMBER = re.compile(r"\[(\d{1,3})\]")
+_PROGRAMS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _CITATIONS = re.compile(r"\[\d{1,3}\]|https?://\S+")
 _FETCHED = re.compile(
     rf"^(?:\[(\d+)\] )?(?:(https?://\S+)(?: \([^)\n]*\))?|[^\n]*)"
@@ -213,7 +214,8 @@ def find_unsupported(
     """Return the places of the statements that are not supported, those without a verdict too.
 
     A statement that the checker calls supported counts as such only where it names a source that is
-    there, and among the sources that it names are all that the statement cites.
+    there, and among the sources that it names are all that the statement cites. Where sources are
+    numbered, a number in brackets that none of them has cites what was never fetched.
 
     Args:
         reply: the verdict, in its form.
@@ -242,14 +244,19 @@ def _says_cited(statement: str, where: set[int], sources: Sequence[Source]) -> b
     """Return True if all that the statement cites is among the sources that say it."""
     named = [sources[index] for index in where if index < len(sources)]
     urls = set(find_addresses(statement))
-    known = {source.number for source in sources if source.number is not None}
-    numbers = {int(each) for each in _NUMBER.findall(statement)} & known
-    if any(all(source.number != number for source in named) for number in numbers):
-        return False
+    if any(source.number is not None for source in sources):
+        numbers = _NUMBER.findall(_PROGRAMS.sub("", statement))
+        if not all(any(_has_number(source, number) for source in named) for number in numbers):
+            return False
     pages = {source.url for source in sources if source.url} & urls
     if not pages <= {source.url for source in named}:
         return False
     return all(any(url in source.text for source in named) for url in urls - pages)
+
+
+def _has_number(source: Source, number: str) -> bool:
+    """Return True if the number in brackets names the source, or is a note of its own text."""
+    return source.number == int(number) or f"[{number}]" in source.text
 
 
 def mark_statements(statements: Sequence[str], unsupported: Iterable[int]) -> str:
