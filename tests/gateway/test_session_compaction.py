@@ -251,6 +251,25 @@ async def test_an_agent_that_is_started_after_a_compaction_begins_with_nothing()
         assert await started.send() == "small" and await talk.send() == "big"
 
 
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_an_agent_that_begins_before_the_summary_is_gone_on_with_takes_nothing(kind):
+    """It has other tools than the agent that started it, as in Claude Code and opencode."""
+    asked, state = open_house(lambda _: Escalate(), LocalSessions())
+    async with Serving(state) as server:
+        talk = Talk(server, failing(kind), asked, {"max_turns": 2})
+        await talk.send(fails=True)
+        await talk.send(fails=True)
+        assert await talk.send() == "big"
+        summed_up = await talk.post(talk.client.wish())
+        started = Talk(server, failing(ChatClient), asked, {"max_turns": 2}, talk.name)
+        started.client.said = [{"role": "user", "content": "Look for the tests"}]
+        more = {"type": "function", "function": {"name": "look"}}
+        started.client.extra = {"tools": [*ChatClient.extra["tools"], more]}
+        assert await started.send() == "small"
+        talk.client.go_on(summed_up)
+        assert await talk.send() == "big", "the task goes on"
+
+
 async def test_a_judge_is_asked_no_more_often_because_of_a_compaction():
     asked: list[str] = []
     judge = ScriptedClient(["REDO: no test ran.", "ACCEPT"])

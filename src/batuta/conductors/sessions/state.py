@@ -38,6 +38,8 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 """A tool's result that says of itself that it failed."""
+_CONTINUED = "This session is being continued from a previous conversation"
+"""The beginning of the message in which Claude Code sends a summary."""
 _LONGEST_GO_ON = 40
 _GO_ON = frozenset(
     {
@@ -89,6 +91,10 @@ class Turn:
     It is the same for every request of the turn, and if a request is sent again."""
     thread_key: str
     """A digest of the user's first words, which stay as the conversation grows."""
+    tools: str = ""
+    """A digest of the names of the client's tools."""
+    continues: bool = False
+    """Whether the user's first words are those with which a client goes on after a compaction."""
 
     @property
     def says_to_go_on(self) -> bool:
@@ -120,6 +126,8 @@ def read_turn(question: Question) -> Turn:
         is_fresh=all(message.role is not Role.ASSISTANT for message in after),
         key=_digest_texts(words, str(times)),
         thread_key=_digest_texts(first),
+        tools=_digest_texts(*sorted(tool.name for tool in question.tools)),
+        continues=first.startswith(_CONTINUED),
     )
 
 
@@ -250,16 +258,19 @@ class SessionThread:
     """How often each happened in what a compaction took out of the conversation."""
     compacted: bool = False
     """Whether a summary of the conversation was asked for, and the task goes on with it."""
+    tools: str = ""
+    """A digest of the names of its tools; empty: a version before this one wrote the thread."""
     warm: Mapping[WorkerId, WarmPrefix] = field(default_factory=dict[WorkerId, WarmPrefix])
 
     def in_turn(self, turn: Turn) -> SessionThread:
         """Return the thread at a request of the conversation as it stands, in that turn."""
         same = self if self.turn == turn.key else replace(self, forgotten={})
-        return replace(same, turn=turn.key, compacted=False).counting(turn)
+        return replace(same, turn=turn.key, tools=turn.tools, compacted=False).counting(turn)
 
     def after_summary(self, turn: Turn) -> SessionThread:
         """Return the thread at the first request after a compaction: the task goes on."""
-        return replace(self, turn=turn.key, forgotten=self.failures).counting(turn)
+        same = replace(self, turn=turn.key, tools=turn.tools, forgotten=self.failures)
+        return same.counting(turn)
 
     def counting(self, turn: Turn) -> SessionThread:
         """Return the thread with the turn's failures beside the forgotten ones."""
@@ -329,11 +340,15 @@ class SessionState:
     def find_compacted(self, turn: Turn) -> str:
         """Return the key of the thread that goes on with the turn after a compaction; or empty.
 
-        The summary stands in the place of the user's first words or behind them.
+        The summary stands in the place of the user's first words or behind them. An agent that
+        begins meanwhile has other tools than the one that started it.
         """
         if (own := self.threads.get(turn.thread_key)) is not None:
             return turn.thread_key if own.compacted and turn.is_fresh else ""
-        return next((key for key in reversed([*self.threads]) if self.threads[key].compacted), "")
+        for key, thread in reversed([*self.threads.items()]):
+            if thread.compacted and (turn.continues or thread.tools in {"", turn.tools}):
+                return key
+        return ""
 
     def left_usd(self, most: Decimal | None) -> Decimal | None:
         """Return the dollars that are left of a limit; None: there is no limit."""

@@ -548,6 +548,7 @@ def _read_thread(written: Any) -> SessionThread | None:
             failures={key: int(count) for key, count in known["failures"].items()},
             forgotten={key: int(count) for key, count in known["forgotten"].items()},
             compacted=bool(known["compacted"]),
+            tools=str(known.get("tools", "")),
             warm=warm,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
