@@ -79,6 +79,8 @@ NO_SOCKET = 426
 COMPACTED = "is told of a compaction"
 LEAST_CALLS = 8
 """Calls of tools that a task takes at least."""
+PATIENCE_S = 400
+"""Seconds that a task may take; on a quiet machine it takes some twenty."""
 WANTED = {"advise": ": advises", "gate": ": judges", "lead": ": judges", "escalate": "claude-big: ", "compact": COMPACTED, "own": COMPACTED, "search": ": tells what was found"}  # fmt: skip
 """What must have happened on a way."""
 FULL_AT, FULL = 5, 150_000
@@ -396,7 +398,7 @@ def open_place(way: str) -> Iterator[Place]:
 
 async def do_task(client: str, way: str, binary: Path, place: Place) -> str:
     """Let the client do the task, and return what it said; empty if it is not done."""
-    with anyio.move_on_after(120):
+    with anyio.move_on_after(PATIENCE_S):
         command = command_of(client, way, binary, place.work)
         done = await anyio.run_process(command, env=place.environ, cwd=place.work, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
         said = done.stdout.decode().strip()

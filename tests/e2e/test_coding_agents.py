@@ -26,7 +26,7 @@ def test_a_task_is_done_as_without_batuta_and_nothing_is_refused(client, way):
         pytest.skip(f"{client} is not installed in {INSTALLED}; see this file")
     command = [sys.executable, "bench/clients.py", "--clients", str(INSTALLED.parents[1])]
     done = subprocess.run(
-        [*command, client, way], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+        [*command, client, way], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{client} by {way}: done, " in done.stdout
