@@ -36,6 +36,23 @@ def test_folders_of_the_user_are_those_that_are_used(page):
     assert {name.rstrip(".") for name in named} <= known
 
 
+def test_every_test_that_the_page_on_governance_names_is_there():
+    """An answer to a security officer holds as long as its test does."""
+    page = (ROOT / "docs" / "governance.md").read_text(encoding="utf-8")
+    answers = [row for row in page.splitlines() if row.startswith("| ") and row.count(" | ") == 2]
+    answers = [row for row in answers if "?" in row.partition(" | ")[0]]
+    assert len(answers) >= 25
+    for row in answers:
+        last = row.rpartition(" | ")[2]
+        file = ""
+        named = re.findall(r"`(tests/[\w/]+\.py|…)(?:::(test_\w+))?`", last)
+        assert named, row
+        for place, test in named:
+            file = file if place == "…" else place
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert not test or f"def {test}(" in text, f"{file}::{test}"
+
+
 def test_the_page_about_storage_names_the_data_folder():
     told = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
     for folder in (data_folder({}), data_folder({"XDG_DATA_HOME": "$XDG_DATA_HOME"})):

@@ -6,6 +6,10 @@ from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
 from batuta.core import Step, WorkerId, Workflow
 from batuta.engine.confidence import Calibration, ConfidenceModel
+from batuta.gateway.access.caller import Authenticator
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
+from gateway.keyed_server import ADMIN
 from gateway.live_server import HI, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
@@ -49,3 +53,83 @@ async def test_a_least_where_nothing_was_fitted_is_refused(model, name):
     status, _, got = await ask(model, name, min_confidence=0.5)
     assert status == 400 and got["error"]["param"] == "orchestration.min_confidence"
     assert "batuta eval --calibrate" in got["error"]["message"]
+
+
+DIALECTS = {
+    "chat": ("/v1/chat/completions", {"messages": HI}),
+    "responses": ("/v1/responses", {"input": "hi"}),
+    "messages": ("/v1/messages", {"messages": HI, "max_tokens": 99}),
+}
+
+
+async def tell(dialect, *, stream=False, refuse=False):
+    """Status, headers and body of a question that is answered with 0.8 where 0.95 is wanted."""
+    path, body = DIALECTS[dialect]
+    clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
+    state = orchestra(clients, conductor=CONDUCTOR, confidence=MODEL, refuses_unsure=refuse)
+    asked = {**body, "model": "batuta-ultra", "stream": stream, "orchestration": {"min_confidence": 0.95}}  # fmt: skip
+    async with Serving(state) as serving, serving.http.post(path, json=asked) as response:
+        return response.status, response.headers, await response.text()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_an_unsure_answer_is_marked_in_every_dialect(dialect):
+    status, headers, whole = await tell(dialect)
+    assert status == 200 and headers["x-batuta-outcome"] == "unsure" and "Answer: 42" in whole
+    assert '"outcome":"unsure"' in whole
+    status, _, streamed = await tell(dialect, stream=True)
+    assert status == 200 and '"outcome":"unsure"' in streamed and "42" in streamed
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_an_unsure_answer_is_refused_by_setting_in_every_dialect(dialect):
+    status, headers, whole = await tell(dialect, refuse=True)
+    assert status == 422 and headers["x-batuta-outcome"] == "unsure"
+    assert headers["x-batuta-confidence"] == "0.6" and headers["x-should-retry"] == "false"
+    assert "had to be at least 0.95 sure, and it is 0.6 sure" in whole
+    status, _, streamed = await tell(dialect, stream=True, refuse=True)
+    assert status == 200 and "had to be at least 0.95 sure" in streamed
+    assert "Answer" not in whole and "Answer" not in streamed
+
+
+async def ask_keyed(store, model, least, name="batuta-ultra", **orchestration):
+    """Status, headers and body of a question by a key that has a least."""
+    hasher = KeyHasher(b"x" * 32)
+    gate = Authenticator(store, hasher, ADMIN)
+    clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
+    state = orchestra(clients, conductor=CONDUCTOR, confidence=model, store=store, authenticator=gate)  # fmt: skip
+    _, issued = await store.keys.create(hasher, "acme", "k", KeyPermissions(min_confidence=least))
+    body = {"model": name, "messages": HI, "orchestration": orchestration}
+    headers = {"authorization": f"Bearer {issued.text}"}
+    async with Serving(state) as serving:
+        return await serving.post("/v1/chat/completions", json=body, headers=headers)
+
+
+@pytest.mark.parametrize(("asked", "outcome"), [({}, "unsure"), ({"min_confidence": 0.1}, "unsure")])  # fmt: skip
+async def test_a_keys_least_holds_and_no_request_lowers_it(store, asked, outcome):
+    status, headers, _ = await ask_keyed(store, MODEL, 0.95, **asked)
+    assert status == 200 and headers["x-batuta-outcome"] == outcome
+
+
+async def test_a_keys_least_that_is_reached_changes_nothing_but_a_request_may_raise_it(store):
+    _, headers, _ = await ask_keyed(store, MODEL, 0.5)
+    assert headers["x-batuta-outcome"] == "answered"
+    _, headers, _ = await ask_keyed(store, MODEL, 0.5, min_confidence=0.95)
+    assert headers["x-batuta-outcome"] == "unsure"
+
+
+@pytest.mark.parametrize(("model", "name"), [(None, "batuta-ultra"), (MODEL, "worker/bob")])
+async def test_a_keys_least_where_nothing_was_fitted_is_refused(store, model, name):
+    status, _, got = await ask_keyed(store, model, 0.5, name)
+    assert status == 403 and got["error"]["code"] == "permission_denied"
+    assert "needs answers that are at least 0.5 sure" in got["error"]["message"]
+    assert "batuta eval --calibrate" in got["error"]["message"]
+
+
+def test_a_keys_least_is_written_and_read_and_old_replicas_read_keys_without_it():
+    limits = KeyPermissions(min_confidence=0.9)
+    assert read_permissions(permissions_json(limits)) == limits
+    assert "min_confidence" not in permissions_json(KeyPermissions())
+    for wrong in (-0.1, 1.5, float("nan"), "0.9", True):
+        with pytest.raises(ValueError, match="min_confidence"):
+            read_permissions({"min_confidence": wrong})

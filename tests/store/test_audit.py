@@ -11,14 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, update
 
+from batuta.core.formatting import format_zoned_time
 from batuta.errors import StoreError
+from batuta.gateway.ui.audit import describe_details
 from batuta.store import Store
 from batuta.store.audit import (
     CUT,
     GENESIS,
     MAX_DETAILS,
+    PAGE_ROWS,
     AuditEntry,
     AuditRecord,
+    AuditTrail,
     append_entry,
     cef_line,
 )
@@ -132,6 +136,44 @@ async def test_a_cut_leaves_a_trail_that_can_be_verified(either):
     assert await either.audit.cut(5, now=30 * DAY) == 3
     assert await either.audit.cut(5, now=90 * DAY) == 0  # not the record of a cut for ever again
     assert (await either.audit.verify()).broken_at is None
+
+
+class CuttingDatabase:
+    """The database of a trail that is cut after a reader's first page."""
+
+    def __init__(self, store: Store, now: float) -> None:
+        self.store, self.now = store, now
+        self.cut: list[int] = []
+
+    async def fetch_rows(self, query):
+        rows = await self.store.database.fetch_rows(query)
+        if not self.cut:
+            self.cut.append(await self.store.audit.cut(5, now=self.now))
+        return rows
+
+
+async def test_a_cut_while_somebody_verifies_is_no_broken_chain(store):
+    def fill_pages(connection):
+        for number in range(PAGE_ROWS + 20):
+            append_entry(connection, entry(number), 1 * DAY)
+
+    await store.database.run_write(fill_pages)
+    await fill(store, 3, at=9 * DAY)
+    database = CuttingDatabase(store, 10 * DAY)
+    found = await AuditTrail(database).verify()  # pyright: ignore[reportArgumentType]
+    assert database.cut == [PAGE_ROWS + 20]
+    assert (found.broken_at, found.records) == (None, 4)
+
+
+@pytest.mark.parametrize("values", [{"details": "{}x"}, {"details": "[1]"}, {"details": '"t"'}, {"at": 1e300}])  # fmt: skip
+@pytest.mark.parametrize("seq", [1, 3])
+async def test_a_changed_record_is_still_shown_and_exported(store, values, seq):
+    await fill(store, 3)
+    await store.database.execute(update(AUDIT).where(AUDIT.c.seq == seq).values(values))
+    assert (await store.audit.verify()).broken_at == seq
+    for record in await store.audit.list(9):
+        assert json.dumps(record.as_json()) and cef_line(record, "1.0")
+        assert format_zoned_time(record.at) and describe_details(record) is not None
 
 
 async def test_what_is_removed_without_a_cut_is_found_after_one(store):

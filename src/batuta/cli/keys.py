@@ -145,6 +145,16 @@ class KeyLimits:
         ),
     ] = None
 
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="How sure its answers must be, where [confidence] says how sure they are.",
+            rich_help_panel=ACCESS_PANEL,
+        ),
+    ] = None
+
     def named(self) -> dict[str, Any]:
         """Return the limits that were given, as `read_permissions` takes them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -381,6 +391,8 @@ def describe_permissions(policy: KeyPermissions) -> str:
     parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
     parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
     parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
+    if policy.min_confidence is not None:
+        parts.append(f"answers at least {policy.min_confidence:g} sure")
     return ", ".join(parts)
 
 

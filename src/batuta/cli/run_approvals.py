@@ -19,7 +19,7 @@ from batuta.errors import ConfigError
 from batuta.rendering.console import open_console
 from batuta.rendering.terminal import write_output
 from batuta.store import Store
-from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
+from batuta.store.approvals import MAX_REASON, WAITING, ApprovalError, PendingPlan
 
 PlanArgument = Annotated[str, typer.Argument(metavar="ID", help="As `batuta runs waiting` says.")]
 DigestArgument = Annotated[
@@ -107,6 +107,8 @@ def plan_json(plan: PendingPlan) -> dict[str, Any]:
 
 def _give_verdict(plan: str, digest: str, reason: str, *, approved: bool) -> None:
     """Decide about the plan of that digest."""
+    if len(reason) > MAX_REASON:
+        raise ConfigError(f"--reason has {len(reason)} characters; it may have {MAX_REASON}")
     try:
         done = anyio.run(_store_verdict, plan, digest, reason, approved)
     except ApprovalError as error:

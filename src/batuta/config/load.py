@@ -238,6 +238,7 @@ class _Loading:
             approvals=_build_approvals(settings, specs),
             approval_webhook=_open_webhook(settings, self.http, self.environ),
             confidence=_open_confidence(settings, path.parent),
+            refuses_unsure=bool(settings.confidence and settings.confidence.unsure == "refuse"),
             audit=settings.audit,
             server_tools=_open_server_tools(settings, specs, self.http, self.environ),
             files=settings.files,

@@ -73,6 +73,8 @@ class LoadedConfig:
     """It is told of plans that wait; None: nobody is."""
     confidence: ConfidenceModel | None = None
     """It states how sure answers are; None: nothing does."""
+    refuses_unsure: bool = False
+    """Whether an answer that is less sure than was asked for is refused, not marked."""
     audit: AuditSetting = AuditSetting()
     """How long the audit trail is kept."""
     digest: str = ""

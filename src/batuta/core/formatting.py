@@ -93,13 +93,23 @@ def format_percent(share: float, digits: int = 0) -> str:
 
 
 def format_time(moment: float) -> str:
-    """Return a moment (seconds since the epoch) on this machine's clock: `2026-01-31 12:00:00`."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    """Return a moment (seconds since the epoch) on this machine's clock: `2026-01-31 12:00:00`.
+
+    What is no moment of any calendar is told as its number.
+    """
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    except (OverflowError, ValueError, OSError):
+        return f"{moment:g}"
 
 
 def format_zoned_time(moment: float) -> str:
     """Return the same with the zone of this machine's clock: `2026-01-31 12:00:00 CET`."""
-    return f"{format_time(moment)} {time.localtime(moment).tm_zone}"
+    try:
+        zone = time.localtime(moment).tm_zone
+    except (OverflowError, ValueError, OSError):
+        return format_time(moment)
+    return f"{format_time(moment)} {zone}"
 
 
 def format_age(moment: float, now: float | None = None) -> str:

@@ -6,8 +6,17 @@ from dataclasses import replace
 from decimal import Decimal
 from math import inf
 
-from batuta.core import GuardrailTriggered, Outcome, Round, RoundPlanned, RunFinished, Workflow
-from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
+from batuta.core import (
+    GuardrailTriggered,
+    Outcome,
+    Round,
+    RoundPlanned,
+    RunFinished,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.formatting import format_usd
+from batuta.engine.approval_request import UNAVAILABLE, ApprovalRequest, ApprovalVerdict
 from batuta.engine.context import RunContext
 from batuta.engine.planning import PLAN
 from batuta.engine.step_prompt import workers_before
@@ -79,16 +88,27 @@ def _make_editable(context: RunContext, number: int, request: ApprovalRequest) -
             raise ValueError(f"it has {len(workflow)} steps where {steps} are allowed")
         for step in workflow.steps:
             if step.worker not in context.pool:
-                raise ValueError(f"no worker here has the id {step.worker[:80]!r}")
+                raise ValueError(_describe_absent(context, step.worker))
             if step.previous and not before:
                 raise ValueError("there is no previous round to read")
         broken = context.rules.find_broken(workflow, before)
         if broken is not None:
             raise ValueError(f"it breaks the rule {broken.name}: {broken.sentence}")
-        usd = _expected_usd(context, workflow)
+        usd, most = _expected_usd(context, workflow), context.budget.limits.usd
+        if most is not None and usd > Decimal(str(most)):
+            dear = f"it is expected to cost {format_usd(usd)}"
+            raise ValueError(f"{dear} where {format_usd(Decimal(str(most)))} are allowed")
         return replace(request, workflow=workflow, usd=usd, revise=revise)
 
     return replace(request, revise=revise)
+
+
+def _describe_absent(context: RunContext, worker: WorkerId) -> str:
+    """Say why a worker of an edited plan is not in the pool."""
+    rule = context.rules.forbidding_rule(worker)
+    if rule is not None:
+        return f"it breaks the rule {rule.name}: {rule.sentence}"
+    return f"no worker here has the id {worker[:80]!r}"
 
 
 async def _await_verdict(context: RunContext, request: ApprovalRequest) -> ApprovalVerdict:
@@ -126,12 +146,21 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
 
 
 def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFinished:
+    needs = f"{rule} needs somebody's approval of the plan, and"
+    if verdict.state == UNAVAILABLE:
+        return RunFinished(
+            outcome=Outcome.FAILED,
+            answer=None,
+            error=f"{needs} nobody can be asked, as it cannot be stored now; ask again later",
+            error_code=f"approval_{UNAVAILABLE}",
+            seconds=seconds,
+        )
     why = f": {verdict.reason}" if verdict.reason else ""
     refusal = "nobody approved the plan in time" if verdict.state == "expired" else "it was refused"
     return RunFinished(
         outcome=Outcome.REFUSED,
         answer=None,
-        error=f"{rule} needs somebody's approval of the plan, and {refusal}{why}",
+        error=f"{needs} {refusal}{why}",
         error_code=f"approval_{verdict.state}",
         seconds=seconds,
     )

@@ -13,6 +13,8 @@ from batuta.core import Question, RunId, Step, WorkerId, Workflow
 
 MAX_EDIT = 100_000
 """Characters of an edited plan."""
+UNAVAILABLE = "unavailable"
+"""The state of a request that could not be put to anybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class ApprovalVerdict:
     """What became of the request."""
 
     state: str
-    """`approved`, `refused` or `expired`."""
+    """`approved`, `refused`, `expired` or `unavailable`."""
     by: str = ""
     reason: str = ""
     workflow: Workflow | None = None

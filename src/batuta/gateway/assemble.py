@@ -161,6 +161,7 @@ class ServeOptions:
             guardrails=config.guardrails,
             plan_rules=config.plan_rules,
             confidence=config.confidence,
+            refuses_unsure=config.refuses_unsure,
             approvals=config.approvals,
             approval_webhook=config.approval_webhook,
             private_pictures=config.server.private_pictures,

@@ -20,6 +20,8 @@ from batuta.store.models import APPROVALS
 WAITING = "waiting"
 MAX_WAITING = 20
 """Plans of one tenant that may wait at the same time."""
+MAX_REASON = 500
+"""Characters of a reason."""
 _KEPT_SECONDS = 30 * 86_400.0
 """Seconds for which what was decided is kept here; the audit trail keeps it longer."""
 

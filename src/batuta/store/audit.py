@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from time import time
-from typing import Any, final
+from typing import Any, cast, final
 
 from sqlalchemy import Connection, delete, func, insert, select, text
 
@@ -73,6 +74,14 @@ class AuditRecord:
         text = json.dumps(sealed, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def told_details(self) -> Any:
+        """The details as JSON values; as a text if somebody wrote something else in the table."""
+        try:
+            return json.loads(self.details)
+        except (ValueError, RecursionError):
+            return self.details
+
     def as_json(self) -> dict[str, Any]:
         """Return the record for programs."""
         return {
@@ -82,7 +91,7 @@ class AuditRecord:
             "tenant": self.tenant,
             "action": self.action,
             "subject": self.subject,
-            "details": json.loads(self.details),
+            "details": self.told_details,
             "previous": self.previous,
             "hash": self.hash,
         }
@@ -201,11 +210,20 @@ class AuditTrail:
             known: the sequence number and hash of a record that was noted elsewhere; without it
                 nobody can tell that the newest records were removed, or all written anew.
         """
-        checker = _ChainChecker(known)
-        async for record in self.read():
-            if checker.find_fault(record):
-                break
-        return checker.verdict()
+        while True:
+            checker = _ChainChecker(known)
+            async for record in self.read():
+                if checker.find_fault(record):
+                    break
+            verdict = checker.verdict()
+            if verdict.broken_at is None or not await self._is_cut_since(checker.first_seq):
+                return verdict
+
+    async def _is_cut_since(self, first: int) -> bool:
+        """Return True if records from that one on were removed while somebody read the trail."""
+        query = select(func.min(AUDIT.c.seq).label("first"))
+        [row] = await self._database.fetch_rows(query)
+        return row["first"] is not None and row["first"] > first
 
     async def cut(self, days: float, *, now: float | None = None) -> int:
         """Remove the oldest records, all older than so many days; how many.
@@ -253,22 +271,27 @@ class _ChainChecker:
         """Return True if the record does not fit to those before it."""
         self._records += 1
         last = self._last
+        self._first = self._first or record
         if record.hash != record.expected_hash():
             self._fault = (record.seq, "the record is not as it was written")
-        elif last is None:
-            self._first = record
-        elif record.seq != last.seq + 1:
+        elif last is not None and record.seq != last.seq + 1:
             self._fault = (last.seq + 1, "the record is missing")
-        elif record.previous != last.hash:
+        elif last is not None and record.previous != last.hash:
             self._fault = (record.seq, "it does not follow from the record before it")
         if self._known and record.seq == self._known[0]:
             self._seen_known = record.hash == self._known[1]
-        if record.action == CUT and self._first is not None:
-            details: dict[str, Any] = json.loads(record.details) if self._fault is None else {}
-            if details.get("through") == self._first.seq - 1:
-                self._cut = details.get("hash")
+        if record.action == CUT:
+            details = record.told_details if self._fault is None else None
+            cut = cast("dict[str, Any]", details if isinstance(details, dict) else {})
+            if cut.get("through") == self._first.seq - 1:
+                self._cut = cut.get("hash")
         self._last = record
         return self._fault is not None
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the first record that was read; 0 if there is none."""
+        return self._first.seq if self._first else 0
 
     def verdict(self) -> AuditVerdict:
         """Return the report of what was found."""
@@ -289,7 +312,7 @@ def cef_line(record: AuditRecord, version: str) -> str:
     header = ("Batuta", "batuta", version, record.action, record.action)
     severity = 6 if record.action.endswith((".failed", ".deleted", ".cut")) else 3
     fields = {
-        "rt": str(int(record.at * 1000)),
+        "rt": str(int(record.at * 1000)) if isfinite(record.at) else "",
         "externalId": str(record.seq),
         "suser": record.actor,
         "cs1Label": "tenant",

@@ -49,6 +49,8 @@ class KeyPermissions:
     """Tags that all its questions have, for rules for plans."""
     tools: tuple[str, ...] = ()
     """Tools of the server that its requests may ask for, by their names; `none`: none of them."""
+    min_confidence: float | None = None
+    """Its answers below this probability of being right are not sure."""
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -73,6 +75,9 @@ class KeyPermissions:
             number: int | None = getattr(self, name)
             if number is not None and not 1 <= number <= _MAX_INTEGER:
                 raise ValueError(f"{name} must be at least 1: {number}")
+        least = self.min_confidence
+        if least is not None and not 0 <= least <= 1:
+            raise ValueError(f"min_confidence must be from 0 to 1: {least}")
 
     def allows_model(self, name: str) -> bool:
         """Return True if the key may ask that served model."""
@@ -214,7 +219,13 @@ def _read_names(name: str, value: object) -> tuple[str, ...]:
     return texts
 
 
-_LATER = frozenset({"tags", "tools", "session_max_cost", "session_max_turns"})
+def _read_probability(name: str, value: object) -> float | None:
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} must be a number from 0 to 1: {value!r}")
+
+
+_LATER = frozenset({"tags", "tools", "session_max_cost", "session_max_turns", "min_confidence"})
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "models": _read_names,
     "max_cost": _read_usd,
@@ -228,5 +239,6 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "workers_allow": _read_names,
     "workers_deny": _read_names,
     "tools": _read_names,
+    "min_confidence": _read_probability,
     "tags": lambda name, value: tuple(tag.lower() for tag in _read_names(name, value)),
 }

@@ -26,11 +26,9 @@ from batuta.gateway.http.body import (
 from batuta.gateway.serving.approvals import plan_entry
 from batuta.gateway.serving.models import Catalogue
 from batuta.store import Store
-from batuta.store.approvals import ApprovalError, PendingPlan
+from batuta.store.approvals import MAX_REASON, ApprovalError, PendingPlan
 
 WEBHOOK_PATH = "/webhooks/approvals"
-MAX_REASON = 500
-"""Characters of a reason."""
 
 
 @final

@@ -48,7 +48,7 @@ from batuta.gateway.access.rate_limit import (
 from batuta.gateway.errors import APIError
 from batuta.gateway.serving.answer_cache import CACHE_HEADER, RepeatableCall
 from batuta.gateway.serving.cost_bound import FirstCallsCost, estimate_prompt_tokens
-from batuta.gateway.serving.error_mapping import error_of_run
+from batuta.gateway.serving.error_mapping import error_of_run, unsure_error
 from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
 from batuta.gateway.serving.parsed_call import NO_OPTIONS, SESSION_HEADER, ParsedCall
@@ -418,6 +418,10 @@ class PreparedCall:
     """The rules say what its workflows may not be."""
     approvals: tuple[ApprovalRule, ...] = ()
     """The plans that somebody must approve before they are run."""
+    min_confidence: float | None = None
+    """The probability below which the answer is not sure."""
+    refuses_unsure: bool = False
+    """Whether an answer that is not sure is no answer."""
     resumed: ResumeState | None = None
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False
@@ -436,12 +440,6 @@ class PreparedCall:
         """True if words can be shown as they come: nothing will replace or forbid them."""
         settled = self.served_model.solver is None and self.min_confidence is None
         return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
-
-    @property
-    def min_confidence(self) -> float | None:
-        """The probability below which the answer is not sure; a caller may raise it only."""
-        own, asked = self.served_model.min_confidence, self.call.options.min_confidence
-        return max(own, asked) if own is not None and asked is not None else own or asked
 
     @property
     def headers(self) -> dict[str, str]:
@@ -466,6 +464,8 @@ class PreparedCall:
 
     def error_for(self, run: Run) -> APIError | None:
         """Return the error that the caller gets; None if the run has an answer."""
+        if run.outcome is Outcome.UNSURE and self.refuses_unsure:
+            return unsure_error(run.confidence, self.min_confidence or 0.0)
         if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:
             return None
         budget = self.admission.reserved_budget

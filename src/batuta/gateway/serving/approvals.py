@@ -13,6 +13,7 @@ import orjson
 
 from batuta.clients.webhook import Webhook
 from batuta.engine.approval_request import (
+    UNAVAILABLE,
     ApprovalRequest,
     ApprovalVerdict,
     Approver,
@@ -43,7 +44,7 @@ def open_approver(
 
     async def ask(request: ApprovalRequest) -> ApprovalVerdict:
         # What cannot be asked for is not approved.
-        verdict = ApprovalVerdict(state="refused", reason="nobody could be asked")
+        verdict = ApprovalVerdict(state=UNAVAILABLE)
         async with anyio.create_task_group() as tasks:
 
             def tell(plan: PendingPlan) -> None:
@@ -54,7 +55,7 @@ def open_approver(
             try:
                 verdict = await _await_verdict(store, prepared, request, tell)
             except ApprovalError as error:
-                verdict = replace(verdict, reason=str(error))
+                verdict = ApprovalVerdict(state="refused", reason=str(error))
             except StoreError as error:
                 log_exception(error)
             tasks.cancel_scope.cancel()
@@ -83,21 +84,11 @@ async def _await_verdict(
     found, request = await _take_up(store, found, asked, request)
     # A clock that goes back must not let it wait for longer.
     left = min(request.expires_in, max(0.0, found.expires - now))
-    noted = ""
     try:
-        with anyio.move_on_after(left):
-            while found is not None and found.state == WAITING:
-                if found.digest != noted:
-                    noted = found.digest
-                    tell(found)
-                if found.edit:
-                    request = await _take_edit(store, found, request)
-                await anyio.sleep(_PAUSE_SECONDS)
-                found = await store.approvals.get(asked.id)
+        found, request = await _watch_plan(store, found, request, tell=tell, seconds=left)
     except anyio.get_cancelled_exc_class():
         if not prepared.will_resume():
-            with anyio.CancelScope(shield=True):
-                await store.approvals.close(asked.id, "withdrawn")
+            await _withdraw(store, asked.id)
         raise
     if found is not None and found.state == WAITING:
         found = await store.approvals.close(asked.id, "expired")
@@ -105,6 +96,40 @@ async def _await_verdict(
     if request is original or found is None:
         return verdict
     return replace(verdict, workflow=request.workflow, edited_by=found.edited_by)
+
+
+async def _watch_plan(
+    store: Store,
+    found: PendingPlan | None,
+    request: ApprovalRequest,
+    *,
+    tell: TellPlan,
+    seconds: float,
+) -> tuple[PendingPlan | None, ApprovalRequest]:
+    """Return the plan as it was decided, or as it still waits after so many seconds."""
+    noted, ends = "", anyio.current_time() + seconds
+    while found is not None and found.state == WAITING and anyio.current_time() < ends:
+        if found.digest != noted:
+            noted = found.digest
+            tell(found)
+        try:
+            if found.edit:
+                request = await _take_edit(store, found, request)
+            await anyio.sleep(min(_PAUSE_SECONDS, ends - anyio.current_time()))
+            found = await store.approvals.get(found.id)
+        except StoreError as error:  # whoever decides waits for the database too
+            log_exception(error)
+            await anyio.sleep(_PAUSE_SECONDS)
+    return found, request
+
+
+async def _withdraw(store: Store, plan_id: str) -> None:
+    """Take back the plan of a client that has left; one that stays behind expires."""
+    with anyio.CancelScope(shield=True):
+        try:
+            await store.approvals.close(plan_id, "withdrawn")
+        except StoreError as error:
+            log_exception(error)
 
 
 async def _take_up(
@@ -170,8 +195,12 @@ def _verdict_of(found: PendingPlan | None, digest: str) -> ApprovalVerdict:
 
 def _describe_plan(request: ApprovalRequest) -> str:
     """Return what whoever approves is shown, as JSON."""
+    text = request.question.text
+    if len(text) > _SHOWN_CHARACTERS:  # what is not shown may be what matters
+        left = len(text) - _SHOWN_CHARACTERS
+        text = f"{text[:_SHOWN_CHARACTERS]} [… and {left} more characters]"
     shown = {
-        "question": request.question.text[:_SHOWN_CHARACTERS],
+        "question": text,
         "tools": [tool.name for tool in request.question.tools][:64],
         "steps": steps_json(request.workflow),
     }

@@ -54,6 +54,18 @@ def error_of_run(run: Run, *, direct: bool = False) -> APIError:
     return own or _known_error(run) or _upstream_error(run)
 
 
+def unsure_error(sure: float | None, least: float) -> APIError:
+    """Return the error of an answer that is not sure, where such answers are not given.
+
+    Args:
+        sure: the probability that it is right; None: nothing says.
+        least: how sure it had to be.
+    """
+    found = "nothing says how sure it is" if sure is None else f"it is {sure:g} sure"
+    message = f"The answer had to be at least {least:g} sure, and {found}."
+    return APIError(422, "unsure", message, headers={"x-should-retry": "false"})
+
+
 def _limit_error(run: Run) -> APIError:
     if run.limit == "seconds":
         message = f"No answer within the {run.header.limits.seconds:g} seconds of this run."
@@ -108,16 +120,16 @@ def _known_error(run: Run) -> APIError | None:
                 503, "overloaded", f"{_error_sentence(run)}.", headers={"retry-after": "15"}
             )
         case _:
-            return _schema_error(run)
+            return _schema_error(run) or _unasked_error(run)
 
 
 def _refusal_error(run: Run) -> APIError:
     """Return the error of what a policy, a rule or a person forbids."""
     message = _provider_message(run)
     if run.error_code in {"plan_rule", "not_grounded"}:
-        return APIError(422, run.error_code, f"{message[:1].upper()}{message[1:]}")
+        return APIError(422, run.error_code, _start_capital(message))
     if run.error_code in {"approval_refused", "approval_expired"}:
-        return APIError(403, run.error_code, f"{message[:1].upper()}{message[1:].rstrip('.')}.")
+        return APIError(403, run.error_code, f"{_start_capital(message).rstrip('.')}.")
     return APIError(400, "policy_blocked", f"{message.capitalize()}.", param="messages")
 
 
@@ -136,13 +148,25 @@ def _schema_error(run: Run) -> APIError | None:
     return APIError(400, "schema_too_slow", message, param=param, headers=headers)
 
 
+def _unasked_error(run: Run) -> APIError | None:
+    """Return the error of a plan that nobody could be asked to approve; its draft was paid."""
+    if run.error_code != "approval_unavailable":
+        return None
+    headers = {"retry-after": "30", "x-should-retry": "false"}
+    message = f"{_start_capital(_provider_message(run))}."
+    return APIError(503, "approval_unavailable", message, headers=headers)
+
+
 def _upstream_error(run: Run) -> APIError:
     return APIError(502, "upstream_error", f"The run failed: {_error_sentence(run).lower()}.")
 
 
 def _error_sentence(run: Run) -> str:
-    sentence = _SENTENCES.get(run.error_code or "", "no worker gave an answer")
-    return sentence[0].upper() + sentence[1:]
+    return _start_capital(_SENTENCES.get(run.error_code or "", "no worker gave an answer"))
+
+
+def _start_capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _provider_message(run: Run) -> str:

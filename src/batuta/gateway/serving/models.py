@@ -293,6 +293,8 @@ class Catalogue:
     """It is told of plans that wait, and may decide; None: nobody is told."""
     confidence: ConfidenceModel | None = None
     """What states how sure answers are; None: nothing does."""
+    refuses_unsure: bool = False
+    """Whether an answer that is less sure than was asked for is refused, not marked."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
     server_tools: ServerTools | None = None

@@ -178,7 +178,7 @@ class CallPreparer:
             check_choices(question, served, self._catalogue.guardrails)
         check_grounded(served, self._catalogue.guardrails)
         served = _with_workflow(served, options, limits)
-        check_confidence(options, served, self._catalogue.confidence)
+        least = least_confidence(options, caller, served, self._catalogue.confidence)
         pool = permitted_workers(caller, served, options.select_workers(served.pool))
         rules = self._rules_for(caller, question)
         pool, clients, acts = permit_workers(
@@ -201,7 +201,7 @@ class CallPreparer:
         served = self._kept_on(served, call.question, pool, caller)
         if (kind := self._find_auxiliary(asked, served)) is not None:
             served = answer_alone(served, kind, call.question, pool)
-            limits = replace(limits, steps=1, rounds=1)
+            limits, least = replace(limits, steps=1, rounds=1), None
         return PreparedCall(
             call=call,
             caller=caller,
@@ -215,6 +215,8 @@ class CallPreparer:
             guarded=acts,
             rules=rules,
             approvals=self._find_approvals(caller, served, question),
+            min_confidence=least,
+            refuses_unsure=self._catalogue.refuses_unsure,
         )
 
     def estimate_plan(
@@ -375,23 +377,28 @@ def rule_error(rule: PlanRule, status: int, param: str) -> APIError:
     return APIError(status, "plan_rule", message, param=param)
 
 
-def check_confidence(
-    options: RunOptions, served: ServedModel, model: ConfidenceModel | None
-) -> None:
-    """Return if the request asks for no probability, or for one that was fitted.
+def least_confidence(
+    options: RunOptions, caller: Caller, served: ServedModel, model: ConfidenceModel | None
+) -> float | None:
+    """Return how sure the answer must be: the highest of the model's, the key's and the request's.
 
     Raises:
-        APIError: nothing was fitted to the runs of that model.
+        APIError: the request or its key asks for it, and nothing was fitted to runs of that model.
     """
-    if options.min_confidence is None:
-        return
+    own, asked = caller.permissions.min_confidence, options.min_confidence
+    if (own is None and asked is None) or served.embeds:
+        return served.min_confidence
     conductor = served.conductor.name if served.conductor is not None else ""
     if model is None or conductor not in model.conductors:
         reason = (
             f"nothing says how sure answers of {served.name} are; fit it with "
             "batuta eval --calibrate and name the file in [confidence]."
         )
-        raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.min_confidence", reason)
+        if asked is not None:
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.min_confidence", reason)
+        message = f"This key needs answers that are at least {own:g} sure, and {reason}"
+        raise APIError(403, "permission_denied", message, param="model")
+    return max(least for least in (served.min_confidence, own, asked) if least is not None)
 
 
 def check_pictures(question: Question, *, private: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import final
+from typing import Any, cast, final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,14 +41,15 @@ class AuditPage:
             request,
             "audit.html.jinja",
             session=session,
-            records=[(record, _describe_details(record)) for record in shown],
+            records=[(record, describe_details(record)) for record in shown],
             action=action,
             older=shown[-1].seq if len(found) > PAGE_SIZE else None,
             is_first=not after,
         )
 
 
-def _describe_details(record: AuditRecord) -> str:
+def describe_details(record: AuditRecord) -> str:
     """Return the details in one line, the values as JSON."""
-    details = json.loads(record.details)
+    told = record.told_details
+    details = cast("dict[str, Any]", told if isinstance(told, dict) else {"": told})
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())

@@ -52,6 +52,7 @@ LIMIT_FIELDS = (
     ("workers_deny", "Not these workers", "ids or tag:region:us"),
     ("tags", "Tags of its questions", "none; for rules for plans"),
     ("tools", "Tools of the server", "all; web_search or none"),
+    ("min_confidence", "Least confidence", "any; 0.9"),
 )
 """The limits in a form: each one's field, label and placeholder."""
 _LABELS = {name: label for name, label, _ in LIMIT_FIELDS}
@@ -295,7 +296,21 @@ def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
     for name in _NAME_FIELDS:
         values[name] = tuple(form.get(name, "").replace(",", " ").split())
     values["tags"] = tuple(tag.lower() for tag in values["tags"])
+    values["min_confidence"] = _parse_probability(form.get("min_confidence", ""))
     return KeyPermissions(**values)
+
+
+def _parse_probability(text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        label = _LABELS["min_confidence"]
+        raise ValueError(f"{label}: {text.strip()[:40]!r} is not a number from 0 to 1")
+    return found
 
 
 def _parse_dollars(name: str, text: str) -> Decimal | None:

@@ -52,9 +52,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     console = open_console(highlight=False, soft_wrap=True, quiet=options.output.json)
     if options.execution.check:
         return _show_division(record, parts, console)
-    whole = (
-        len(set(record.families)) > 1 if labels is None else labels
-    )
+    whole = len(set(record.families)) > 1 if labels is None else labels
     nominees = nominate_options(record, parts.known, settings, labelled=whole)
     found = describe_record_tuning(record, parts, nominees, settings)
     write_record_results(out, found, nominees)

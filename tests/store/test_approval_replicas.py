@@ -1,0 +1,39 @@
+"""Two replicas that decide about one plan at the same time."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from batuta.store import Store
+from batuta.store.approvals import WAITING, ApprovalError, PendingPlan
+
+pytestmark = pytest.mark.anyio
+PLAN = PendingPlan(
+    id="run_1:0", run_id="run_1", tenant="acme", rule="r", digest="d", plan="{}", usd="0",
+    state=WAITING, created=1e9, expires=4e9,
+)  # fmt: skip
+
+
+async def test_two_replicas_that_decide_at_once_decide_once(target):
+    ended: list[str] = []
+    async with Store.open(target) as one, Store.open(target) as other:
+
+        async def decide(store, number):
+            approved = bool(number % 2)
+            try:
+                done = await store.approvals.decide("run_1:0", "d", approved=approved, by="admin")
+            except ApprovalError:
+                return
+            ended.append(done.state)
+
+        await one.approvals.ask(PLAN)
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                for store in (one, other):
+                    tasks.start_soon(decide, store, number)
+        found = await other.approvals.get("run_1:0")
+        assert found is not None and ended == [found.state]
+        records = await one.audit.list(9, action="approval.")
+        assert [record.action for record in records] == [f"approval.{found.state}"]
+        assert (await one.audit.verify()).broken_at is None
