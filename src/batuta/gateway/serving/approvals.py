@@ -88,7 +88,7 @@ async def _await_verdict(
         found, request = await _watch_plan(store, found, request, tell=tell, seconds=left)
     except anyio.get_cancelled_exc_class():
         if not prepared.will_resume():
-            await _withdraw(store, asked.id)
+            await _withdraw_plan(store, asked.id)
         raise
     if found is not None and found.state == WAITING:
         found = await store.approvals.close(asked.id, "expired")
@@ -123,7 +123,7 @@ async def _watch_plan(
     return found, request
 
 
-async def _withdraw(store: Store, plan_id: str) -> None:
+async def _withdraw_plan(store: Store, plan_id: str) -> None:
     """Take back the plan of a client that has left; one that stays behind expires."""
     with anyio.CancelScope(shield=True):
         try:

@@ -126,6 +126,13 @@ def _with_effort(call: ParsedCall, effort: str | None) -> ParsedCall:
     return replace(call, question=replace(call.question, sampling=sampling))
 
 
+def _check_kind(call: ParsedCall, served: ServedModel) -> None:
+    """Raise an error where an answer is wanted of what gives embeddings, or the reverse."""
+    if served.embeds != call.embeds:
+        does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
+        raise invalid_value("model", f"{served.name} {does}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEstimate:
     """A workflow that may be run, and its price."""
@@ -166,9 +173,7 @@ class CallPreparer:
         call = _with_effort(call, served.effort)
         call = tagged_call(call, caller)
         options, question = call.options, call.question
-        if served.embeds != call.embeds:
-            does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
-            raise invalid_value("model", f"{served.name} {does}.")
+        _check_kind(call, served)
         tags = question.needed_tags
         if VISION in tags:
             check_pictures(question, private=self._catalogue.private_pictures)

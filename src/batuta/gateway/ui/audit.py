@@ -50,6 +50,6 @@ class AuditPage:
 
 def describe_details(record: AuditRecord) -> str:
     """Return the details in one line, the values as JSON."""
-    told = record.told_details
-    details = cast("dict[str, Any]", told if isinstance(told, dict) else {"": told})
+    found = record.told_details
+    details = cast("dict[str, Any]", found if isinstance(found, dict) else {"": found})
     return ", ".join(f"{name}: {json.dumps(value)}" for name, value in details.items())
