@@ -34,8 +34,8 @@ test: $(STAMP_DEV) browser bubblewrap models  ## every test but the long ones, o
 test-unit: $(STAMP_DEV)  ## the tests of pure values, in seconds
 	$(BIN)/python -m pytest -m unit tests/config tests/core tests/language tests/laws tests/schemas
 
-test-long: $(STAMP_DEV) browser bubblewrap models  ## the long ones too
-	$(BIN)/python -m pytest $(PARALLEL)
+test-long: $(STAMP_DEV) browser bubblewrap models  ## the long ones too, and three times as many drawn examples
+	$(BIN)/python -m pytest --hypothesis-profile=thorough $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

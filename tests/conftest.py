@@ -12,7 +12,9 @@ import pytest
 from hypothesis import settings
 
 # An example may take as long as a busy machine needs; what has to be quick says so itself.
-settings.register_profile("unhurried", deadline=None)
+# `make test-long` draws `thorough`; a test that wants more or fewer examples says its share of the profile's.
+settings.register_profile("unhurried", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("unhurried")
 
 # Hundreds of tests start the program; without its byte code each start would compile all of it.

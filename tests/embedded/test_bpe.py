@@ -30,14 +30,14 @@ every = pytest.mark.parametrize("name", LIBRARY)
 
 @every
 @given(text=marked)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 150 // 100, deadline=None)
 def test_encodes_as_the_library_does(name, text):
     assert OURS[name].encode(text) == LIBRARY[name].encode(text, add_special_tokens=False).ids
 
 
 @every
 @given(text=texts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
 def test_decoding_gives_the_text_back(name, text):
     tokens = OURS[name].encode(text)
     assert OURS[name].decode(tokens) == text
@@ -45,7 +45,7 @@ def test_decoding_gives_the_text_back(name, text):
 
 
 @given(tokens=st.lists(st.integers(0, 599)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 150 // 100, deadline=None)
 def test_decodes_any_tokens_as_the_library_does(tokens):
     assert OURS["frames"].decode(tokens) == LIBRARY["frames"].decode(tokens)
 

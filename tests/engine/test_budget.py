@@ -128,7 +128,7 @@ def workflows(draw):
     return Workflow(tuple(steps))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 150 // 100, deadline=None)
 @given(
     st.lists(prices, min_size=3, max_size=3),
     workflows(),

@@ -316,7 +316,7 @@ WORDS = st.sampled_from(
     tokens=st.none() | st.integers(0, 800),
     finish=st.sampled_from([Finish.STOP, Finish.LENGTH]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 150 // 100, deadline=None)
 async def test_an_answer_was_always_asked_for_as_the_whole(
     workers, earlier, last, whole, tokens, finish
 ):

@@ -307,7 +307,7 @@ BODY = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6)
 
 
 @given(BODY, st.booleans())
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 def test_any_object_is_a_call_or_a_400(body, good):
     refusal = None
     try:
@@ -322,7 +322,11 @@ async def test_any_body_is_never_a_5xx():
     bodies = []
 
     @given(BODY)
-    @settings(max_examples=60, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=settings().max_examples * 60 // 100,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     def collect(body):
         bodies.append({**GOOD, **body})
 

@@ -314,7 +314,9 @@ def bodies(dialect):
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
 def test_any_object_is_a_call_or_a_400(dialect):
     @given(bodies(dialect), st.booleans())
-    @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=3 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow]
+    )
     def check(body, good):
         refusal = None
         try:
@@ -331,7 +333,11 @@ async def test_any_body_is_never_a_5xx(dialect, store):
     found = []
 
     @given(bodies(dialect))
-    @settings(max_examples=50, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=settings().max_examples * 50 // 100,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     def collect(body):
         found.append({**dialect.good, **body})
 

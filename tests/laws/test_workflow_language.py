@@ -59,7 +59,7 @@ def workflows(draw, revise=False):
 
 
 @given(workflows())
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 def test_round_trip(workflow):
     assert parse_workflow(render_workflow(workflow, POOL), POOL) == workflow
 
@@ -76,7 +76,7 @@ def test_a_worker_may_be_named_instead_of_numbered():
 
 
 @given(workflows(revise=True), st.text(max_size=60).filter(lambda t: "model" not in t.lower()))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_round_trip_in_a_later_round_with_reasoning_around(workflow, reasoning):
     reasoning = reasoning.replace("<", "").replace("sub", "").replace("access", "")
     text = f"<think>model_id = [9, 9]</think>{reasoning}\n{render_workflow(workflow, POOL)}\nDone."
@@ -127,7 +127,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join), st.booleans())
-@settings(max_examples=600)
+@settings(max_examples=6 * settings().max_examples)
 def test_any_text_is_a_workflow_or_a_workflow_error(text, revise):
     try:
         read = parse_workflow(text, POOL, revise=revise)

@@ -67,7 +67,7 @@ async def test_an_index_behind_a_login_is_used_and_its_password_is_not_told(tmp_
     on_hub=st.booleans(),
     statuses=st.lists(st.sampled_from([429, 500, 503, 404, 403]), max_size=2),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
 def test_however_it_is_cut_the_file_is_whole_or_a_sentence_says_why(
     cuts, ranges, lies, on_hub, statuses
 ):

@@ -116,7 +116,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
 @given(PLAIN, VALUES)
 def test_what_counts_as_quick_is_quick(schema, value):
     schema = {**schema, "$defs": {"d": {"anyOf": [{"type": "null"}, {"items": {"const": 2}}]}}}

@@ -249,7 +249,7 @@ async def test_hostile_texts_are_kept_and_verified(either):
 TEXTS = st.text(max_size=30)
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples * 50 // 100)
 @given(TEXTS, TEXTS, st.floats(0, 4e9))
 def test_every_field_is_sealed(one, other, at):
     record = AuditRecord(

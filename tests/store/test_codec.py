@@ -18,7 +18,7 @@ from batuta.store.rows import RunEntry, pack_run
 
 slow = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=settings().max_examples * 60 // 100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

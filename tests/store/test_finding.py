@@ -253,7 +253,7 @@ def test_labels_are_bounded_and_read_back(pairs):
 
 
 @given(st.lists(st.tuples(st.sampled_from(RUN_PARAMETERS) | texts, texts), max_size=4))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_whatever_is_given_is_a_filter_or_a_sentence_about_a_parameter(pairs):
     try:
         wanted = parse_run_filter(pairs, NOON)

@@ -108,7 +108,11 @@ outcome = st.tuples(st.floats(0, 1, width=32), st.none() | st.floats(0, 9), st.i
         st.tuples(st.text(), st.text(), outcome, st.none() | outcome), min_size=1, max_size=5
     )
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=settings().max_examples * 40 // 100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 def test_any_history_of_means_survives_the_file(rows, tmp_path_factory):
     shape = (len(rows), 2)
     scores, usd, runs = np.full(shape, NAN, "f4"), np.full(shape, NAN), np.zeros(shape, np.int32)

@@ -166,7 +166,7 @@ def rendered_drafts(draw):
 
 
 @given(draft=rendered_drafts(), cuts=st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_a_draft_ends_with_its_last_list_and_never_before(draft, cuts):
     """Whatever its texts hold, and however it is cut into tokens."""
     assert is_complete_draft(draft)

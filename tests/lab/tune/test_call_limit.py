@@ -84,7 +84,7 @@ async def test_on_the_questions_of_the_selection_it_asks_no_more_than_the_limit(
 
 
 @given(st.integers(0, 10**6), st.floats(1.0, 5.0), st.floats(0.0, 0.5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_the_weight_is_the_least_that_keeps_the_limit(seed, most, least):
     rng = np.random.default_rng(seed)
     worth, count = rng.random((5, 7)), rng.integers(0, 9, 5).astype(np.float64)

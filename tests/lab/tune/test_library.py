@@ -27,7 +27,7 @@ WORKERS = tuple(WorkerId(name) for name in ("ada", "ben", "cleo"))
 CANDIDATES = st.sampled_from(every_candidate(WORKERS[:2], 4))
 
 
-@rules(max_examples=80, deadline=None)
+@rules(max_examples=rules().max_examples * 80 // 100, deadline=None)
 @given(CANDIDATES)
 def test_every_neighbour_is_a_workflow_of_the_library_one_change_away(candidate):
     near = list(neighbouring_candidates(candidate, WORKERS))

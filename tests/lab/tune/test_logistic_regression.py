@@ -51,7 +51,7 @@ def fit_densely(rows, offset, row, score):
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(0, 12))
 @example(4722, 4, 3)  # a whole Newton step leads far beyond the mode
 @example(2177, 6, 6)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
 def test_the_mode_is_that_of_dense_algebra_even_where_outcomes_came_later(seed, first, later):
     rng = np.random.default_rng(seed)
     rows = draw_rows(rng, first + later)
@@ -70,7 +70,7 @@ def test_the_mode_is_that_of_dense_algebra_even_where_outcomes_came_later(seed, 
 
 
 @given(st.integers(0, 10_000), st.integers(1, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
 def test_what_stands_apart_is_eliminated_exactly(seed, many):
     rng = np.random.default_rng(seed)
     shared, apart = int(rng.integers(1, 6)), int(rng.integers(1, 4))

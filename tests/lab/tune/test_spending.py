@@ -28,7 +28,7 @@ def request(number=0):
     )
 
 
-@rules(max_examples=60, deadline=None)
+@rules(max_examples=rules().max_examples * 60 // 100, deadline=None)
 @given(
     st.lists(PRICES, min_size=2, max_size=3), st.decimals("0", "0.05", places=4), st.integers(1, 40)
 )

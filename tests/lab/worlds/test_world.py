@@ -42,7 +42,7 @@ ALL = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 
 
 @given(st.sampled_from(ALL), st.integers(1, 6), st.integers(0, 10**9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_every_wording_reads_back(name, difficulty, seed):
     rng, problem = Random(seed), None
     while problem is None:

@@ -34,7 +34,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS, TEXTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @pytest.mark.parametrize(
     "grader",
     [
@@ -53,7 +53,7 @@ def test_any_text_has_a_grade(grader, answer, target):
 
 @given(TEXTS, TEXTS)
 @example("0^\\circ", "0^\\circ1^\\circ")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples, deadline=None)
 def test_any_two_texts_can_be_compared(answer, target):
     found = find_maths_answer(answer)
     if found is not None and not limit_violation(found):
@@ -66,7 +66,7 @@ def test_any_two_texts_can_be_compared(answer, target):
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_every_form_is_the_same_as_itself(text):
     form = forms.parse_form(normalize_latex(text))
     assert is_same_form(form, form, lambda target, answer: target == answer)

@@ -120,7 +120,7 @@ def test_what_is_the_program(name):
 @given(
     st.lists(st.sampled_from([*"`~ \n1.->#:x=(", "```", "~~~", "python", F, "   "])).map("".join)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_any_answer_can_be_looked_through(answer):
     assert extract_program(answer) is None or isinstance(extract_program(answer), str)
 

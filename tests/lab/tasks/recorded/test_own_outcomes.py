@@ -110,7 +110,7 @@ class TestRecord:
             st.lists(st.none() | st.floats(0, 1, width=32), min_size=1, max_size=3), min_size=1
         )
     )
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=settings().max_examples * 50 // 100, deadline=None)
     def test_a_record_and_a_history_say_the_same(self, scores, tmp_path_factory):
         path = tmp_path_factory.mktemp("own") / "o.jsonl"
         rows = [
@@ -250,7 +250,7 @@ class TestImporters:
 
     @pytest.mark.parametrize("kind", FORMATS)
     @given(data=st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
     def test_a_strange_file_is_refused_in_a_sentence(self, kind, data, tmp_path_factory):
         leaf = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
         keys = ["records", "prompt", "m|total_cost", "m", "samples", "id", "input", "eval"]
