@@ -90,7 +90,7 @@ def test_the_server_started_as_in_the_container_is_healthy_and_stops(tmp_path):
         server.terminate()
         server.stderr.read()
         assert (done.returncode, done.stderr) == (0, "")
-        assert server.wait(30) == 0
+        assert server.wait(60) == 0
         limit.cancel()
 
 

@@ -25,5 +25,5 @@ def url(tmp_path_factory):
     limit.cancel()
     yield found[1]
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     process.stderr.close()

@@ -37,7 +37,7 @@ def base():
     process = subprocess.Popen([sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True)
     yield f"{process.stdout.readline().strip()}/v1"
     process.terminate()
-    process.wait(20)
+    process.wait(60)
     process.stdout.close()
 
 

@@ -160,7 +160,7 @@ def flows(draw):
 
 class TestLaws:
     @given(steps=flows(), slow=st.lists(st.integers(0, 4), min_size=4, max_size=4))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
     async def test_the_order_respects_access_and_nothing_else_is_seen(self, steps, slow):
         models = {
             w: ScriptedClient(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000)
@@ -177,7 +177,7 @@ class TestLaws:
                 assert (f"subtask-{other}" in seen) == readable
 
     @given(steps=flows(), tokens=st.integers(0, 900))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=settings().max_examples * 60 // 100, deadline=None)
     async def test_tokens_overrun_by_no_more_than_the_calls_in_flight(self, steps, tokens):
         run = await conduct(Q, fixed(*steps), POOL, clients(), limits=Limits(tokens=tokens))
         calls = [s for s in run.steps if isinstance(s.result, Reply)]
@@ -190,7 +190,7 @@ class TestLaws:
             assert before < tokens or (tokens == 0 and not calls)
 
     @given(steps=flows(), micro=st.integers(0, 900))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=settings().max_examples * 40 // 100, deadline=None)
     async def test_dollars_overrun_by_no_more_than_the_calls_in_flight(self, steps, micro):
         usd = micro / 1e6
         run = await conduct(Q, fixed(*steps), POOL, clients(), limits=Limits(usd=usd))
@@ -203,11 +203,11 @@ class TestLimits:
     async def test_a_deadline_cancels_and_serves_no_step_before_the_last(self):
         run, events = await execute(
             fixed(("a", 0, []), ("b", 1, [0])),
-            clients(w1=echo("w1", 5)),
+            clients(w1=echo("w1", 60)),
             limits=Limits(seconds=0.2),
         )
         assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", None)
-        assert run.reply is None and run.error_code == "limit" and run.seconds < 5
+        assert run.reply is None and run.error_code == "limit" and run.seconds < 60
         cut = run.rounds[0].step(1).result
         assert isinstance(cut, Failure) and cut.usage.estimated == 1 and cut.usage.input > 0
         assert any(isinstance(e, StepFinished) and e.step.index == 1 for e in events)

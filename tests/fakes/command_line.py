@@ -79,5 +79,5 @@ class CommandLine:
 
     def __exit__(self, *_):
         os.close(self._asks)
-        self._loaded.wait(30)
+        self._loaded.wait(60)
         os.close(self._tells)

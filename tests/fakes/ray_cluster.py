@@ -29,8 +29,19 @@ def open_ray_cluster(*modules):
         except Exception as error:  # Ray raises no other class
             if "timed out during startup" not in str(error):
                 raise
+            _end_half_started(error)
             ray.shutdown()
     else:
         pytest.skip(f"Ray's node did not start in {_STARTS} x 30 s: the machine is too busy")
     yield ray
     ray.shutdown()
+
+
+def _end_half_started(error):
+    """Ends the processes of a node that did not start in time; Ray leaves them, and the next start is slower."""
+    trace = error.__traceback__
+    while trace is not None:
+        node = trace.tb_frame.f_locals.get("self")
+        if hasattr(node, "kill_all_processes"):
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+        trace = trace.tb_next

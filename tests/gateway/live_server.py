@@ -167,7 +167,7 @@ class Serving:
 
 async def stored(store: Store, count: int = 1):
     """The runs, once there are that many; a cancelled one arrives a moment later."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while len(rows := await store.list()) < count:
             await anyio.sleep(0.01)
     return rows

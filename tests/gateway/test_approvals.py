@@ -384,7 +384,7 @@ async def test_a_clock_that_goes_back_lets_no_plan_wait_for_longer(store):
     )  # fmt: skip
     await store.approvals.ask(plan_of(1, digest=request.digest))
     prepared = SimpleNamespace(caller=SimpleNamespace(tenant="acme"), will_resume=lambda: True)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         verdict = await open_approver(store, prepared)(request)  # pyright: ignore[reportArgumentType]
     assert verdict.state == "expired"
 

@@ -177,7 +177,7 @@ async def test_the_settings_that_are_served_are_recorded_by_their_digest(store, 
     keeper = AuditKeeper(store, FailedSignIns(store), config.audit.kept_days)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.work)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (await store.audit.list(1))[0].action != "audit.cut":
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()

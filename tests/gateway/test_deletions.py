@@ -51,7 +51,7 @@ def seen(folder):
 
 
 async def ended(server, name):
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             _, body = await server.get(f"/v1/responses/{name}")
             if body["status"] not in {"queued", "in_progress"}:
@@ -146,7 +146,7 @@ async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path, du
         with anyio.fail_after(60):
             await ada.started.wait()
         assert (await delete(server, f"/v1/responses/{made['id']}"))[0] == 200
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await ada.cancelled.wait()
         await anyio.sleep(0.5)
         await store.flush()

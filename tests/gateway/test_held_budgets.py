@@ -54,7 +54,7 @@ async def holding(keyed, ada, key, count=1, model="worker/ada", tokens=5000):
     async with anyio.create_task_group() as tasks:
         for number in range(count):
             tasks.start_soon(partial(keyed.chat, key, model=model, max_tokens=tokens))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while ada.started < asked + number + 1:
                     await anyio.sleep(0.01)
         yield

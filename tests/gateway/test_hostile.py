@@ -155,7 +155,7 @@ async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
         status, _, made = await keyed.ask(key, path, json=body)
         assert (status, made["status"]) == (200, "queued"), made
         place = f"{path}/{made['id']}"
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (said := (await keyed.ask(key, place, "GET"))[2])["status"] != "failed":
                 other = await keyed.ask(key, json={"model": "worker/bob", "messages": HI})
                 assert other[0] == 200
@@ -264,7 +264,7 @@ async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     said = ""
                     while "held" not in said:
                         said += await lines.receive()
@@ -275,7 +275,11 @@ async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
                 process.kill()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
+@settings(
+    max_examples=settings().max_examples * 40 // 100,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)  # pyright: ignore[reportArgumentType]
 @given(st.lists(attacks(), min_size=3, max_size=3))
 def test_requests_under_64_kb_do_not_hold_the_loop(found):
     """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""

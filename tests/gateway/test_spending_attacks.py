@@ -98,7 +98,7 @@ class Rush:
             await self._ended(json.loads(answer)["id"], headers)
 
     async def _ended(self, name, headers):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 async with self.keyed.serving.http.get(
                     f"/v1/responses/{name}", headers=headers
@@ -267,6 +267,6 @@ async def test_calls_that_are_cut_off_pass_no_budget(store, way, cut):
 
 
 async def settled(rush, key):
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while (await rush.full(key)).reserved:
             await anyio.sleep(0.05)

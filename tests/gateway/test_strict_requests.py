@@ -357,7 +357,7 @@ async def say_raw(port, head, body=b""):
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(b"\r\n".join((*head, b"Connection: close", b"", body)))
         said = b""
-        with anyio.fail_after(30), suppress(anyio.EndOfStream):
+        with anyio.fail_after(60), suppress(anyio.EndOfStream):
             while True:
                 said += await stream.receive()
         return said

@@ -115,7 +115,7 @@ async def test_whoever_goes_in_the_middle_of_the_body_is_counted_and_no_fault(
                 head + b"Content-Type: application/json\r\n" + more + b'\r\n{"model":'
             )
             await anyio.sleep(0.05)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while ("status", "499") not in {
                 label
                 for name, labels in await samples(server)

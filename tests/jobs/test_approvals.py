@@ -92,7 +92,7 @@ async def begun(server):
 
 async def waiting(server, **wanted):
     """The plan that waits, once it is so."""
-    with anyio.fail_after(40):
+    with anyio.fail_after(60):
         while True:
             async with server.http.get("/v1/admin/approvals", headers=BOSS) as response:
                 found = (await response.json())["data"]
@@ -107,7 +107,7 @@ async def decide(server, plan, decision, **more):
 
 
 async def ending(server, name, caller):
-    with anyio.fail_after(40):
+    with anyio.fail_after(60):
         while True:
             async with server.http.get(f"/v1/responses/{name}", headers=caller) as response:
                 body = await response.json()
@@ -160,7 +160,7 @@ async def test_an_edited_plan_that_was_approved_goes_on_and_asks_nobody_again(tm
             name, caller = await begun(server)
             await decide(server, await waiting(server), "edit", steps=STEPS)
             await decide(server, await waiting(server, steps=STEPS), "approve")
-            with anyio.fail_after(40):
+            with anyio.fail_after(60):
                 await provider.reached.wait()
             await server.end(signal.SIGKILL)
         assert kept(tmp_path)["state"] == "approved" and kept(tmp_path)["plan"] == ""
@@ -182,7 +182,7 @@ async def test_an_approved_plan_that_a_new_rule_forbids_waits_anew_as_it_was_wri
             steps = [*STEPS[:1] * 4, {"worker": "ada", "subtask": "Say.", "access": [0, 1, 2, 3]}]
             await decide(server, first, "edit", steps=steps)
             await decide(server, await waiting(server, steps=steps), "approve")
-            with anyio.fail_after(40):
+            with anyio.fail_after(60):
                 await provider.reached.wait()
             await server.end(signal.SIGKILL)
         place.write('[[plan_rules]]\nname = "narrow"\nmax_parallel = 3\n')

@@ -56,7 +56,7 @@ class Process:
     async def __aenter__(self):
         environ = {**os.environ, "PROVIDER_KEY": KEY}
         self.inner = await anyio.open_process(self.command, env=environ, stderr=None)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             assert await self.inner.stdout.receive() == b"ready\n"
         return self
 
@@ -74,7 +74,7 @@ async def kept_calls(folder, count):
     """Waits until that many replies are on disk."""
     import sqlite3
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             try:
                 with sqlite3.connect(folder / "jobs.db") as db:
@@ -106,7 +106,7 @@ async def finish(folder, provider, *job_ids):
     import sqlite3
 
     async with Process(folder, provider) as process:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 with sqlite3.connect(folder / "jobs.db") as db:
                     found = dict(db.execute("SELECT id, state FROM jobs"))
@@ -120,7 +120,7 @@ async def finish(folder, provider, *job_ids):
 async def test_killed_in_the_middle_of_parallel_steps(tmp_path, first):
     async with Gated() as provider:
         async with Process(tmp_path, provider, "job-1") as process:
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 for model in ("m-ada", "m-bob", "m-cyd"):
                     await provider.arrived[model].wait()
             provider.gates[first].set()
@@ -145,7 +145,7 @@ async def test_killed_before_the_last_step_only_that_is_paid_again(tmp_path):
         for model in ("m-ada", "m-bob", "m-cyd"):
             provider.gates[model].set()
         async with Process(tmp_path, provider, "job-1", "job-2") as process:
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while provider.calls["m-dan"] < 2:
                     await anyio.sleep(0.01)
             await process.kill()
@@ -170,7 +170,7 @@ async def test_cancel_stops_the_paid_calls(tmp_path):
             await jobs.submit(Job("job-1", "ada", {"question": "Q?"}))
             with anyio.fail_after(60):
                 await provider.arrived["m-cyd"].wait()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 assert (await jobs.cancel("job-1", "ada")).state is JobState.CANCELLED
                 await provider.dropped.wait()
         assert provider.calls["m-dan"] == 0

@@ -30,7 +30,7 @@ class Counting:
         return JobEnding(JobState.COMPLETED, {})
 
     async def until(self, count):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while len(self.begun) < count:
                 await anyio.sleep(0.02)
 

@@ -74,7 +74,7 @@ async def test_cancel_stops_the_work_and_can_be_said_twice(kind, tmp_path):
         with anyio.fail_after(60):
             await hanging.started.wait()
         assert (await jobs.status("job-1", ADA)).state is JobState.IN_PROGRESS
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED
             await hanging.stopped.wait()
         assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED

@@ -78,7 +78,7 @@ async def run_in_background(store):
         asked = {"model": "worker/ada", "input": "hi", "background": True}
         status, _, queued = await server.post("/v1/responses", json=asked, **signed)
         assert status == 200, queued
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 _, body = await server.get(f"/v1/responses/{queued['id']}", **signed)
                 if jobs.held:
@@ -158,7 +158,7 @@ async def test_orphans_are_ended_at_the_second_look(store):
     _, responses = parts(store, Kept(store))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(responses.work)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while await store.budgets.job_reservations():
                 await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()

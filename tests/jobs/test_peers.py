@@ -46,16 +46,16 @@ async def test_what_a_killed_process_leaves_a_living_one_takes_over(tmp_path):
             for model in ("m-ada", "m-bob", "m-cyd"):
                 provider.gates[model].set()
             async with Process(target, provider, "job-1") as first:
-                with anyio.fail_after(40):
+                with anyio.fail_after(60):
                     await provider.arrived["m-dan"].wait()
                 async with Process(target, provider) as second:
                     await first.kill()
                     provider.gates["m-dan"].set()
-                    with anyio.fail_after(40):
+                    with anyio.fail_after(60):
                         while provider.calls["m-dan"] < 2:
                             await anyio.sleep(0.05)
                     async with DurableJobs(url) as jobs, working(jobs, never):
-                        with anyio.fail_after(20):
+                        with anyio.fail_after(60):
                             while not (await jobs.status("job-1", "ada")).state.is_final:
                                 await anyio.sleep(0.05)
                         assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
@@ -69,12 +69,12 @@ async def test_a_job_is_cancelled_from_another_process(tmp_path):
         async with Gated() as provider:
             target = url.render_as_string(hide_password=False)
             async with Process(target, provider, "job-1") as worker:
-                with anyio.fail_after(40):
+                with anyio.fail_after(60):
                     await provider.arrived["m-ada"].wait()
                 async with DurableJobs(url) as jobs:
-                    with anyio.fail_after(20):
+                    with anyio.fail_after(60):
                         assert (await jobs.cancel("job-1", "ada")).state is JobState.CANCELLED
-                    with anyio.fail_after(30):
+                    with anyio.fail_after(60):
                         await provider.dropped.wait()
                 await worker.kill()
 
@@ -108,14 +108,14 @@ async def test_a_server_of_an_earlier_version_ends_what_it_runs_and_leaves_the_r
         with engine.begin() as connection:
             connection.exec_driver_sql(DBOS)
         async with DurableJobs(url) as jobs, working(jobs, perform):
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while len(performed) < 2:
                     await anyio.sleep(0.05)
             await anyio.sleep(1)
             assert sorted(performed) == ["ran", "waits"]
             with engine.begin() as connection:
                 connection.exec_driver_sql("UPDATE job_peers SET seen = clock_timestamp() - interval '1 minute'")  # fmt: skip
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while not (status := await jobs.status("runs", "ada")) or not status.state.is_final:
                     await anyio.sleep(0.05)
             assert performed[2:] == ["runs"]
@@ -137,13 +137,13 @@ async def test_a_process_that_was_silent_stops_what_another_has_taken_over(tmp_p
         engine = create_engine(url)
         async with DurableJobs(url) as jobs, working(jobs, hang):
             await jobs.submit(Job("job-1", "ada", {}))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await begun.wait()
             await anyio.sleep(1)
             assert not ended.is_set()
             with engine.begin() as connection:
                 connection.exec_driver_sql("UPDATE jobs SET runner = 'another', leased_until = leased_until + 3600")  # fmt: skip
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await ended.wait()
             assert (await jobs.status("job-1", "ada")).state is JobState.IN_PROGRESS
         engine.dispose()

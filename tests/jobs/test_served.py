@@ -66,7 +66,7 @@ def settings(folder, provider):
 
 
 async def answer(server, name):
-    with anyio.fail_after(40):
+    with anyio.fail_after(60):
         while True:
             async with server.http.get(f"/v1/responses/{name}") as response:
                 body = await response.json()
@@ -87,7 +87,7 @@ async def test_a_killed_server_goes_on_and_pays_for_no_finished_step_again(tmp_p
         options = ("--pool", settings(tmp_path, provider))
         async with Server(tmp_path, *options, PROVIDER_KEY=KEY) as server:
             name = await submitted(server)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await provider.reached.wait()
             await server.end(signal.SIGKILL)
         before = Counter(provider.calls)
@@ -114,9 +114,9 @@ async def test_cancelling_a_background_response_stops_its_paid_call(tmp_path):
             tmp_path, "--pool", settings(tmp_path, provider), PROVIDER_KEY=KEY
         ) as server:
             name = await submitted(server)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await provider.reached.wait()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 async with server.http.post(f"/v1/responses/{name}/cancel") as response:
                     assert (await response.json())["status"] == "cancelled"
                 await provider.dropped.wait()

@@ -115,7 +115,7 @@ async def test_leaving_a_stream_early_cancels_the_run():
         assert isinstance(await anext(events), RunHeader)
         while not isinstance(await anext(events), RoundPlanned):
             pass
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await started.wait()
             await events.aclose()  # pyright: ignore[reportAttributeAccessIssue]
             await cancelled.wait()

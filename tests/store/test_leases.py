@@ -360,7 +360,7 @@ def ended(run_id, nano, key, at, held):
 TestMoney = Money.TestCase
 TestMoney.settings = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=settings().max_examples * 25 // 100,
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
 )
@@ -391,7 +391,7 @@ async def leased(store, number=3, **options):
 
 
 async def until_none(store):
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while await rows(store):
             await anyio.sleep(0.05)
 
@@ -449,7 +449,7 @@ async def test_a_refusal_counts_the_runs_whose_money_is_in_a_lease(target):
         assert isinstance(found, BudgetStatus)
         assert (found.spent, found.reserved, found.holders) == (0, 300, 3)
         async with Store(target) as other:  # which can read it a moment later
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while True:
                     found = await other.budgets.reserve(RunId("run_5"), CAP.cap, (CAP,))
                     assert isinstance(found, BudgetStatus)

@@ -69,7 +69,7 @@ class Asked:
     async def __call__(self, key, path="/v1/chat/completions", method="POST", **body):
         headers = {"authorization": f"Bearer {self.keys[key]}"}
         options = {"json": body} if body else {}
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             async with self.http.request(method, path, headers=headers, **options) as response:
                 return response.status, response.headers, await response.json()
 
@@ -148,7 +148,7 @@ async def test_it_goes_away_and_comes_back(tmp_path, postgres, wire):
         provider.gate.clear()
         provider.arrived.clear()
         _, _, queued = await ask("bound", "/v1/responses", model="worker/ada", input="hi", background=True)  # fmt: skip
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await provider.arrived.wait()
         assert await ask.ready() == 200
 
@@ -163,7 +163,7 @@ async def test_it_goes_away_and_comes_back(tmp_path, postgres, wire):
         assert (status, headers["retry-after"]) == (503, "1")
         status, headers, _ = await ask("free", "/v1/responses", model="worker/ada", input="hi", background=True)  # fmt: skip
         assert (status, headers["retry-after"]) == (503, "1")
-        assert time.monotonic() - during < 30, "nobody waits for what is not there"
+        assert time.monotonic() - during < 60, "nobody waits for what is not there"
 
         await proxy.mend()
         await ask.until(200)

@@ -156,7 +156,7 @@ async def tell(server: Serving, upstream: BentUpstream, one: Asked) -> tuple[int
 
 async def stored(store: KeepingStore, number: int) -> Run | None:
     """The question's run, which is stored a moment after its answer."""
-    with anyio.move_on_after(2):
+    with anyio.move_on_after(60):
         while number not in store.runs:
             await anyio.sleep(0.01)
     return store.runs.pop(number, None)

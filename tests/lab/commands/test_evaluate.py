@@ -376,6 +376,6 @@ def test_on_a_terminal_bars_are_drawn_on_stderr(tmp_path):
         seen += piece
     out = process.stdout.read()
     process.stdout.close()
-    assert process.wait(30) == 0 and json.loads(out)["systems"]
+    assert process.wait(60) == 0 and json.loads(out)["systems"]
     os.close(parent)
     assert b"ultra" in seen and b"random" in seen and b"30/30" in seen
