@@ -1,5 +1,7 @@
 """How sure an answer is, over HTTP."""
 
+from dataclasses import replace
+
 import pytest
 
 from batuta.clients import ScriptedClient
@@ -53,6 +55,18 @@ async def test_a_least_where_nothing_was_fitted_is_refused(model, name):
     status, _, got = await ask(model, name, min_confidence=0.5)
     assert status == 400 and got["error"]["param"] == "orchestration.min_confidence"
     assert "batuta eval --calibrate" in got["error"]["message"]
+
+
+@pytest.mark.parametrize(("own", "asked", "outcome"), [(0.95, 0.1, "unsure"), (0.1, 0.95, "unsure"), (0.1, 0.2, "answered")])  # fmt: skip
+async def test_the_higher_of_a_models_least_and_a_requests_counts(own, asked, outcome):
+    clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
+    state = orchestra(clients, conductor=CONDUCTOR, confidence=MODEL)
+    models = tuple(replace(each, min_confidence=own) for each in state.catalogue.models)
+    state = replace(state, catalogue=replace(state.catalogue, models=models))
+    body = {"model": "batuta-ultra", "messages": HI, "orchestration": {"min_confidence": asked}}
+    async with Serving(state) as serving:
+        _, headers, _ = await serving.post("/v1/chat/completions", json=body)
+    assert headers["x-batuta-outcome"] == outcome
 
 
 DIALECTS = {
