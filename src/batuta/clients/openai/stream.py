@@ -88,6 +88,7 @@ class _ChoiceAccumulator:
             self._matched = _matched_stop_text(choice)
         message = self._fields_of(choice)
         text = _message_text(message)
+        text += self._unsaid_rest(choice, text)
         reasoning = _message_reasoning(message)
         self._has_words = self._has_words or bool(text or reasoning or _tool_calls_of(message))
         logprobs = parse_logprobs(choice)
@@ -134,6 +135,22 @@ class _ChoiceAccumulator:
         if text := choice.get("text"):
             return {"content": text}
         return {} if self._has_words else as_object(choice.get("message"))
+
+    def _unsaid_rest(self, choice: dict[str, Any], last: str) -> str:
+        """Return the end of the message beside the last piece that no piece has said.
+
+        Raises:
+            ValueError: the message has a beginning that no piece has said.
+        """
+        if not self._has_words or self.finish is None:
+            return ""
+        whole = _message_text(as_object(choice.get("message")))
+        beginning = "".join((*self._text, last)) if whole else ""
+        if beginning not in whole:
+            return ""
+        if whole.startswith(beginning):
+            return whole[len(beginning) :]
+        raise ValueError("the message at the end begins with words that no piece had")
 
     def flush(self) -> list[Delta]:
         """Tell what waited for more that might have come."""
