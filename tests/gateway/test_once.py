@@ -83,6 +83,27 @@ async def test_one_that_is_run_and_one_that_broke_off(store):
                     await post(keyed, path, body)
 
 
+async def test_an_answer_that_could_not_be_kept_is_not_waited_for(store):
+    """What it cost was paid, so it is not run again under the same key."""
+    say = Counting()
+    refuse = (
+        "CREATE TRIGGER refuse BEFORE UPDATE ON idempotent BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    await store.database.run_write(lambda connection: connection.exec_driver_sql(refuse))
+    keyed = type(
+        "KeyedServer",
+        (),
+        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
+    )
+    async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
+        path, body = BODIES[0]
+        assert (await post(keyed, path, body))[0] == 200
+        status, headers, text = await post(keyed, path, body)
+    assert (status, headers["x-should-retry"], "retry-after" in headers) == (409, "false", False)
+    assert "could not be kept" in text
+    assert say.calls == 1
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_failure_is_not_kept(store, path, body):
     calls = 0

@@ -37,7 +37,9 @@ class EarlierRequest:
 
     digest: bytes
     answer: StoredAnswer | None
-    """None: it is being answered."""
+    """None: it is being answered, or its answer was lost."""
+    claim: str
+    """The claim of whoever answers it."""
 
 
 @final
@@ -71,9 +73,10 @@ class IdempotencyStore:
         if row is None:
             return owner
         if row["status"] is None:
-            return EarlierRequest(row["digest"], None)
+            return EarlierRequest(row["digest"], None, row["owner"])
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"]))
-        return EarlierRequest(row["digest"], StoredAnswer(row["status"], headers, row["body"]))
+        answer = StoredAnswer(row["status"], headers, row["body"])
+        return EarlierRequest(row["digest"], answer, row["owner"])
 
     async def keep(self, owner: str, answer: StoredAnswer) -> None:
         """Keep the answer of whoever made that claim, unless its run was deleted meanwhile."""

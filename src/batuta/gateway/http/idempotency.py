@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import deque
 from typing import Any, final
 
 import anyio
@@ -15,7 +16,12 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import header_value, raw_headers, read_checked_body
 from batuta.store import Store
-from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
+from batuta.store.idempotency import (
+    CLAIM_SECONDS,
+    EarlierRequest,
+    IdempotencyStore,
+    StoredAnswer,
+)
 from batuta.store.key_permissions import KeyPermissions
 
 IDEMPOTENT_PATHS = frozenset(
@@ -34,6 +40,11 @@ _STREAM_ENDS = (
 )
 """Marks near the end of streams that came to their end."""
 _TAIL_BYTES = 1_000_000
+_LOST_CLAIMS = 1_000
+_LOST = (
+    "A request with this Idempotency-Key was run, and its answer could not be kept; "
+    "to run it again, use a new one."
+)
 
 
 @final
@@ -43,6 +54,7 @@ class IdempotencyMiddleware:
     def __init__(self, app: ASGIApp, store: Store) -> None:
         self.app = app
         self.store = store
+        self._lost: deque[str] = deque(maxlen=_LOST_CLAIMS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve anew, or as before.
@@ -68,7 +80,10 @@ class IdempotencyMiddleware:
             message = "Earlier answers cannot be looked up now; try again."
             raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
         if isinstance(found, EarlierRequest):
-            await _send_earlier_answer(found, request, send)
+            request.check(found.digest)
+            if found.claim in self._lost:
+                raise APIError(409, "conflict", _LOST, headers={"x-should-retry": "false"})
+            await _send_earlier_answer(found, send)
             return
         await self._answer_first(
             scope,
@@ -100,6 +115,7 @@ class IdempotencyMiddleware:
                     await (kept.forget(claim) if answer is None else kept.keep(claim, answer))
                 except StoreError as error:
                     log_exception(error)
+                    self._lost.append(claim)
 
 
 @final
@@ -177,12 +193,14 @@ class _ResponseRecorder:
         return StoredAnswer(start["status"], plain, body if content else None)
 
 
-async def _send_earlier_answer(earlier: EarlierRequest, request: _Fingerprint, send: Send) -> None:
+async def _send_earlier_answer(earlier: EarlierRequest, send: Send) -> None:
     """Return the answer from before."""
-    request.check(earlier.digest)
     answer = earlier.answer
     if answer is None:
-        message = "A request with this Idempotency-Key is being answered; wait for it."
+        message = (
+            "A request with this Idempotency-Key is being answered; wait for it. If its server "
+            f"has ended meanwhile, the key is free again {CLAIM_SECONDS / 60:.0f} minutes after it."
+        )
         raise APIError(409, "conflict", message, headers={"retry-after": "1"})
     if answer.body is None:
         message = "This request was answered, and 'store' was false: its answer was not kept."
