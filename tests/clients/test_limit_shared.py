@@ -48,6 +48,16 @@ async def connect():
         await connections.close()
 
 
+@pytest.mark.parametrize(
+    "url", ["http://:S3CRET@h", "redis:/:S3CRET@h", "redis://:x@h:S3CRET", "redis://:S3CRET/x@h"]
+)
+def test_a_password_in_a_wrong_address_is_not_repeated(url):
+    pytest.importorskip("redis")
+    with pytest.raises(ConfigError, match="must be a URL like redis://host:6379") as found:
+        RedisConnections(url)
+    assert "S3CRET" not in str(found.value)
+
+
 def ask(seed=1, most=10):
     return Request(messages=(user_message("x"),), sampling=Sampling(seed=seed, max_tokens=most))
 

@@ -145,6 +145,24 @@ def test_a_secret_where_its_variable_is_meant_is_not_repeated(place, secret, tmp
     assert secret not in str(found.value)
 
 
+@pytest.mark.parametrize("address", ["ftp://me:S3CRET@x.example", "me:S3CRET@x.example"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        WORKER + "price",
+        "[approval_webhook]\nurl",
+        "[server]\nrun_days",
+        "[tools.fetch]\nnone",
+    ],
+)
+def test_a_password_in_a_wrong_address_is_not_repeated(place, address, tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(f'{place} = "{address}"')
+    with pytest.raises(ConfigError) as found:
+        read_settings(file, Settings)
+    assert "S3CRET" not in str(found.value)
+
+
 def test_a_file_that_is_nested_without_end_is_one_plain_sentence(tmp_path):
     file = tmp_path / "batuta.toml"
     file.write_text("x = " + "[" * 5000 + "]" * 5000)

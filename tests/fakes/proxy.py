@@ -15,6 +15,7 @@ class Proxy:
         self.target = (host, port)
         self.port = 0
         self.muted = False
+        self._flowing = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
@@ -37,6 +38,7 @@ class Proxy:
     async def mend(self) -> None:
         """Takes connections again, on the same port."""
         self.muted = False
+        self._flowing.set()
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
@@ -46,6 +48,10 @@ class Proxy:
         await self.cut()
         await self.mend()
         self.muted = True
+
+    def freeze(self) -> None:
+        """Keeps every connection and takes new ones, and passes nothing on until it is mended."""
+        self._flowing.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
@@ -68,10 +74,10 @@ class Proxy:
                     end.transport.abort()
                     self._open.discard(end)
 
-    @staticmethod
-    async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65_536):
+                await self._flowing.wait()
                 sink.write(data)
                 await sink.drain()
         except OSError:

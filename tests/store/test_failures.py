@@ -12,6 +12,7 @@ from sqlalchemy import text
 from tests.store.strategies import make_run
 
 from batuta.errors import StoreError
+from batuta.jobs import open_jobs
 from batuta.store import Store
 from batuta.store.database import database_name, parse_url
 
@@ -45,6 +46,43 @@ async def test_a_file_in_place_of_the_folder(path):
     await opening(path / "runs.db", "the folder of .* cannot be created")
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "postgresql://me:S3CRET x@127.0.0.1:1/runs",
+        "postgresql://127.0.0.1:1/runs?user=me&password=S3CRET",
+        "postgresql://me:x@127.0.0.1:S3CRET/runs",
+        "postgresql://me:S3CRET/x@127.0.0.1/runs",
+        "postgresql://me:S3CRET@127.0.0.1/runs?unknown=S3CRET",
+        "postgresql//me:S3CRET@127.0.0.1/x",
+        "postgres:/me:S3CRET@127.0.0.1/x",
+        "mysql://me:S3CRET@127.0.0.1/x",
+        "sqlite://me:S3CRET@x",
+        "me:S3CRET://x",
+    ],
+)
+async def test_a_password_in_a_wrong_url_is_not_told(target, tmp_path, monkeypatch):
+    pytest.importorskip("asyncpg")
+    monkeypatch.chdir(tmp_path)
+    for opened in (Store, open_jobs):
+        with pytest.raises(StoreError) as caught:
+            async with opened(target):
+                pytest.fail("it opened")
+        assert "S3CRET" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_libpqs_name_for_encryption_is_known_to_both_drivers(postgres):
+    for option in ("sslmode=disable", "ssl=disable"):
+        with anyio.from_thread.start_blocking_portal() as portal:
+
+            async def opens(url=f"{postgres}?{option}"):
+                async with Store(url), open_jobs(url):
+                    return True
+
+            assert portal.call(opens)
+
+
 async def test_a_database_that_cannot_be_reached():
     pytest.importorskip("asyncpg")
     await opening("postgresql://me:secret@127.0.0.1:1/runs", "cannot be used")
@@ -58,7 +96,7 @@ async def test_a_database_that_cannot_be_reached():
         ("sqlite://", "names no file"),
         ("sqlite:///file:runs?mode=memory&uri=true", "names no file"),
         ("mysql://localhost/runs", "not supported: use sqlite or postgresql"),
-        ("://", "not a database URL"),
+        ("://", "not the URL of a database"),
     ],
 )
 async def test_targets_that_name_no_database(target, sentence):

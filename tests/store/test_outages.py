@@ -6,12 +6,15 @@ import signal
 import time
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
 from anyio import to_thread
 from sqlalchemy import make_url
 
+from batuta.errors import StoreError
+from batuta.jobs.records import JobRecords
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
@@ -208,6 +211,52 @@ async def test_what_was_answered_meanwhile_is_kept_and_billed(tmp_path, postgres
     async with Store(postgres) as store:
         [found] = await report_spending(store.database, ("tenant",))
     assert found.cost.usd == provider.served * CALL == 2 * CALL
+
+
+async def test_a_server_that_hangs_keeps_nobody_for_long(tmp_path, postgres, wire):
+    """It keeps its connections and says nothing on them, as one that is stopped or out of disk."""
+    proxy, url = wire
+    body = {"model": "worker/ada", "input": "hi", "background": True}
+    async with serving(tmp_path, postgres, url) as (_, _, ask):
+        assert [(await ask.chat(key))[0] for key in ask.keys] == [200, 200]
+        await anyio.sleep(1)  # until the runs are written
+        proxy.freeze()
+        await anyio.sleep(11)  # until the keys have to be looked up again
+        told = []
+
+        async def tell(question, *args, **fields):
+            began = time.monotonic()
+            status, headers, _ = await question(*args, **fields)
+            told.append((status, "retry-after" in headers, time.monotonic() - began))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(tell, ask.chat, "free")
+                tasks.start_soon(tell, ask.chat, "bound")
+                tasks.start_soon(tell, ask, "free", "/v1/runs", "GET")
+                tasks.start_soon(partial(tell, ask, "free", "/v1/responses", **body))
+        assert {(status, retry) for status, retry, _ in told} == {(503, True)}
+        assert max(seconds for *_, seconds in told) < 10
+        await proxy.mend()
+        await ask.until(200)
+        assert [(await ask.chat(key))[0] for key in ask.keys] == [200, 200]
+        assert (await ask("free", "/v1/responses", **body))[0] == 200
+
+
+async def test_jobs_wait_no_longer_for_a_server_that_hangs(postgres, wire):
+    proxy, url = wire
+    records = await to_thread.run_sync(JobRecords, make_url(url).set(drivername="postgresql+psycopg"))  # fmt: skip
+    try:
+        assert await to_thread.run_sync(records.count_events, "none") == 0
+        proxy.freeze()
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="does not answer"):
+            await to_thread.run_sync(records.count_events, "none", abandon_on_cancel=True)
+        assert time.monotonic() - began < 10
+        await proxy.mend()
+        assert await to_thread.run_sync(records.count_events, "none") == 0
+    finally:
+        await to_thread.run_sync(records.close)
 
 
 async def test_a_server_can_be_stopped_while_it_is_away(tmp_path, postgres, wire):

@@ -64,11 +64,16 @@ class RedisConnections:
         """
         try:
             from redis import asyncio as redis  # noqa: PLC0415 - an extra
+            from redis.asyncio.connection import parse_url  # noqa: PLC0415
             from redis.exceptions import RedisError  # noqa: PLC0415
         except ImportError:
             raise ConfigError(f"limits in Redis need an extra: {install_hint('redis')}") from None
-        if not url.startswith(("redis://", "rediss://")):
-            raise ConfigError("the setting server.redis must be a URL like redis://host:6379")
+        try:
+            parse_url(url if url.startswith(("redis://", "rediss://")) else "")
+        except ValueError:  # not shown: a port that is no number may be half a password
+            raise ConfigError(
+                "BATUTA_REDIS or the setting server.redis must be a URL like redis://host:6379"
+            ) from None
         self.processes = max(1, processes)
         self.clock = clock
         self._errors: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)

@@ -159,6 +159,8 @@ def _describe_value(error: ErrorDetails) -> str:
     if isinstance(value, Mapping):
         return ", not a table"
     if isinstance(value, str):
+        if "@" in value or "://" in value:  # an address may hold a password
+            return ""
         text = f'"{value}"'
     elif isinstance(value, Sequence):
         return ", not a list"

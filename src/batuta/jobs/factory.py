@@ -7,15 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL
 
 from batuta.distribution import install_hint
-from batuta.errors import StoreError
 from batuta.jobs.durable import KEEP_DAYS, DurableJobs
 from batuta.jobs.memory import MemoryJobs
 from batuta.jobs.protocol import Jobs
 from batuta.jobs.records import is_sqlite_file
+from batuta.store.database import parse_url
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +53,8 @@ def _has_driver() -> bool:
 
 
 def _parse_target(target: str) -> URL:
-    if "://" not in target:
-        return URL.create("sqlite", database=target)
-    try:
-        url = make_url(target)
-    except ArgumentError as error:
-        raise StoreError(f"not a database URL: {error}") from error
-    name = url.get_backend_name()
-    if name in {"postgres", "postgresql"}:
-        return url.set(drivername="postgresql+psycopg")
-    if name == "sqlite":
+    url = parse_url(target)
+    if is_sqlite_file(url):
         return url.set(drivername="sqlite")
-    raise StoreError(f"jobs cannot be kept in {name}: use sqlite or postgresql")
+    options = {"sslmode" if name == "ssl" else name: value for name, value in url.query.items()}
+    return url.set(drivername="postgresql+psycopg", query=options)

@@ -37,13 +37,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
 from batuta.jobs.protocol import JobEvent, Json
-from batuta.store.database import insert_statement, make_private_file, truncate_log
+from batuta.store.database import (
+    database_name,
+    insert_statement,
+    make_private_file,
+    truncate_log,
+)
+from batuta.store.postgres import connect_psycopg
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
-
-CONNECT_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
-"""How long PostgreSQL may take to let somebody in (seconds), or be out of reach (milliseconds)."""
 
 T = TypeVar("T")
 METADATA = MetaData()
@@ -233,8 +236,7 @@ class JobRecords:
 
     def _store_error(self, error: Exception) -> StoreError:
         cause = getattr(error, "orig", None) or error
-        place = self._url.database if is_sqlite_file(self._url) else self._url.render_as_string()
-        return StoreError(f"the jobs in {place} cannot be kept: {cause}")
+        return StoreError(f"the jobs in {database_name(self._url)} cannot be kept: {cause}")
 
 
 def is_sqlite_file(url: URL) -> bool:
@@ -244,7 +246,9 @@ def is_sqlite_file(url: URL) -> bool:
 
 def _create_engine(url: URL) -> Engine:
     if not is_sqlite_file(url):
-        return create_engine(url, connect_args=CONNECT_TIMEOUTS)
+        engine = create_engine(url)
+        event.listen(engine, "do_connect", _connect_database)
+        return engine
     path = Path(str(url.database))
     make_private_file(path)
     engine = create_engine(
@@ -252,6 +256,10 @@ def _create_engine(url: URL) -> Engine:
     )
     event.listen(engine, "connect", _set_pragmas)
     return engine
+
+
+def _connect_database(_dialect: object, _record: object, args: Any, options: Any) -> Any:
+    return connect_psycopg(*args, **options)
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:

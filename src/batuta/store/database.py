@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import (
@@ -23,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -51,6 +52,12 @@ from sqlalchemy.util import await_only
 
 from batuta.distribution import install_hint, package_hint
 from batuta.errors import StoreError
+from batuta.store.postgres import (
+    SILENT_SECONDS,
+    SilentServerError,
+    choose_timeouts,
+    to_asyncpg_url,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -161,17 +168,19 @@ _POSTGRES_DRIVERS = ("asyncpg", "psycopg", "psycopg2")
 _MAX_READERS = 4
 """Threads that read an SQLite file at the same time, besides the one that writes."""
 
-_CONNECT_SECONDS = 5.0
-"""Seconds that PostgreSQL may take to let somebody in."""
-
-_MAX_COMMAND_SECONDS = 15.0
-"""Seconds that one of its statements may take."""
-
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
 }
+
+_MISSPELT = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:|//)")
+"""What a URL begins with that lacks a sign; as a file's name it would show its password."""
+
+_NO_URL = (
+    "what stands there is not the URL of a database, such as postgresql://user:password@host/name; "
+    "it is not shown, as it may hold the password"
+)
 
 _BUSY_MARKS = ("locked", "lock timeout", "deadlock")
 """Words by which a database says that others are using it."""
@@ -206,6 +215,7 @@ class Database:
         self._writer = _WriterThread() if isinstance(engine, Engine) else None
         self._readers = anyio.CapacityLimiter(_MAX_READERS)
         self._prober = anyio.CapacityLimiter(1)
+        self._silent_until = 0.0
 
     async def write(self, work: DatabaseWork[_T]) -> _T:
         """Do `work` in a transaction; errors are the driver's.
@@ -216,7 +226,7 @@ class Database:
         engine = self._engine
         if isinstance(engine, Engine):
             return await self._in_writer(partial(_run_in_connection, engine.begin, work))
-        return await _run_in_async_connection(engine.begin, work)
+        return await self._run_async(engine.begin, work)
 
     async def run_write(self, work: DatabaseWork[_T]) -> _T:
         """Do `work` in a transaction."""
@@ -245,7 +255,7 @@ class Database:
         engine = self._engine
         if isinstance(engine, Engine):
             return await run_sync(_run_in_connection, engine.connect, work, limiter=self._readers)
-        return await _run_in_async_connection(engine.connect, work)
+        return await self._run_async(engine.connect, work)
 
     async def probe(self, work: DatabaseWork[_T]) -> _T:
         """Do `work`, which changes nothing, as somebody who might write; errors are the driver's.
@@ -296,6 +306,29 @@ class Database:
         with anyio.CancelScope(shield=True):
             return await self._writer.submit(work)
         raise AssertionError("a shielded scope swallows nothing")
+
+    async def _run_async(
+        self,
+        opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+        work: DatabaseWork[_T],
+    ) -> _T:
+        if monotonic() < self._silent_until:
+            raise SilentServerError
+        connection = None
+        try:
+            async with opened() as connection:
+                try:
+                    return await connection.run_sync(work)
+                except TimeoutError:  # whoever hangs would not hear of a rollback either
+                    if not connection.invalidated:
+                        raw = await connection.get_raw_connection()
+                        cast("Any", raw.driver_connection).terminate()
+                        await connection.invalidate()
+                    raise
+        except TimeoutError as error:
+            if connection is None or isinstance(error, SilentServerError):
+                self._silent_until = monotonic() + SILENT_SECONDS
+            raise
 
     async def close(self) -> None:
         """Disconnects."""
@@ -366,13 +399,6 @@ def _run_in_connection(
         return work(connection)
 
 
-async def _run_in_async_connection(
-    opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]], work: DatabaseWork[_T]
-) -> _T:
-    async with opened() as connection:
-        return await connection.run_sync(work)
-
-
 def parse_url(target: str | Path) -> URL:
     """Return the database's URL, its driver filled in; a path names an SQLite file.
 
@@ -380,20 +406,20 @@ def parse_url(target: str | Path) -> URL:
         StoreError: the target names no file and no database that can be used.
     """
     text = str(target)
-    if "://" not in text:
+    if "://" not in text and not _MISSPELT.match(text):
         if text in {"", ":memory:"}:
             raise StoreError(f"{text!r} names no file: the store needs a path or a URL")
         return URL.create("sqlite+pysqlite", database=str(Path(text).expanduser().absolute()))
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise StoreError(f"not a database URL: {error}") from error
+    except (ArgumentError, ValueError):  # a port that is no number; it may be half a password
+        raise StoreError(_NO_URL) from None
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if url.drivername not in _DRIVERS.values():
         raise StoreError(f"{url.drivername} is not supported: use sqlite or postgresql")
     database = url.database or ":memory:"
     if is_sqlite(url) and (database == ":memory:" or database.startswith("file:")):
-        raise StoreError(f"{text} names no file: the store needs one that outlives a connection")
+        raise StoreError("the URL names no file: the store needs one that outlives a connection")
     return url
 
 
@@ -408,8 +434,13 @@ def is_partitioned(connection: Connection) -> bool:
 
 
 def database_name(url: URL) -> str:
-    """Return the database as a message names it: the file, or the URL without its password."""
-    return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
+    """Return the database as a message names it: the file, or the URL without what may be secret.
+
+    A password may stand among the URL's options, too.
+    """
+    if is_sqlite(url):
+        return str(url.database)
+    return url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
 
 
 def open_database(url: URL, *, pooled: bool = True) -> Database:
@@ -424,7 +455,8 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
             # With it comes the ORM, which is a tenth of the whole start.
             from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-            return Database(create_async_engine(url, **options, **_timeout_options(pooled)), url)
+            options |= choose_timeouts(pooled=pooled)
+            return Database(create_async_engine(to_asyncpg_url(url), **options), url)
         _create_file(url)
         if pooled:  # the last used first: each keeps pages of the file in memory
             options |= {"pool_size": _MAX_READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
@@ -440,17 +472,6 @@ def _describe_missing(package: str) -> str:
     is_extra = package in _POSTGRES_DRIVERS
     hint = install_hint("postgres") if is_extra else package_hint(package)
     return f"{package} is not installed: {hint}"
-
-
-def _timeout_options(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its caller was told
-    """Options with which nobody waits long for a server that does not answer.
-
-    A connection that is used once is a migration's, which may wait for another process's.
-    """
-    if not pooled:
-        return {"connect_args": {"timeout": _CONNECT_SECONDS}}
-    waiting = {"timeout": _CONNECT_SECONDS, "command_timeout": _MAX_COMMAND_SECONDS}
-    return {"connect_args": waiting, "pool_timeout": _CONNECT_SECONDS}
 
 
 def explain_error(error: Exception, url: URL) -> StoreError:
