@@ -32,12 +32,13 @@ _PICTURES = "What the tool call "
 _OPENING, _CLOSING = "<system-reminder>", "</system-reminder>"
 _FRAME = re.compile(r"\AChunk ID: \w{1,40}\nWall time: [0-9.]{1,20} seconds\n")
 """Codex's own lines before each result, which differ where the results do not."""
-_FAILED = re.compile(
-    r"\A\s{0,9}(?:<tool_use_error>|\w{0,40}error:|failed:|traceback \()"
-    r"|\bexit(?:ed)?(?: with)?[ _](?:code|status)\"?:?\s{0,3}=?\s{0,3}[1-9]",
-    re.IGNORECASE,
+_BEGINS_FAILED = re.compile(
+    r"\s{0,9}(?:<tool_use_error>|\w{0,40}error:|failed:|traceback \()", re.IGNORECASE
 )
-"""A tool's result that says of itself that it failed."""
+_EXIT = "exit"
+_EXITED = re.compile(
+    rf"\b{_EXIT}(?:ed)?(?: with)?[ _](?:code|status)\"?:?\s{{0,3}}=?\s{{0,3}}[1-9]", re.IGNORECASE
+)
 _CONTINUED = "This session is being continued from a previous conversation"
 """The beginning of the message in which Claude Code sends a summary."""
 _LONGEST_GO_ON = 40
@@ -66,7 +67,7 @@ class Action:
         return tuple(
             f"{name} {_digest_texts(_without_numbers(text))}"
             for name, text in results
-            if _FAILED.search(text)
+            if _says_failed(text)
         )
 
     @property
@@ -166,6 +167,13 @@ def _read_actions(messages: Sequence[Message]) -> list[Action]:
         if len(actions) == MOST_ACTIONS:
             break
     return actions[::-1]
+
+
+def _says_failed(text: str) -> bool:
+    """Tell whether a tool's result says of itself that it failed."""
+    if _BEGINS_FAILED.match(text):
+        return True
+    return _EXIT in text.casefold() and _EXITED.search(text) is not None
 
 
 def _crop_ends(text: str) -> str:
