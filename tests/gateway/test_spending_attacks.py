@@ -242,7 +242,7 @@ class Slow(Dear):
 
 
 async def ask_and_hang_up(rush, key, path, body):
-    with anyio.move_on_after(0.3):
+    with anyio.move_on_after(2 if "orchestration" in body else 1):
         await rush.ask(key, path, body)
 
 
@@ -253,7 +253,7 @@ async def test_calls_that_are_cut_off_pass_no_budget(store, way, cut):
     path, body = WAYS[way]
     asked = {"model": "worker/ada", **body}
     if cut == "deadline":
-        asked["orchestration"] = {"deadline_s": 0.1}
+        asked["orchestration"] = {"deadline_s": 1.0}  # a busy machine asks nobody in 0.1
     async with Rush(store, dear=Slow()) as rush:
         key = await rush.keyed.key(per_day=BUDGET)
         for _ in range(8):  # the budget has room for about six calls
