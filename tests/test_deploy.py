@@ -237,6 +237,28 @@ def test_prometheus_takes_the_rules(options):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_query_of_the_dashboard_is_one(tmp_path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install --no-install-recommends prometheus")
+    board = json.loads((DEPLOY / "grafana" / "batuta.json").read_text(encoding="utf-8"))
+    queries = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+    rules = [
+        {
+            "record": f"batuta:query_{number}",
+            "expr": query.replace("$__rate_interval", "1m").replace("$instance", ".*"),
+        }
+        for number, query in enumerate(queries)
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(
+        [promtool, "check", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(queries)} rules found" in done.stdout
+
+
 def test_every_metric_that_is_looked_at_exists():
     """What the dashboard and the alerts name is what a server that worked a little gives."""
     source = "\n".join(

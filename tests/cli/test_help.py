@@ -45,6 +45,12 @@ def test_options_are_in_groups_that_can_be_read_at_a_glance(path):
         assert len(re.findall(r"^│ \*? *--", text, re.MULTILINE)) <= LARGEST_PANEL, title
 
 
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+def test_an_option_without_a_value_has_none_in_the_help(path):
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    assert "--help" in shown and "<bool>" not in shown
+
+
 def complete(words, **more):
     environ = {**os.environ, "_BATUTA_COMPLETE": "complete_bash", "COMP_WORDS": words,
                "COMP_CWORD": str(len(words.split(" ")) - 1), **more}  # fmt: skip

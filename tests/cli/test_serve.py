@@ -37,6 +37,21 @@ async def test_the_settings_are_read_again_on_hangup_and_wrong_ones_change_nothi
         assert {"worker/ada", "worker/bob"} <= await server.models()
 
 
+async def test_the_page_is_opened_in_the_browser_where_that_is_wanted(tmp_path):
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    options = ("--pool", "rehearsal", "--open")
+    async with Server(tmp_path, *options, BROWSER=f"{browser} %s") as server:
+        with anyio.fail_after(60):
+            while not opened.exists():
+                await anyio.sleep(0.05)
+        address = opened.read_text().strip()
+        assert f"the web page: {address}\n" in server.said
+        async with server.http.get(address) as response:
+            assert response.status == 200
+
+
 async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
     async with Server(tmp_path, "--pool", "rehearsal", "--log", "json") as server:
         async with server.http.get("/healthz", headers={"x-request-id": "mine"}) as response:

@@ -14,8 +14,10 @@ ELSEWHERE = {
     "connect.md": "tests/cli/test_connect.py",  # it ends with a client that is not installed
     "deploy.md": "tests/cluster/test_deploy_page.py",
     "sessions.md": "tests/cli/test_connect.py",  # its client is not installed
+    "kubernetes.md": "tests/docs/test_kubernetes_page.py",
     "local.md": "tests/local/test_serving.py",
     "selector.md": "tests/e2e/test_selector_page.py",
+    "sign-in.md": "tests/docs/test_sign_in_page.py",
     "storage.md": "tests/store/test_backup.py",
     "tools.md": "tests/cli/test_mcp.py",  # it ends with a client that is not installed
     "training.md": "tests/test_docs.py",  # by the example that does what the page says

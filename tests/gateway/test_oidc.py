@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from base64 import urlsafe_b64encode
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import pytest
-from aiohttp import web
 
 pytest.importorskip("authlib", reason="authlib is not installed: pip install 'batuta-llm[oidc]'")
-from authlib.oauth2.rfc7636 import create_s256_code_challenge
-from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from batuta.clients import HttpTransport, ScriptedClient
@@ -26,73 +20,13 @@ from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.ui.own_keys import MAX_OWN_KEYS
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
+from fakes.identity_provider import BACK, IdentityProvider
 from gateway.keyed_server import HELLO
 from gateway.live_server import HI, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
-RIGHT, OTHER = RSAKey.generate_key(2048, {"kid": "one"}), RSAKey.generate_key(2048, {"kid": "one"})
+OTHER = RSAKey.generate_key(2048, {"kid": "one"})
 SHARED = OctKey.generate_key(256, {"kid": "one"})
-BACK = "https://batuta.example/ui/oidc/callback"
-
-
-class IdentityProvider:
-    """Gives out codes for whoever asks, and tokens for codes; bends them where it is told to."""
-
-    def __init__(self):
-        self.codes, self.posted = {}, []
-        self.claims, self.key, self.algorithm = {}, RIGHT, "RS256"
-        self.keys, self.secret = [RIGHT], "the-clients-secret"
-        self.document = {}
-
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_get("/.well-known/openid-configuration", self.describe)
-        app.router.add_get("/keys", self.show_keys)
-        app.router.add_post("/token", self.give_token)
-        self.runner = web.AppRunner(app)
-        await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
-        self.issuer = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_):
-        await self.runner.cleanup()
-
-    async def describe(self, _):
-        places = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}  # fmt: skip
-        document = {"issuer": self.issuer, **{k: self.issuer + v for k, v in places.items()}}
-        return web.json_response({**document, **self.document})
-
-    async def show_keys(self, _):
-        return web.json_response({"keys": [key.as_dict(private=False) for key in self.keys]})
-
-    def authorize(self, url, **person):
-        """What the provider's page does once somebody has signed in there: the way back."""
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
-        assert asked["redirect_uri"] == BACK and "openid" in asked["scope"].split()
-        code = f"code-{len(self.codes)}"
-        self.codes[code] = asked, person
-        return {"code": code, "state": asked["state"]}
-
-    async def give_token(self, request):
-        form = await request.post()
-        self.posted.append(dict(form))
-        asked, person = self.codes.pop(form["code"], (None, None))
-        proof = asked and create_s256_code_challenge(form.get("code_verifier", ""))
-        if asked is None or proof != asked["code_challenge"] or form["redirect_uri"] != BACK or form.get("client_secret") != self.secret:  # fmt: skip
-            return web.json_response({"error": "invalid_grant"}, status=400)
-        now = int(time.time())
-        claims = {"iss": self.issuer, "aud": "batuta", "sub": "17", "iat": now, "exp": now + 300}
-        claims |= {"nonce": asked["nonce"], **person, **self.claims}
-        claims = {name: value for name, value in claims.items() if value is not None}
-        header = {"alg": self.algorithm, "kid": "one"}
-        if self.algorithm == "none":
-            parts = [urlsafe_b64encode(json.dumps(part).encode()) for part in (header, claims)]
-            token = ".".join(part.decode().rstrip("=") for part in parts) + "."
-        else:
-            token = jwt.encode(header, claims, self.key, algorithms=[self.algorithm])
-        return web.json_response({"access_token": "a", "token_type": "Bearer", "id_token": token})
 
 
 class Door:

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final
@@ -116,7 +116,21 @@ class PluginCommand:
 def _in_panel(command: Command, panel: str) -> Command:
     """Give the command the panel under which rich shows it."""
     command.rich_help_panel = panel or None  # pyright: ignore[reportAttributeAccessIssue]
+    _hide_types_of_flags(command)
     return command
+
+
+def _hide_types_of_flags(command: Command) -> None:
+    """Take the `<bool>` away that the help would have after each option without a value."""
+    _hide_types(command.get_params(typer.Context(command)))
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(below)
+
+
+def _hide_types(options: Iterable[Any]) -> None:
+    for option in options:
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
 
 
 def _broken_command(error: ConfigError) -> Command:
@@ -214,6 +228,12 @@ class BatutaCommands(TyperGroup):
     def list_commands(self, ctx: Context) -> list[str]:
         """Return the names, without importing anything."""
         return list(self.commands)
+
+    def get_params(self, ctx: Context) -> list[Any]:
+        """Return the options of the whole command."""
+        options = super().get_params(ctx)
+        _hide_types(options)
+        return options
 
 
 app = typer.Typer(

@@ -39,6 +39,9 @@ class ServeOutput:
 
     panel: ClassVar = OUTPUT_PANEL
 
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the web page in a browser once it is ready.")
+    ] = False
     runs_dir: Annotated[
         list[Path] | None,
         typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
@@ -74,6 +77,7 @@ def serve_command(
         cascade=baselines.cascade,
         checker=baselines.checker,
         folders=tuple(output.runs_dir or ()),
+        opens_page=output.open_page,
     )
     with lock_server_store(store_target()):
         anyio.run(run_configured_server, host, port, options, backend_options=LOOP_OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import webbrowser
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetti
 from batuta.core import Limits
 from batuta.distribution import install_hint, package_version
 from batuta.encoder import open_encoder
-from batuta.environment import data_folder
+from batuta.environment import data_folder, read_variable
 from batuta.errors import BatutaError, ConfigError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.failed_sign_ins import AuditKeeper
@@ -95,6 +96,8 @@ class ServeOptions:
     cascade: Path | None
     checker: str | None
     folders: tuple[Path, ...]
+    opens_page: bool = False
+    """Whether the page is opened in a browser of this machine."""
 
     async def load_config(self, http: HttpTransport) -> LoadedConfig:
         """Return the pool and its conductor, as they are set now.
@@ -221,12 +224,13 @@ async def run_configured_server(
             await record_settings(store, config)
             tasks.start_soon(reload_on_hangup, catalogue, again)
             _start_keepers(tasks, store, authenticator, config)
+            opener = tasks if serve_options.opens_page else None
             try:
                 await run_server(
                     state,
                     host,
                     port,
-                    on_ready=partial(_tell_ready, config, catalogue, mcp),
+                    on_ready=partial(_tell_ready, config, catalogue, mcp, opener),
                     grace_seconds=server.grace_s,
                     connections=_connection_limits(server),
                     owns_process=True,
@@ -303,8 +307,9 @@ def _open_oidc(
     if wanted is None:
         return None
     variable = wanted.client_secret_env
-    if variable and not os.environ.get(variable):
-        raise ConfigError(f"oidc needs the variable {variable}")
+    secret = read_variable(os.environ, variable) if variable else ""
+    if variable and not secret:
+        raise ConfigError(f"oidc needs the variable {variable}, or a file named by {variable}_FILE")
     try:
         check_name(wanted.tenant)
         limits = read_permissions(wanted.limits)
@@ -313,7 +318,7 @@ def _open_oidc(
     options = OidcOptions(
         issuer=wanted.issuer,
         client_id=wanted.client_id,
-        client_secret=Secret(os.environ[variable]) if variable else NO_KEY,
+        client_secret=Secret(secret) if secret else NO_KEY,
         scopes=wanted.scopes,
         label=wanted.label,
         redirect_uri=wanted.redirect_uri,
@@ -356,11 +361,24 @@ def _open_waiting_runs(
     return SharedWaitingRuns(store.waiting, RunSealer(hasher, "postgres"))
 
 
-def _tell_ready(config: LoadedConfig, catalogue: Catalogue, mcp: McpOffer | None, url: str) -> None:
-    """Say on the terminal that the server is ready."""
+def _tell_ready(
+    config: LoadedConfig,
+    catalogue: Catalogue,
+    mcp: McpOffer | None,
+    opener: TaskGroup | None,
+    url: str,
+) -> None:
+    """Say on the terminal that the server is ready, and open its page where that is wanted."""
+    if opener is not None:
+        opener.start_soon(_open_page, url)
     write_error(startup_message(config, catalogue, url))
     if mcp is not None:
         write_error(f"for hosts of the Model Context Protocol: {url}{MCP_PATH}\n")
+
+
+async def _open_page(url: str) -> None:
+    """Open the page in the browser; one in the terminal may stay open as long as it likes."""
+    await anyio.to_thread.run_sync(webbrowser.open, f"{url}/", abandon_on_cancel=True)
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:

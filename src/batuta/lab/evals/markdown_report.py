@@ -48,7 +48,8 @@ _COMPARED = (
 CAPTIONS = {
     "accuracy": "Each system with its interval. Hollow: a reference line, not a method. "
     "Dotted: the best single worker.",
-    "front": "Up is better, left is cheaper. Dashed: the systems that nothing cheaper equals.",
+    "front": "Up is better, left is cheaper. The dashed line joins the systems for which "
+    "no cheaper one is as good.",
     "curves": "Each method over what a question costs; beyond its most expensive system a curve "
     "is level.",
     "gap": "The questions on which a router rates the strong worker most above the weak one go to "
