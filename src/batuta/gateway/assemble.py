@@ -15,6 +15,7 @@ from typing import final
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
 
 from batuta.clients import HttpTransport, RedisConnections
 from batuta.clients.http_target import NO_KEY, Secret
@@ -378,7 +379,7 @@ def _tell_ready(
 
 async def _open_page(url: str) -> None:
     """Open the page in the browser; one in the terminal may stay open as long as it likes."""
-    await anyio.to_thread.run_sync(webbrowser.open, f"{url}/", abandon_on_cancel=True)
+    await run_sync(webbrowser.open, f"{url}/", abandon_on_cancel=True)
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
