@@ -29,7 +29,7 @@ from batuta.core import RunId
 from batuta.store import Store
 from batuta.store.database import insert_rows
 from batuta.store.models import RUNS
-from batuta.store.run_filter import parse_run_filter
+from batuta.store.run_filter import RunFilter, parse_run_filter
 from batuta.store.run_list import RunPage, RunTotals
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -195,7 +195,7 @@ clock = time.perf_counter
 
 
 async def time_cases(store):
-    first = await store.list(limit=50, model="batuta-ultra")
+    first = (await store.find(RunFilter(model="batuta-ultra"), limit=50)).rows
     (middle,) = await store.list(limit=1, tenant="tenant 7")
     slowest = 0.0
     for name, given in name_cases(first, middle).items():

@@ -18,6 +18,7 @@ from batuta.store.database import open_database, parse_url
 from batuta.store.models import RUNS
 from batuta.store.retention import RetentionSweeper
 from batuta.store.rows import RunEntry, pack_run
+from batuta.store.run_filter import RunFilter
 from batuta.store.schema import MIGRATIONS
 from store.conftest import tell
 
@@ -95,8 +96,10 @@ async def test_pages_and_filters_go_on_over_days(target):
         assert paged == whole
         mine = await store.list(limit=100, tenant="tenant 1")
         assert {one.tenant for one in mine} == {"tenant 1"} and len(mine) == 17
-        assert len(await store.list(limit=100, outcome=Outcome.ANSWERED)) == 35
-        assert [one.id for one in await store.list(search="run_007")] == ["run_007"]
+        answered = await store.find(RunFilter(outcomes=(Outcome.ANSWERED,)), limit=100)
+        assert len(answered.rows) == 35
+        found = await store.find(RunFilter(search="run_007"))
+        assert [one.id for one in found.rows] == ["run_007"]
 
 
 async def test_a_run_that_is_stored_stays_as_it_is_whatever_time_it_tells(target):

@@ -16,6 +16,7 @@ from batuta.core import Cost, Outcome
 from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.ledger import Reservation, RunCharge
+from batuta.store.run_filter import RunFilter
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +124,10 @@ async def test_pages_show_every_run_once_newest_first(path):
     assert [s.id for s in seen] == [f"run_{number:06}" for number in reversed(range(1000))]
 
 
+async def find(store, **wanted):
+    return (await store.find(RunFilter(**wanted))).rows
+
+
 async def test_runs_are_filtered(path):
     async with Store(path) as store:
         for number in range(40):
@@ -134,9 +139,10 @@ async def test_runs_are_filtered(path):
             await store.append(run, "acme" if number < 20 else "other")
         assert len(await store.list(tenant="acme")) == 20
         assert len(await store.list(tenant="")) == 0
-        assert len(await store.list(model="odd")) == 20
-        assert len(await store.list(outcome=Outcome.FAILED)) == 8
-        assert len(await store.list(tenant="acme", model="odd", outcome=Outcome.FAILED)) == 2
+        assert len(await find(store, model="odd")) == 20
+        assert len(await find(store, outcomes=(Outcome.FAILED,))) == 8
+        both = {"model": "odd", "outcomes": (Outcome.FAILED,)}
+        assert len(await find(store, tenant="acme", **both)) == 2
         assert await store.list(tenant="odd \ud800") == []
         with pytest.raises(ValueError, match="cursor"):
             await store.list(before="nonsense")
@@ -149,7 +155,7 @@ async def test_runs_are_searched(path):
         await store.append(make_run(3, question="eiffel"), "acme")
 
         async def found(text, **narrower):
-            return [summary.id for summary in await store.list(search=text, **narrower)]
+            return [summary.id for summary in await find(store, search=text, **narrower)]
 
         assert await found("EIFFEL") == ["run_000003", "run_000001"]
         assert await found("eiffel", tenant="acme") == ["run_000003"]
@@ -167,7 +173,7 @@ async def test_words_are_found_by_the_rare_ones_of_them(path):
         await store.append(make_run(61, question="words 007x of, common words 007%"))
 
         async def found(text):
-            return [summary.id for summary in await store.list(search=text)]
+            return [summary.id for summary in await find(store, search=text)]
 
         assert await found("words 007% of") == ["run_000060", "run_000007"]
         assert await found("common words 007%") == ["run_000061", "run_000007"]

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from sqlalchemy import Connection, select
 
-from batuta.core import Outcome, Run, RunId
+from batuta.core import Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
 from batuta.store.approvals import ApprovalTable
@@ -268,11 +268,6 @@ class Store:
         limit: int = 50,
         before: str | None = None,
         tenant: str | None = None,
-        model: str | None = None,
-        *,
-        outcome: Outcome | None = None,
-        session: str | None = None,
-        search: str | None = None,
     ) -> list[RunSummary]:
         """Return runs, newest first.
 
@@ -280,23 +275,11 @@ class Store:
             limit: how many at most.
             before: the `cursor` of the last summary of the page before; None: the first page.
             tenant: only that tenant's.
-            model: only those served under that name.
-            outcome: only those that ended so.
-            session: only those of that session.
-            search: only those whose id begins so, or whose question or answer has it in its
-                first characters, in letters of any case.
 
         Raises:
             ValueError: `before` is no cursor.
         """
-        wanted = RunFilter(
-            search=search or "",
-            tenant=tenant,
-            model=model,
-            outcomes=() if outcome is None else (outcome,),
-            session=session,
-        )
-        return (await self.find(wanted, limit, before)).rows
+        return (await self.find(RunFilter(tenant=tenant), limit, before)).rows
 
     async def read_all(self) -> AsyncIterator[RunSummary]:
         """Yield the runs, newest first, reading a page at a time."""

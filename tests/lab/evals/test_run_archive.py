@@ -11,6 +11,7 @@ from batuta.core import Reply
 from batuta.lab.evals import EvalOptions, ResultLog, evaluate_task_set
 from batuta.lab.evals.run_archive import RUNS_FILE, MeasuredRun, RunArchive
 from batuta.store import Store
+from batuta.store.run_filter import RunFilter
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from lab.evals.evaluated import subject, task_set
@@ -43,7 +44,7 @@ async def test_every_run_is_there_under_the_id_that_its_result_names(tmp_path):
                 for step in run.steps:
                     assert isinstance(step.result, Reply) and step.request.messages
                     assert step.worker in run.header.pool
-        assert len(await store.list(model="vote")) == 3
+        assert len((await store.find(RunFilter(model="vote"))).rows) == 3
 
 
 async def test_nothing_is_kept_twice_and_an_interrupted_evaluation_keeps_what_it_has(tmp_path):

@@ -1,4 +1,4 @@
-"""Processes that compare expressions; only they may hang, grow too large or die."""
+"""The process that compares expressions; it alone may hang, grow too large or die."""
 
 from __future__ import annotations
 
@@ -41,24 +41,19 @@ UNDECIDED = frozenset({ComparisonResult.TIMED_OUT, ComparisonResult.OUT_OF_MEMOR
 
 @final
 class MathsPool:
-    """Compares mathematical expressions in separate processes; close it after use.
+    """Compares mathematical expressions in a separate process; close it after use.
 
-    Processes start with the first comparison and end when idle for some minutes.
+    The process starts with the first comparison and ends when it is idle for some minutes.
     """
 
-    def __init__(self, workers: int = 1, seconds: float = COMPARISON_TIMEOUT) -> None:
-        """Take the sizes; processes start later.
+    def __init__(self) -> None:
+        """Start nothing before the first comparison.
 
         Raises:
             ConfigError: the extra `graders` is not installed.
         """
         require_extra("graders", "math_verify", "pint")
-        self._workers = workers
-        self._seconds = seconds
-        self._pool = ProcessPool(workers, memory_bytes=comparison_process.MEMORY_LIMIT)
-
-    def __repr__(self) -> str:
-        return f"MathsPool({self._workers} workers, {self._seconds} s)"
+        self._pool = ProcessPool(1, memory_bytes=comparison_process.MEMORY_LIMIT)
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +83,7 @@ class MathsPool:
                 comparison_process.compare_answers,
                 *(target, answer, near),
                 cpu_seconds=comparison_process.WARM_UP_SECONDS,
-                wall_seconds=self._seconds,
+                wall_seconds=COMPARISON_TIMEOUT,
             )
         except ProcessTimeoutError:
             return ComparisonResult.TIMED_OUT

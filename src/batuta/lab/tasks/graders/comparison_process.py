@@ -44,7 +44,7 @@ def _prepare_process() -> None:
         _compare_values(target, answer, 0.0)
 
 
-def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
+def compare_answers(target: str, answer: str, near: float) -> bool:
     """Tell whether two answers, as `normalize_latex` spells them, are the same.
 
     Raises:

@@ -53,6 +53,9 @@ class JudgeGrade(Grade):
     cost: Cost = ZERO_COST
 
 
+_SAMPLING = Sampling(temperature=0.0)
+
+
 @final
 class JudgeGrader:
     """Asks a model for the grade of an answer to one question.
@@ -60,17 +63,10 @@ class JudgeGrader:
     The grade is undecided (None) if the model is unsure, fails, or writes no grade.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        question: str,
-        rubric: str = RUBRIC,
-        sampling: Sampling = Sampling(temperature=0.0),
-    ) -> None:
+    def __init__(self, client: Client, question: str, rubric: str = RUBRIC) -> None:
         self._client = client
         self._question = question
         self._rubric = rubric
-        self._sampling = sampling
 
     async def grade(self, answer: str, target: str) -> JudgeGrade:
         """Return the model's grade of `answer`, with the tokens and dollars that it took."""
@@ -79,7 +75,7 @@ class JudgeGrader:
             return JudgeGrade(score=0.0, extracted=None, reason="no answer")
         messages = (system_message(_INSTRUCTION), user_message(self._prompt(shown, target)))
         try:
-            reply = await self._client.complete(Request(messages=messages, sampling=self._sampling))
+            reply = await self._client.complete(Request(messages=messages, sampling=_SAMPLING))
         except ClientError as error:
             return JudgeGrade(
                 score=None,

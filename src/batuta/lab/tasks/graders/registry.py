@@ -62,21 +62,17 @@ def describe_error(error: BaseException) -> str:
 
 @final
 class GraderRegistry:
-    """Graders by name, with what they share: comparison processes, a sandbox and a judge."""
+    """Graders by name, with what they share: a comparison process, a sandbox and a judge."""
 
-    def __init__(
-        self, *, sandbox: CodeRunner | None = None, judge: Client | None = None, workers: int = 1
-    ) -> None:
+    def __init__(self, *, sandbox: CodeRunner | None = None, judge: Client | None = None) -> None:
         """Take what graders need; nothing is started yet.
 
         Args:
             sandbox: runs programs; with None, code cannot be graded.
             judge: a model that grades what no rule decides; with None, it stays undecided.
-            workers: the number of processes that compare mathematics.
         """
         self._sandbox = sandbox
         self._judge = judge
-        self._workers = workers
         self._pool: MathsPool | None = None
         self._makers: Mapping[str, Callable[[Task], Grader]] = {
             "choice": lambda task: ChoiceGrader(_task_data(task).get("options", ())),
@@ -146,7 +142,7 @@ class GraderRegistry:
 
     def _shared_pool(self) -> MathsPool:
         if self._pool is None:
-            self._pool = MathsPool(self._workers)
+            self._pool = MathsPool()
         return self._pool
 
 

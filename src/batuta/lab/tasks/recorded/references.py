@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,6 @@ class ReferenceScores:
     best: float
     vote: float | None
     """None if the record has no answers to count."""
-    majority: float
-    """The share of questions that more than half of the models answer correctly."""
     oracle: float
 
 
@@ -40,7 +37,6 @@ def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> Refere
         best_model=record.models[best],
         best=float(by_model[best]),
         vote=vote,
-        majority=float(((credit_qm >= 1 / 2).mean(axis=1) > 1 / 2).mean()),
         oracle=float(credit_qm.max(axis=1).mean()),
     )
 
@@ -51,15 +47,13 @@ def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
     return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
 
 
-def plurality_credit(
-    record: RecordedOutcomes, sample: int = 0, rank: Sequence[int] | None = None
-) -> NDArray[np.float32]:
+def plurality_credit(record: RecordedOutcomes, sample: int = 0) -> NDArray[np.float32]:
     """Return the credit of the answer that most models give to each question.
 
-    Answers are compared as they were recorded. Ties go to the answer of the model that is first in
-    `rank`; by default the models are ranked by this record itself.
+    Answers are compared as they were recorded. Ties go to the answer of the model with the most
+    credit in this record.
     """
-    order = list(rank_models(record) if rank is None else rank)
+    order = list(rank_models(record))
     if record.answers_qms is None:
         raise ValueError(f"{record.name} has no answers to vote with")
     answers_qm = record.answers_qms[:, order, sample]
