@@ -62,6 +62,30 @@ async def test_steps_that_agree_make_an_answer_surer():
     assert agreeing.outcome is differing.outcome is Outcome.ANSWERED
 
 
+PLAN = "First multiply the two. Then look at it once more, slowly, and say what it is. " * 5
+CHECKING = Calibration(
+    weights={"intercept": 0.0, "checked": 2.0}, workers={ADA: 0.5, BOB: 0.5}, runs=100
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "access", "sure"),
+    [("42", (0,), 0.8808), ("41", (0,), 0.1192), ("42", (), 0.5), (PLAN, (0,), 0.5)],
+    ids=["kept", "corrected", "nothing was read", "no answer was read"],
+)
+async def test_an_answer_that_a_checker_kept_is_surer_than_one_it_corrected(first, access, sure):
+    workflow = Workflow(
+        (
+            Step(subtask="Solve it.", worker=ADA),
+            Step(subtask="Check it.", worker=BOB, access=access),
+        )
+    )
+    says = {**said(), ADA: first if first == PLAN else f"Answer: {first}"}
+    model = ConfidenceModel(conductors={"by-hand": CHECKING})
+    ended, _ = await run(says, model=model, workflow=workflow)
+    assert ended.confidence == pytest.approx(sure, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -50,7 +50,7 @@ def read_confidence(path: Path) -> ConfidenceModel:
     """Read the file.
 
     Raises:
-        ConfigError: it is not there, or not of `batuta eval --calibrate`.
+        ConfigError: it is not there, or not of `batuta tune` or `batuta eval --calibrate`.
     """
     try:
         body = path.read_bytes()[:_MAX_BYTES]
@@ -58,7 +58,7 @@ def read_confidence(path: Path) -> ConfidenceModel:
     except OSError as error:
         raise ConfigError(f"confidence.file: {path} cannot be read: {error.strerror}") from None
     except ValidationError:
-        need = "write it with batuta eval --calibrate"
+        need = "write it with batuta tune or batuta eval --calibrate"
         raise ConfigError(f"confidence.file: {path} has no fitted probabilities; {need}") from None
     for name, one in stored.conductors.items():
         if strange := sorted(set(one.weights) - set(SIGNALS)):

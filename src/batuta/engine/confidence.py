@@ -1,7 +1,8 @@
 """The probability that a run's answer is right, from what the run has anyway.
 
-It is a logistic regression on a few signals, fitted by `batuta eval --calibrate` to graded runs of
-the same conductor. What it was not fitted to has no probability: it is absent, never invented.
+It is a logistic regression on a few signals, fitted by `batuta tune` or `batuta eval --calibrate`
+to graded runs of the same conductor. What it was not fitted to has no probability: it is absent,
+never invented.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from math import exp, log, log1p
 from batuta.core import Finish, Outcome, Reply, Round, RunFinished, StepRun, WorkerId
 from batuta.language.answer_extraction import final_answer
 
-SIGNALS = ("intercept", "worker", "compared", "agreement", "length", "cut", "replaced", "logprob")
+SIGNALS = (
+    "intercept",
+    "worker",
+    "compared",
+    "agreement",
+    "checked",
+    "length",
+    "cut",
+    "replaced",
+    "logprob",
+)
 """The signals' names, in the order of the weights."""
 _JUDGED = {Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED, Outcome.LIMITED}
 """Outcomes of runs whose answer has a probability."""
@@ -95,16 +106,32 @@ def answer_signals(
     bounded = min(1 - _LEAST_SHARE, max(_LEAST_SHARE, share))
     likely = [token.logprob for token in reply.logprobs]
     compared = bool(own and others)
+    read = [form for text in _texts_read(rounds, step) if (form := answer_form(text))]
+    checked = 0.0 if not (own and read) else 1.0 if own in read else -1.0
     return {
         "intercept": 1.0,
         "worker": log(bounded / (1 - bounded)),
         "compared": float(compared),
         "agreement": others.count(own) / len(others) if compared else 0.0,
+        "checked": checked,
         "length": log1p(reply.usage.output) / 10,
         "cut": float(reply.finish is Finish.LENGTH),
         "replaced": float(step.as_fallback or step.is_substituted),
         "logprob": max(-5.0, sum(likely) / len(likely)) if likely else 0.0,
     }
+
+
+def _texts_read(rounds: Sequence[Round], step: StepRun) -> list[str]:
+    """Return the replies that the step read: it keeps one of their answers, or corrects them."""
+    place = next(number for number, round_ in enumerate(rounds) if step in round_.steps)
+    here = rounds[place]
+    plan = here.workflow.steps[step.index] if here.workflow and not step.as_fallback else None
+    if plan is None:
+        return []
+    earlier = rounds[place - 1].steps if plan.previous and place else ()
+    indices = range(step.index) if plan.previous else plan.access
+    read = [*earlier, *(one for index in indices if (one := here.step(index)))]
+    return [one.result.text for one in read if isinstance(one.result, Reply)]
 
 
 def answer_form(text: str) -> str:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from batuta.lab.tune.result import TuneResult
 
 EXIT_INTERRUPTED = 130
+CONFIDENCE_FILE = "confidence.json"
+"""The file of how sure answers are, beside the selectors."""
 
 
 @with_option_groups
@@ -179,8 +181,9 @@ async def _run_tuning(
     settings: TuneSettings,
 ) -> dict[str, Any]:
     from batuta.lab.tune.context import TuneContext  # noqa: PLC0415 - same
-    from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - loads numpy
-    from batuta.lab.tune.report import describe_tuning  # noqa: PLC0415 - same
+    from batuta.lab.tune.fitted_confidence import fit_tuned_confidence  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.opening import open_runner, start_clock  # noqa: PLC0415 - same
+    from batuta.lab.tune.report import describe_tuning, selectors_of  # noqa: PLC0415 - same
     from batuta.lab.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     where, grading = options.execution, options.grading
@@ -206,8 +209,13 @@ async def _run_tuning(
             report=report,
         )
         result = await run_tuning(context)
-    found = describe_tuning(result, parts, settings, runner.meter)
-    _write_results(options, found, result, parts, simulated=loaded.simulated)
+        found = describe_tuning(result, parts, settings, runner.meter)
+        written = selectors_of(found, result).values()
+        served = {selector.name: system for system, selector in written}
+        sure = await fit_tuned_confidence(context, served)
+    found |= {"confidence": sure.describe()}
+    fitted = {CONFIDENCE_FILE: sure.text} if sure.stored.conductors else {}
+    _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
         show_result(found, options.output.out, simulated=loaded.simulated)
     return found
@@ -219,10 +227,21 @@ def _write_results(
     result: TuneResult,
     parts: QuestionParts,
     *,
+    fitted: dict[str, str],
     simulated: bool,
 ) -> None:
-    """Write the folder; only a pool of real workers gets new settings."""
-    from batuta.lab.tune.recommend import write_settings  # noqa: PLC0415 - loads numpy
+    """Write the folder; only a pool of real workers gets new settings.
+
+    Args:
+        options: those of the command.
+        found: the report.
+        result: what came of the tuning.
+        parts: the questions.
+        fitted: the file of how sure answers are, by its name; empty if nothing could be fitted.
+        simulated: whether the pool is one of the simulated worlds.
+    """
+    from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
+    from batuta.lab.tune.recommend import with_confidence, write_settings  # noqa: PLC0415 - loads numpy
     from batuta.lab.tune.report import write_results  # noqa: PLC0415 - same
     from batuta.lab.tune.stages import ULTRA  # noqa: PLC0415 - same
 
@@ -239,7 +258,10 @@ def _write_results(
             rounds=result.pattern.rounds if result.pattern else selector_rounds,
             strengths={one.id: one.strength for one in result.settings_pool},
         )
+        for name in fitted:
+            text = with_confidence(text, name)
     write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
+    write_files(options.output.out, fitted)
 
 
 def _write_notice(sentence: str) -> None:

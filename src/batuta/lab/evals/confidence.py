@@ -63,6 +63,11 @@ class FittedConfidence:
     stored: ConfidenceFile
     left_out: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """The file that `[confidence]` names."""
+        return self.stored.model_dump_json(indent=1) + "\n"
+
     def describe(self) -> list[str]:
         """Return a line for each conductor."""
         lines = [
@@ -72,6 +77,14 @@ class FittedConfidence:
             for name, one in self.stored.conductors.items()
         ]
         return [*lines, *self.left_out]
+
+
+def graded_run(run: Run, score: float) -> GradedRun | None:
+    """Return the run with its grade; None if it has no answer of a step."""
+    if run.reply is None or run.reply.tool_calls:
+        return None
+    step = find_step(run.rounds, run.reply)
+    return None if step is None else GradedRun(run, step, score >= _RIGHT)
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
@@ -89,7 +102,7 @@ async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidenc
         reasons = "; ".join(fitted.left_out) or "no graded run is stored there"
         raise ConfigError(f"nothing can be calibrated: {reasons}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(fitted.stored.model_dump_json(indent=1) + "\n")
+    out.write_text(fitted.text)
     return fitted
 
 
@@ -256,7 +269,4 @@ async def _read_graded(target: Path | str) -> list[GradedRun]:
 
 async def _read_one(store: Store, row: RunSummary) -> GradedRun | None:
     run = await store.get(row.id) if row.score is not None else None
-    if run is None or run.reply is None or row.score is None or run.reply.tool_calls:
-        return None
-    step = find_step(run.rounds, run.reply)
-    return None if step is None else GradedRun(run, step, row.score >= _RIGHT)
+    return None if run is None or row.score is None else graded_run(run, row.score)

@@ -32,6 +32,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import RunSettings, conduct
+from batuta.errors import LimitReachedError
 from batuta.lab.baselines import Solver, SolverContext
 from batuta.lab.evals.grading import AnswerGrader
 from batuta.lab.evals.outage import outage_reason
@@ -117,6 +118,8 @@ class CallMeter:
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
         self.cost = ZERO_COST
+        self.is_closed = False
+        """True once no call is made any more: only what was replied is told again."""
 
     @property
     def calls(self) -> int:
@@ -135,7 +138,7 @@ class CallMeter:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReachedError: the budget or the limit forbids it.
+            LimitReachedError: the budget or the limit forbids it, or the meter is closed.
         """
         if self.limit is not None:
             client = BudgetedClient(client, worker, self.limit)
@@ -145,6 +148,8 @@ class CallMeter:
         known = self._replies.get(key)
         if known is not None:
             return known
+        if self.is_closed:
+            raise LimitReachedError("calls", str(self.calls), str(self.calls))
         is_done = self._pending[key] = anyio.Event()
         try:
             reply = await client.complete(request, listener)
@@ -288,6 +293,14 @@ class CandidateRunner:
             seed=0,
             settings=RunSettings(fallback=False),
         )
+
+    async def repeat_run(self, task: Task, entry: Candidate) -> Run | None:
+        """Return the whole run behind a graded result without a call; None if there is none."""
+        known = self.find_result(task, entry)
+        if known is None or known.score is None or not self.meter.is_closed:
+            return None
+        run = await self.conduct_candidate(task, entry)
+        return run if run.answer == known.answer else None
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:
         """Return the worker's answer to a prompt; equal prompts are asked once.

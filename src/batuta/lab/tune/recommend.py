@@ -55,6 +55,12 @@ def write_settings(
     return "\n".join(lines).strip() + "\n"
 
 
+def with_confidence(text: str, file: str) -> str:
+    """Name the file of how sure answers are, unless the settings name one of their own."""
+    tables = (found[1] for line in text.splitlines() if (found := _TABLE.match(line)))
+    return text if "confidence" in tables else f'{text}\n[confidence]\nfile = "{file}"\n'
+
+
 def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
     """Set `max_rounds` to at least that many, as comparing answers needs a second round."""
     written: list[str] = []

@@ -12,7 +12,11 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from batuta.conductors.workflow_selector import describe_steps, save_workflow_selector
+from batuta.conductors.workflow_selector import (
+    WorkflowSelector,
+    describe_steps,
+    save_workflow_selector,
+)
 from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.lab.evals.html_report import ACCENT, GREY, GRID, INK, render_page
@@ -162,22 +166,28 @@ def write_results(
     Raises:
         StoreError: the folder cannot be written.
     """
-    system = (result.nominees or {}).get(ULTRA) or (result.systems or (None,))[-1]
     files = report_files(found)
     if settings_text is not None:
         files["batuta.toml"] = settings_text
-    if system is not None:
-        save_workflow_selector(with_about(system, _summary_fields(found)), folder / SELECTOR)
-        files["workflows.jsonl"] = _examples_text(system, tasks)
-    if (single := (result.nominees or {}).get(MINI)) is not None:
-        save_workflow_selector(
-            with_about(single, _summary_fields(found)), folder / SINGLES_SELECTOR
-        )
+    written = selectors_of(found, result)
+    for name, (_, selector) in written.items():
+        save_workflow_selector(selector, folder / name)
+    if SELECTOR in written:
+        files["workflows.jsonl"] = _examples_text(written[SELECTOR][0], tasks)
     write_files(folder, files)
 
 
-def _summary_fields(found: Json) -> Json:
-    return {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
+def selectors_of(
+    found: Json, result: TuneResult
+) -> dict[str, tuple[TunedSystem, WorkflowSelector]]:
+    """Return the systems that are written, each with its selector as it is served, by folder."""
+    nominees = result.nominees or {}
+    systems = {
+        SELECTOR: nominees.get(ULTRA) or (result.systems or (None,))[-1],
+        SINGLES_SELECTOR: nominees.get(MINI),
+    }
+    told = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
+    return {name: (one, with_about(one, told)) for name, one in systems.items() if one is not None}
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
