@@ -21,9 +21,10 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.tool_classes import ToolClasses
+from batuta.core.worker import CHANGES
 from batuta.engine import RunHooks, RunSettings, conduct
 from batuta.engine.approval_request import ApprovalRequest, ApprovalVerdict
-from batuta.language.approval_rules import ApprovalRule
+from batuta.language.approval_rules import ApprovalRule, may_change
 
 pytestmark = pytest.mark.anyio
 ADA, BOB = map(WorkerId, ("ada", "bob"))
@@ -128,12 +129,19 @@ async def test_a_rule_asks_for_what_it_names(rule, needed):
 
 async def test_a_tool_that_changes_something_needs_it():
     rule = ApprovalRule(name="hands", changes=True)
-    assert rule.holds(
-        replace(Question.of("?"), tools=(READ, SEND)), PLAN, Decimal(0), ToolClasses()
-    )
+    assert may_change(replace(Question.of("?"), tools=(READ, SEND)), PLAN, POOL, ToolClasses())
     desk = Desk("refused")
     question = replace(Question.of("?"), tools=(READ, SEND))
     assert (await desk.run(rule, question=question)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(("tags", "changes"), [((CHANGES,), True), (("mcp",), False)])
+def test_a_worker_may_be_what_changes_something(tags, changes):
+    pool = Pool((Worker(id=ADA, model="m", tags=tags), Worker(id=BOB, model="m")))
+    question = replace(Question.of("?"), tools=(READ,))
+    assert may_change(question, PLAN, pool, ToolClasses()) is changes
+    other = Workflow((Step(subtask="Solve it.", worker=BOB),))
+    assert not may_change(question, other, pool, ToolClasses())
 
 
 async def test_a_worker_without_a_price_counts_as_dear():

@@ -31,6 +31,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.core.worker import CHANGES
 from batuta.core.workflow import Draft
 from batuta.engine import conduct
 from batuta.language import PromptOptions, conductor_request, worker_messages
@@ -328,3 +329,8 @@ async def test_a_worker_calls_a_tool_of_an_mcp_server(tmp_path):
         )
     assert "Pages about locks." in (run.answer or "") and run.cost.usd == Decimal("0.02")
     assert not config.pool["pages"].is_model and "find-page" in config.pool["pages"].description
+    assert CHANGES not in config.pool["pages"].tags
+    path.write_text(path.read_text().replace("find-page", "delete-page"))
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(path), environ={})
+    assert CHANGES in config.pool["pages"].tags

@@ -79,7 +79,8 @@ class ApprovalCondition(PlanRuleCondition):
     above_usd: float | None = Field(default=None, ge=0)
     """Plans after which the run is expected to have cost more."""
     changes: bool = False
-    """Whether only plans count that may call a client's tool which changes something."""
+    """Whether only plans count that may call a tool which changes something: one of the client's,
+    or a worker with the tag `changes`."""
     workers: tuple[str, ...] = ()
     """Plans with one of these workers: ids, or `tag:cloud` for all of a tag."""
 

@@ -37,8 +37,9 @@ from batuta.clients.redis_connections import RedisConnections
 from batuta.config.settings import ModerationSetting
 from batuta.config.tool_settings import ToolsSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
-from batuta.core import Client, Price, Sampling, Worker, WorkerId
-from batuta.core.worker import FILE_SEARCH, IMAGE, PROGRAM
+from batuta.core import Client, Price, Sampling, Tool, Worker, WorkerId
+from batuta.core.tool_classes import ToolClass, classify_tool
+from batuta.core.worker import CHANGES, FILE_SEARCH, IMAGE, PROGRAM
 from batuta.errors import ConfigError
 from batuta.local.pool import local_spec
 from batuta.local.pool_server import LocalClient, pool_server
@@ -257,6 +258,7 @@ def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
     """
     free = Decimal(0)
     call, description = free, READER_DESCRIPTION
+    tags = (FILE_SEARCH if setting.provider == FILES else setting.provider, *setting.tags)
     if setting.provider == SEARCH:
         call = tools.search.known_price if tools.search else None
         description = SEARCH_DESCRIPTION
@@ -265,13 +267,16 @@ def tool_spec(setting: WorkerSetting, tools: ToolsSetting) -> WorkerSpec:
         if server is None:
             raise ConfigError(f"worker {setting.id}: there is no [tools.mcp.{setting.model}]")
         call, description = server.price, MCP_DESCRIPTION.format(tool=server.tool)
+        called = Tool(name=server.tool, parameters={"properties": {server.argument: {}}})
+        if classify_tool(called) is ToolClass.CHANGE:
+            tags = (*tags, CHANGES)
     elif setting.provider == FILES:
         description = FILES_DESCRIPTION
     worker = Worker(
         id=WorkerId(setting.id),
         model=setting.model,
         description=setting.description or description,
-        tags=(FILE_SEARCH if setting.provider == FILES else setting.provider, *setting.tags),
+        tags=tags,
         price=None if call is None else Price(input=free, output=free, call=call),
         seconds=setting.seconds,
     )

@@ -27,6 +27,8 @@ _NO_MODELS = frozenset({PROGRAM, SEARCH, READER, MCP, FILE_SEARCH, IMAGE})
 
 EMBEDDINGS = "embeddings"
 """The tag of a worker that turns texts into vectors and answers no question."""
+CHANGES = "changes"
+"""The tag of workers that may change something outside, such as a tool that sends or deletes."""
 VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
 """Tags of workers that see pictures, read files, hear recordings, call tools."""
 

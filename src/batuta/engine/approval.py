@@ -21,6 +21,7 @@ from batuta.engine.context import RunContext
 from batuta.engine.planning import PLAN
 from batuta.engine.step_prompt import workers_before
 from batuta.engine.workflow_estimate import estimate_workflow
+from batuta.language.approval_rules import may_change
 from batuta.usage import ZERO_COST, Cost, Price, usage_cost
 
 WAITS = "waits for approval"
@@ -44,11 +45,12 @@ async def gate_round(
     if not context.settings.approvals or workflow is None:
         return None
     usd = _expected_usd(context, workflow)
+    changes = may_change(context.question, workflow, context.pool, context.settings.tool_classes)
     rule = next(
         (
             one
             for one in context.settings.approvals
-            if one.holds(context.question, workflow, usd, context.settings.tool_classes)
+            if one.holds(context.question, workflow, usd, changes=changes)
         ),
         None,
     )

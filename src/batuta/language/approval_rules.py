@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from batuta.core import Question, WorkerId, Workflow
+from batuta.core import Pool, Question, WorkerId, Workflow
 from batuta.core.tool_classes import ToolClass, ToolClasses
+from batuta.core.worker import CHANGES
 
 DEFAULT_EXPIRY = 900.0
 """Seconds after which a plan that nobody has looked at counts as refused."""
@@ -27,23 +28,37 @@ class ApprovalRule:
     above_usd: Decimal | None = None
     """Plans after which the run is expected to have cost more; None: at any price."""
     changes: bool = False
-    """Whether only plans count whose last step may call a tool that changes something."""
+    """Whether only plans count that may call a tool which changes something."""
     expires_s: float = DEFAULT_EXPIRY
 
     def may_hold(self, tenant: str, tags: Iterable[str]) -> bool:
         """Return True if plans for questions of that tenant with those tags may need it."""
         return self.tenant in {"", tenant} and (not self.tag or self.tag in tags)
 
-    def holds(
-        self, question: Question, workflow: Workflow, usd: Decimal, classes: ToolClasses
-    ) -> bool:
-        """Return True if that plan for a question of the rule's tenant needs it."""
+    def holds(self, question: Question, workflow: Workflow, usd: Decimal, *, changes: bool) -> bool:
+        """Return True if that plan for a question of the rule's tenant needs it.
+
+        Args:
+            question: it is planned for.
+            workflow: the plan.
+            usd: what the run is expected to have cost after it.
+            changes: whether the plan may call a tool that changes something.
+        """
         if self.tag and self.tag not in question.tags:
             return False
         if self.workers and self.workers.isdisjoint(step.worker for step in workflow.steps):
             return False
         if self.above_usd is not None and usd <= self.above_usd:
             return False
-        if not self.changes:
-            return True
-        return any(classes.of(tool) is ToolClass.CHANGE for tool in question.tools)
+        return changes or not self.changes
+
+
+def may_change(question: Question, workflow: Workflow, pool: Pool, classes: ToolClasses) -> bool:
+    """Return True if the plan may call a tool that changes something.
+
+    That is one of the client's tools, or a worker whose tags say so, such as an MCP server's tool.
+    """
+    if any(classes.of(tool) is ToolClass.CHANGE for tool in question.tools):
+        return True
+    changing = {worker.id for worker in pool if CHANGES in worker.tags}
+    return not changing.isdisjoint(step.worker for step in workflow.steps)
