@@ -278,8 +278,8 @@ async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
 @settings(
     max_examples=settings().max_examples * 40 // 100,
     deadline=None,
-    suppress_health_check=list(HealthCheck),
-)  # pyright: ignore[reportArgumentType]
+    suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
+)
 @given(st.lists(attacks(), min_size=3, max_size=3))
 def test_requests_under_64_kb_do_not_hold_the_loop(found):
     """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""

@@ -54,8 +54,8 @@ def charge(reservation=None, key="k"):
 @settings(
     deadline=None,
     max_examples=settings().max_examples * 30 // 100,
-    suppress_health_check=list(HealthCheck),
-)  # pyright: ignore[reportArgumentType]
+    suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
+)
 @given(runs)
 def test_the_lines_of_a_run_add_up_to_its_cost(run):
     with localcontext(prec=500):  # by default decimals have 28 digits: dollars have 20 at most
