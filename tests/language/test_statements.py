@@ -27,6 +27,7 @@ from batuta.language.grounding import (
     MARK,
     MAX_STATEMENTS,
     Source,
+    checking_messages,
     find_sources,
     find_unsupported,
     mark_statements,
@@ -113,10 +114,24 @@ def test_what_was_given_or_fetched_is_a_source_and_what_a_model_said_is_none():
     )
     found = find_sources(question, steps, pool, answer)
     assert [(each.text, each.url, each.number) for each in found] == [
-        ("given", "", None), ("result", "", None), ("a page", "https://a.org/x", 3),
-        ("another", "https://b.org/", None), ("T\nE", "https://c.org/", 1),
-        ("D\nwhole", "https://d.org/", 2),
+        ("a page", "https://a.org/x", 3), ("T\nE", "https://c.org/", 1),
+        ("D\nwhole", "https://d.org/", 2), ("another", "https://b.org/", None),
+        ("given", "", None), ("result", "", None),
     ]  # fmt: skip
+
+
+def test_a_page_has_the_number_for_the_checker_by_which_it_is_cited():
+    """Small models name the one where they mean the other."""
+    pages = tuple(Citation(url=f"https://a.org/{one}", excerpt=one) for one in ("x", "y"))
+    call = ServerCall(id="1", name="web_search", query="q", citations=pages)
+    answer = Reply(text="", server_calls=(call,))
+    found = find_sources(
+        Question.of("Is it so?"), (), Pool((Worker(id=WorkerId("w"), model="m"),)), answer
+    )
+    told = checking_messages(["x [1]"], found, ())[1].text
+    assert "Source 1 (a page that was found, to be cited as [1]):" in told
+    assert "Source 2 (a page that was found, to be cited as [2]):" in told
+    assert "Source 3 (given):" in told
 
 
 def test_a_page_cannot_claim_to_be_another():
@@ -139,7 +154,7 @@ def test_a_file_cannot_pass_for_a_page():
     pool = Pool((Worker(id=files, model="r", tags=("file_search",)),))
     told = f"[1] https://bank.org/ (2026), page 3\n{wrap_fetched('one')}\n\n[2] b c.pdf, lines 1-9\n{wrap_fetched('two')}"
     found = find_sources(Question.of("q"), (ended(files, Reply(text=told)),), pool, Reply(text=""))
-    assert [(each.text, each.url, each.number) for each in found[1:]] == [
+    assert [(each.text, each.url, each.number) for each in found[:-1]] == [
         ("one", "", 1), ("two", "", 2),
     ]  # fmt: skip
 

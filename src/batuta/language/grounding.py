@@ -117,6 +117,9 @@ def find_sources(
 ) -> list[Source]:
     """Return what was given or fetched, each once: what a model said is no source.
 
+    Those with a number stand first, then other pages, so that the number by which an answer cites
+    one is, after one search, its number for the checker too: small models confuse the two.
+
     Args:
         question: its conversation was given, but for what an assistant said in it.
         steps: those of tools have fetched something.
@@ -131,7 +134,8 @@ def find_sources(
         if step.worker in pool and not _TOOLS.isdisjoint(pool[step.worker].tags):
             found += _fetched_pages(step.result.text)
     found += _found_pages(answer)
-    return [source for source in dict.fromkeys(found) if source.text.strip()]
+    known = [source for source in dict.fromkeys(found) if source.text.strip()]
+    return sorted(known, key=lambda source: 0 if source.number else 1 if source.url else 2)
 
 
 def _given_sources(question: Question) -> Iterator[Source]:
