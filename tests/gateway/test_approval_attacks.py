@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from functools import partial
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from batuta.core import WorkerId
+from batuta.core import Reply, WorkerId
 from batuta.language.plan_rules import PlanRule, PlanRules
+from batuta.store.key_permissions import KeyPermissions
+from batuta.usage import Cost, Usage
 from gateway.keyed_server import ADMIN
 from gateway.live_server import HI
 from gateway.test_approvals import PLANS, STEPS, Place, ask_ultra, edited, plan_of, send, show
@@ -45,6 +48,24 @@ async def test_an_edit_that_is_dearer_than_the_run_may_cost_is_not_taken(store):
         assert "where $0.0020 are allowed" in now["reason"] and now["digest"] == plan["digest"]
         await place.decide(now, "refuse")
     assert place.called == 0
+
+
+async def test_an_edited_plan_is_held_to_its_keys_budget(store):
+    """The plan waited with what its run could cost at least; each dear call takes more."""
+    async with Place(store) as place, anyio.create_task_group() as tasks:
+        budget = Decimal("0.006")
+        _, issued = await store.keys.create(
+            place.hasher, "acme", "poor", KeyPermissions(per_day=budget)
+        )
+        place.key = {"authorization": f"Bearer {issued.text}"}
+        dear = Reply(text="Hello there.", usage=Usage(input=9, output=3), cost=Cost(budget / 2))
+        place.answer = dear
+        tasks.start_soon(ask_ultra, place)
+        now = await edited(place, await place.waiting(), STEPS)
+        assert (await place.decide(now))[0] == 200
+    assert 0 < place.called < len(STEPS)
+    run = await store.get(now["run_id"])
+    assert run.cost.usd <= budget and run.limit is not None
 
 
 async def test_forms_of_others_decide_nothing(store):

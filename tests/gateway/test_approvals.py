@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import update
 
 from batuta.clients import ScriptedClient
-from batuta.core import Limits, Question, RunId, Step, WorkerId, Workflow
+from batuta.core import Limits, Question, Reply, RunId, Step, WorkerId, Workflow
 from batuta.engine.approval_request import ApprovalRequest
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.approvals import open_approver
@@ -40,6 +40,7 @@ class Place:
 
     def __init__(self, store, **options) -> None:
         self.store, self.hasher, self.called = store, KeyHasher(b"x" * 32), 0
+        self.answer: str | Reply = "Hello there."
         gate = Authenticator(store, self.hasher, ADMIN)
         clients = {one: ScriptedClient(self.reply) for one in ("ada", "bob")}
         state = orchestra(
@@ -55,7 +56,7 @@ class Place:
 
     def reply(self, _):
         self.called += 1
-        return "Hello there."
+        return self.answer
 
     async def __aenter__(self):
         _, issued = await self.store.keys.create(self.hasher, "acme", "k", KeyPermissions())
