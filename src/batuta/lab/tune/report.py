@@ -186,8 +186,8 @@ def selectors_of(
         SELECTOR: nominees.get(ULTRA) or (result.systems or (None,))[-1],
         SINGLES_SELECTOR: nominees.get(MINI),
     }
-    told = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
-    return {name: (one, with_about(one, told)) for name, one in systems.items() if one is not None}
+    about = {name: found[name] for name in ("spent", "judged", "comparisons", "recommendation")}
+    return {name: (one, with_about(one, about)) for name, one in systems.items() if one is not None}
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
