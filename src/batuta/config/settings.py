@@ -462,7 +462,7 @@ class ConfidenceSetting(StrictModel):
     file: str
     """What `batuta eval --calibrate` wrote, from the settings' folder."""
     unsure: Literal["mark", "refuse"] = "mark"
-    """What becomes of an answer that is less sure than was asked for: it is marked, or a 422."""
+    """Says whether an answer less sure than was asked for is marked, or refused with a 422."""
 
 
 class Settings(StrictModel):

@@ -175,7 +175,7 @@ _DRIVERS = {
 }
 
 _MISSPELT = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?(:|//)")
-"""What a URL begins with that lacks a sign; as a file's name it would show its password."""
+"""It matches a URL that lacks a sign: taken for a file's name it would show its password."""
 
 _NO_URL = (
     "what stands there is not the URL of a database, such as postgresql://user:password@host/name; "

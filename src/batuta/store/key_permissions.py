@@ -50,7 +50,7 @@ class KeyPermissions:
     tools: tuple[str, ...] = ()
     """Tools of the server that its requests may ask for, by their names; `none`: none of them."""
     min_confidence: float | None = None
-    """Its answers below this probability of being right are not sure."""
+    """Answers that are right with a lower probability than this count as not sure."""
 
     def __post_init__(self) -> None:
         self._check_names()

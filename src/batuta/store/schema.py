@@ -32,7 +32,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 """The migrations, shipped inside the package."""
 
 NEW_SQLITE = MIGRATIONS / "new_sqlite.sql"
-"""What all migrations come to in an empty SQLite file, at a tenth of the time; a test compares."""
+"""It makes in an empty SQLite file what all migrations make, ten times as fast; a test compares."""
 
 
 async def stored_revision(database: Database) -> str | None:

@@ -71,7 +71,7 @@ class AnthropicStreamAccumulator:
         self._open_search = ""
         """The id of the search whose input comes."""
         self._early: dict[str, dict[str, Any]] = {}
-        """What came out of searches that were not told yet."""
+        """It holds what came out of searches that were not told yet."""
         self._length = 0
         """Characters of the text so far."""
         self._block_text: list[str] = []
