@@ -214,7 +214,7 @@ async def _run_tuning(
         served = {selector.name: system for system, selector in written}
         sure = await fit_tuned_confidence(context, served)
     found |= {"confidence": sure.describe()}
-    fitted = {CONFIDENCE_FILE: sure.text} if sure.stored.conductors else {}
+    fitted = sure.text if sure.stored.conductors else ""
     _write_results(options, found, result, parts, fitted=fitted, simulated=loaded.simulated)
     if not options.output.json:
         show_result(found, options.output.out, simulated=loaded.simulated)
@@ -227,7 +227,7 @@ def _write_results(
     result: TuneResult,
     parts: QuestionParts,
     *,
-    fitted: dict[str, str],
+    fitted: str,
     simulated: bool,
 ) -> None:
     """Write the folder; only a pool of real workers gets new settings.
@@ -237,7 +237,7 @@ def _write_results(
         found: the report.
         result: what came of the tuning.
         parts: the questions.
-        fitted: the file of how sure answers are, by its name; empty if nothing could be fitted.
+        fitted: how sure answers are, as a file; empty if nothing could be fitted.
         simulated: whether the pool is one of the simulated worlds.
     """
     from batuta.lab.evals.report_files import write_files  # noqa: PLC0415 - loads numpy
@@ -258,10 +258,11 @@ def _write_results(
             rounds=result.pattern.rounds if result.pattern else selector_rounds,
             strengths={one.id: one.strength for one in result.settings_pool},
         )
-        for name in fitted:
-            text = with_confidence(text, name)
+        if fitted:
+            text = with_confidence(text, CONFIDENCE_FILE)
     write_results(options.output.out, found, result=result, tasks=parts.search, settings_text=text)
-    write_files(options.output.out, fitted)
+    if fitted:
+        write_files(options.output.out, {CONFIDENCE_FILE: fitted})
 
 
 def _write_notice(sentence: str) -> None:
