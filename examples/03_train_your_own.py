@@ -183,5 +183,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as scratch, chdir(sys.argv[1] if sys.argv[1:] else scratch):
-        main()
+    with TemporaryDirectory() as scratch:
+        folder = Path(sys.argv[1] if sys.argv[1:] else scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        with chdir(folder):
+            main()
