@@ -11,7 +11,7 @@ STAMP_BENCH := $(VENV)/.installed-bench
 STAMP_MODELS := $(VENV)/.installed-models
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
-SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis --extra policies
+SERVER := --extra oidc --extra otel --extra postgres --extra redis --extra policies
 # Exactly the files whose hashes are locked. Where a mirror does not have them: UNLOCKED=1.
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .

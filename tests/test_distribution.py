@@ -32,7 +32,7 @@ def test_an_installed_wheel_names_the_distribution(tmp_path):
     (package / "__init__.py").touch()
     source = ROOT / "src" / "batuta" / "distribution.py"
     (package / "distribution.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    code = "from batuta.distribution import install_hint; print(install_hint('jobs'))"
+    code = "from batuta.distribution import install_hint; print(install_hint('redis'))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=True,
@@ -40,7 +40,7 @@ def test_an_installed_wheel_names_the_distribution(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == "pip install 'batuta-llm[jobs]'"
+    assert done.stdout.strip() == "pip install 'batuta-llm[redis]'"
 
 
 CLONE, ELSEWHERE = Path("/home/ann/batuta"), Path("/home/ann/tools/env")

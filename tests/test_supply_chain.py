@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
     "core": (),
-    "server": ("jobs", "otel", "postgres", "redis", "policies"),
+    "server": ("otel", "postgres", "redis", "policies"),
     "dev": ("dev",),
 }
 _PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\]+)[^\n]*\\\n((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)  # fmt: skip

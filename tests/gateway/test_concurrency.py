@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from sqlalchemy import URL
 
 from batuta.clients import RedisConnections
 from batuta.gateway.access.concurrency import LocalConcurrency, RedisConcurrency
-from batuta.jobs import MemoryJobs
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import MemoryJobs, open_jobs
 from batuta.store.key_hasher import parse_key_id
 from gateway.keyed_server import HELLO, KeyedServer
 from gateway.live_server import Halting
@@ -210,8 +208,7 @@ async def jobs(request, tmp_path, anyio_backend):
     if request.param == "memory":
         yield MemoryJobs()
         return
-    url = URL.create("sqlite", database=str(tmp_path / "jobs.db"))
-    async with DurableJobs(url) as durable:
+    async with open_jobs(tmp_path / "jobs.db") as durable:
         yield durable
 
 

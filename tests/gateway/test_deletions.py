@@ -1,16 +1,14 @@
 """What is deleted is nowhere any more: not in a table, not in a file's free pages, not later."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 import pytest
-from sqlalchemy import URL
 
 from batuta.clients import ScriptedClient
 from batuta.core import Reply, Role, ToolCall
 from batuta.gateway.access.caller import Authenticator
-from batuta.jobs import MemoryJobs
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import MemoryJobs, open_jobs
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from gateway.keyed_server import ADMIN
@@ -26,11 +24,9 @@ ASK = {"messages": [{"role": "user", "content": f"Where is the {CANARY}?"}]}
 async def house(folder, ada=None, *, durable=True, authenticator=None):
     """A server whose runs and jobs are in files of that folder."""
     async with Store(folder / "runs.db") as store:
-        url = URL.create("sqlite", database=str(folder / "jobs.db"))
-        kept = DurableJobs(url) if durable else None
+        opened = open_jobs(folder / "jobs.db") if durable else nullcontext(MemoryJobs())
         async with anyio.create_task_group() as tasks:
-            jobs = await kept.__aenter__() if kept else MemoryJobs()
-            try:
+            async with opened as jobs:
                 built = orchestra(
                     {"ada": ada or ScriptedClient(lambda _: SAYS, price=PRICE)},
                     store=store,
@@ -39,9 +35,6 @@ async def house(folder, ada=None, *, durable=True, authenticator=None):
                 )
                 async with Serving(built) as server:
                     yield server, store
-            finally:
-                if kept:
-                    await kept.__aexit__(None, None, None)
             tasks.cancel_scope.cancel()
 
 

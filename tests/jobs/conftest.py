@@ -4,10 +4,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from sqlalchemy import URL
 
-from batuta.jobs import MemoryJobs
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import MemoryJobs, open_jobs
 
 
 @asynccontextmanager
@@ -15,12 +13,8 @@ async def _memory(folder, **options):
     yield MemoryJobs(**options)
 
 
-@asynccontextmanager
-async def _durable(folder, **options):
-    async with DurableJobs(
-        URL.create("sqlite", database=str(folder / "jobs.db")), **options
-    ) as jobs:
-        yield jobs
+def _durable(folder, **options):
+    return open_jobs(folder / "jobs.db", **options)
 
 
 @pytest.fixture(params=[_memory, _durable], ids=["memory", "durable"])

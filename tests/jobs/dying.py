@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 
 import anyio
-from sqlalchemy import make_url
 
-from batuta.jobs import Job, JobEnding, JobState
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import Job, JobEnding, JobState, open_jobs
 
 NAMES = ("good-1", "bad", "good-2")
 
@@ -23,7 +21,7 @@ async def perform(job, checkpoint):
 
 
 async def main(folder):
-    async with DurableJobs(make_url(f"sqlite:///{folder / 'jobs.db'}")) as jobs:
+    async with open_jobs(folder / "jobs.db") as jobs:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(jobs.work, perform)
             for name in NAMES:

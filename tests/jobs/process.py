@@ -13,14 +13,12 @@ import sys
 from pathlib import Path
 
 import anyio
-from sqlalchemy import URL, make_url
 
 from batuta.clients import HttpTransport, Secret, WorkerSpec, open_clients
 from batuta.conductors import FixedConductor
 from batuta.core import Pool, Question, RunId, Step, Worker, WorkerId, Workflow, user_message
 from batuta.engine import RunHooks, conduct
-from batuta.jobs import Job, JobEnding, JobState
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import Job, JobEnding, JobState, open_jobs
 
 IDS = ("ada", "bob", "cyd", "dan")
 POOL = Pool(tuple(Worker(id=WorkerId(name), model=f"m-{name}") for name in IDS))
@@ -51,13 +49,10 @@ def perform_over(clients):
 
 
 async def main(folder: str, url: str, *ids: str) -> None:
-    shared = "://" in folder
-    target = (
-        make_url(folder) if shared else URL.create("sqlite", database=str(Path(folder) / "jobs.db"))
-    )
+    target = folder if "://" in folder else Path(folder) / "jobs.db"
     async with (
         HttpTransport() as http,
-        DurableJobs(target) as jobs,
+        open_jobs(target) as jobs,
         anyio.create_task_group() as tasks,
     ):
         specs = [

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from sqlalchemy import URL
 
 from batuta.errors import StoreError
-from batuta.jobs import JobState
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import JobState, open_jobs
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 
@@ -96,8 +94,7 @@ async def never(job, checkpoint):
 
 async def ended(folder, job_id):
     """Status and result, read by another process than the one that ran it."""
-    url = URL.create("sqlite", database=str(folder / "jobs.db"))
-    async with DurableJobs(url) as jobs, working(jobs, never):
+    async with open_jobs(folder / "jobs.db") as jobs, working(jobs, never):
         return await jobs.status(job_id, "ada"), await jobs.result(job_id, "ada"), [e async for e in jobs.events(job_id, "ada")]  # fmt: skip
 
 
@@ -165,8 +162,8 @@ async def test_cancel_stops_the_paid_calls(tmp_path):
             WorkerSpec(worker=w, provider="compatible", base_url=provider.url, key=Secret(KEY))
             for w in POOL
         ]
-        url = URL.create("sqlite", database=str(tmp_path / "jobs.db"))
-        async with DurableJobs(url) as jobs, working(jobs, perform_over(open_clients(specs, http))):
+        path, perform = tmp_path / "jobs.db", perform_over(open_clients(specs, http))
+        async with open_jobs(path) as jobs, working(jobs, perform):
             await jobs.submit(Job("job-1", "ada", {"question": "Q?"}))
             with anyio.fail_after(60):
                 await provider.arrived["m-cyd"].wait()
@@ -175,15 +172,14 @@ async def test_cancel_stops_the_paid_calls(tmp_path):
                 await provider.dropped.wait()
         assert provider.calls["m-dan"] == 0
         # Nor does the job come back when the process does.
-        async with DurableJobs(url) as jobs, working(jobs, never):
+        async with open_jobs(path) as jobs, working(jobs, never):
             assert (await jobs.status("job-1", "ada")).state is JobState.CANCELLED
 
 
 async def test_two_processes_on_one_folder_are_refused(tmp_path):
     async with Gated() as provider, Process(tmp_path, provider) as process:
-        jobs = DurableJobs(URL.create("sqlite", database=str(tmp_path / "jobs.db")))
         with pytest.raises(StoreError, match=r"another server uses .*BATUTA_HOME"):
-            await jobs.__aenter__()
+            await open_jobs(tmp_path / "jobs.db").__aenter__()
         await process.kill()
-        async with jobs:  # a dead process holds nothing
+        async with open_jobs(tmp_path / "jobs.db"):  # a dead process holds nothing
             pass

@@ -2,8 +2,6 @@
 
 import json
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -111,24 +109,6 @@ async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_
         await told(jobs, "job-1")
         assert await jobs.result("job-1", "ada") == {"texts": ["first", "second"]}
     assert len(asked) == 3
-
-
-async def test_on_postgresql_without_its_driver_jobs_live_as_long_as_the_process(tmp_path):
-    code = (
-        "import sys, anyio\n"
-        "sys.modules['psycopg'] = None\n"
-        "from batuta.jobs import open_jobs\n"
-        "async def main():\n"
-        "    async with open_jobs(sys.argv[1]) as jobs: print(type(jobs).__name__, jobs.durable)\n"
-        "anyio.run(main)"
-    )
-    for target, kind in (
-        ("postgresql://127.0.0.1/none", "MemoryJobs False"),
-        (tmp_path / "jobs.db", "DurableJobs True"),
-    ):
-        command = [sys.executable, "-c", code, str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == kind
 
 
 async def test_a_place_that_is_none_is_told(tmp_path):

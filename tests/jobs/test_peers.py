@@ -1,6 +1,5 @@
 """Several processes on one PostgreSQL: what one leaves behind another takes over."""
 
-import os
 from contextlib import contextmanager
 from uuid import uuid4
 
@@ -9,18 +8,18 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from batuta.jobs import Job, JobEnding, JobState
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs import Job, JobEnding, JobState, open_jobs
+from store.conftest import SERVER
 
 from .conftest import working
 from .test_crash import Gated, Process, never
 
-SERVER = os.environ.get("BATUTA_TEST_POSTGRES", "postgresql+psycopg://127.0.0.1/postgres")
+SERVER = make_url(SERVER).set(drivername="postgresql+psycopg")
 
 
 @contextmanager
 def database():
-    """A database of this test's own."""
+    """The address of a database of this test's own."""
     engine = create_engine(SERVER, isolation_level="AUTOCOMMIT")
     name = f"batuta_jobs_{uuid4().hex[:12]}"
     try:
@@ -32,16 +31,21 @@ def database():
             f"no PostgreSQL at {SERVER} (BATUTA_TEST_POSTGRES names another): {type(error.orig).__name__}"
         )
     try:
-        yield make_url(SERVER).set(database=name)
+        yield SERVER.set(database=name)
     finally:
         with engine.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
         engine.dispose()
 
 
+def target_of(url):
+    """What the store and the jobs are told of it."""
+    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
 async def test_what_a_killed_process_leaves_a_living_one_takes_over(tmp_path):
     with database() as url:
-        target = url.render_as_string(hide_password=False)
+        target = target_of(url)
         async with Gated() as provider:
             for model in ("m-ada", "m-bob", "m-cyd"):
                 provider.gates[model].set()
@@ -54,7 +58,7 @@ async def test_what_a_killed_process_leaves_a_living_one_takes_over(tmp_path):
                     with anyio.fail_after(60):
                         while provider.calls["m-dan"] < 2:
                             await anyio.sleep(0.05)
-                    async with DurableJobs(url) as jobs, working(jobs, never):
+                    async with open_jobs(target) as jobs, working(jobs, never):
                         with anyio.fail_after(60):
                             while not (await jobs.status("job-1", "ada")).state.is_final:
                                 await anyio.sleep(0.05)
@@ -67,11 +71,11 @@ async def test_what_a_killed_process_leaves_a_living_one_takes_over(tmp_path):
 async def test_a_job_is_cancelled_from_another_process(tmp_path):
     with database() as url:
         async with Gated() as provider:
-            target = url.render_as_string(hide_password=False)
+            target = target_of(url)
             async with Process(target, provider, "job-1") as worker:
                 with anyio.fail_after(60):
                     await provider.arrived["m-ada"].wait()
-                async with DurableJobs(url) as jobs:
+                async with open_jobs(target) as jobs:
                     with anyio.fail_after(60):
                         assert (await jobs.cancel("job-1", "ada")).state is JobState.CANCELLED
                     with anyio.fail_after(60):
@@ -107,7 +111,7 @@ async def test_a_server_of_an_earlier_version_ends_what_it_runs_and_leaves_the_r
         engine = create_engine(url)
         with engine.begin() as connection:
             connection.exec_driver_sql(DBOS)
-        async with DurableJobs(url) as jobs, working(jobs, perform):
+        async with open_jobs(target_of(url)) as jobs, working(jobs, perform):
             with anyio.fail_after(60):
                 while len(performed) < 2:
                     await anyio.sleep(0.05)
@@ -135,7 +139,7 @@ async def test_a_process_that_was_silent_stops_what_another_has_taken_over(tmp_p
 
     with database() as url:
         engine = create_engine(url)
-        async with DurableJobs(url) as jobs, working(jobs, hang):
+        async with open_jobs(target_of(url)) as jobs, working(jobs, hang):
             await jobs.submit(Job("job-1", "ada", {}))
             with anyio.fail_after(60):
                 await begun.wait()

@@ -64,7 +64,7 @@ from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.serving.uploaded_files import FileLimits
 from batuta.gateway.serving.waiting_runs import RedisWaitingRuns, SharedWaitingRuns
 from batuta.gateway.telemetry.spans import open_span_exporter
-from batuta.jobs import open_jobs
+from batuta.jobs import KEEP_DAYS, open_jobs
 from batuta.rendering.terminal import write_error
 from batuta.store import Store
 from batuta.store.audit import AuditEntry
@@ -193,7 +193,7 @@ async def run_configured_server(
         server = config.server
         async with (
             Store.open(store_target()) as store,
-            open_jobs(jobs_target(), server.keep_days) as jobs,
+            open_jobs(jobs_target(), kept_days=_job_days(server)) as jobs,
             open_span_exporter(os.environ) as span_exporter,
             anyio.create_task_group() as tasks,
         ):
@@ -299,6 +299,11 @@ def _find_redis(server: ServerSetting) -> RedisConnections | None:
     if server.replicas > 1 and not url:
         raise ConfigError(NEEDS_REDIS)
     return RedisConnections(url, server.replicas, patience=_REDIS_PATIENCE_S) if url else None
+
+
+def _job_days(server: ServerSetting) -> float:
+    """Return how many days a job is kept after its end."""
+    return min(server.keep_days or KEEP_DAYS, KEEP_DAYS)
 
 
 def _open_oidc(

@@ -1,6 +1,6 @@
 """Requests that outlive their connections, and the processes that run them."""
 
-from batuta.jobs.factory import open_jobs
+from batuta.jobs.durable import KEEP_DAYS, open_jobs
 from batuta.jobs.memory import MemoryJobs
 from batuta.jobs.protocol import (
     OPEN_GATE,
@@ -18,6 +18,7 @@ from batuta.jobs.protocol import (
 )
 
 __all__ = [
+    "KEEP_DAYS",
     "OPEN_GATE",
     "Checkpoint",
     "Job",

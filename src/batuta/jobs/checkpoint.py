@@ -12,7 +12,6 @@ from typing import final
 
 import anyio
 import orjson
-from anyio.to_thread import run_sync
 from pydantic import TypeAdapter
 
 from batuta.clients import request_fingerprint
@@ -126,7 +125,7 @@ class DurableCheckpoint:
         async with self._order:
             number, self._next = self._next, self._next + 1
             if number >= self._event_count:
-                await run_sync(self._records.add_event, self._job.id, number, event)
+                await self._records.add_event(self._job.id, number, event)
                 self._event_count = number + 1
         await self._notify(self._job.id)
 
@@ -152,7 +151,7 @@ class DurableCheckpoint:
         """
         async with self._order:
             if key not in self._saved_calls:
-                bodies = await run_sync(self._records.find_calls, key)
+                bodies = await self._records.find_calls(key)
                 self._saved_calls[key] = _SavedCalls(deque(bodies), len(bodies))
         left = self._saved_calls[key].left
         return left.popleft() if left else None
@@ -173,7 +172,7 @@ class DurableCheckpoint:
         for pause in _RETRY_PAUSES:
             try:
                 with anyio.CancelScope(shield=True):
-                    await run_sync(self._records.keep_call, key, saved_calls.count - 1, text)
+                    await self._records.keep_call(key, saved_calls.count - 1, text)
             except StoreError as error:
                 logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
                 await anyio.sleep(pause)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar, final
+from typing import TypeVar, final
 from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import URL
 
 from batuta.errors import StoreError
 from batuta.jobs.checkpoint import DurableCheckpoint
@@ -38,9 +37,15 @@ from batuta.jobs.protocol import (
     JobStatus,
     Json,
 )
-from batuta.jobs.records import JobRecords, is_sqlite_file
-from batuta.jobs.table import JobTable, StoredJob
-from batuta.store.database import ProcessLock
+from batuta.jobs.records import JobRecords, create_tables
+from batuta.jobs.table import JobTable
+from batuta.store.database import (
+    Database,
+    ProcessLock,
+    is_sqlite,
+    open_database,
+    parse_url,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,33 +83,57 @@ class _RunningJob:
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
+@asynccontextmanager
+async def open_jobs(
+    target: str | Path, *, concurrency: int = CONCURRENCY, kept_days: float = KEEP_DAYS
+) -> AsyncGenerator[DurableJobs]:
+    """Open the jobs of a database; at the end let go of what is run: the next process takes it up.
+
+    Args:
+        target: a path of an SQLite file, created with its folder, or a database URL.
+        concurrency: jobs that run at the same time.
+        kept_days: how long a job is kept after its end.
+
+    Raises:
+        StoreError: another process has it, or it cannot be used.
+    """
+    url = parse_url(target)
+    async with AsyncExitStack() as opened:
+        if is_sqlite(url):
+            path = Path(str(url.database))
+            lock = await run_sync(ProcessLock, path.with_name(f"{path.name}.lock"))
+            opened.callback(lock.release)
+        database = await run_sync(partial(open_database, url, synchronous="FULL"))
+        opened.push_async_callback(database.close)
+        await database.run_write(create_tables)
+        while (await database.run_write(import_dbos_jobs))[0]:
+            pass
+        jobs = DurableJobs(database, concurrency=concurrency, kept_days=kept_days)
+        await jobs.let_go()
+        try:
+            yield jobs
+        finally:
+            with anyio.CancelScope(shield=True), suppress(StoreError):
+                await jobs.let_go()
+
+
 @final
 class DurableJobs:
-    """Jobs in a database; an asynchronous context manager.
+    """Jobs in a database, by `open_jobs`.
 
     On SQLite one process runs them; on PostgreSQL many may, and take over from one that died.
     """
 
     durable = True
 
-    def __init__(
-        self, url: URL, *, concurrency: int = CONCURRENCY, kept_days: float = KEEP_DAYS
-    ) -> None:
-        """Open nothing yet.
-
-        Args:
-            url: the database, with a driver that blocks.
-            concurrency: jobs that run at the same time.
-            kept_days: how long a job is kept after its end.
-        """
-        self._url = url
-        self._shared = not is_sqlite_file(url)
+    def __init__(self, database: Database, *, concurrency: int, kept_days: float) -> None:
+        self._database = database
+        self._shared = not is_sqlite(database.url)
         """Whether other processes may run its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
-        self._folder_lock: ProcessLock | None = None
-        self._records: JobRecords | None = None
-        self._table: JobTable | None = None
+        self._records = JobRecords(database)
+        self._table = JobTable(database, f"batuta-{uuid4()}" if self._shared else "local")
         self._running: dict[str, _RunningJob] = {}
         self._notifier = Notifier()
         self._dispatcher: JobDispatcher | None = None
@@ -112,19 +141,9 @@ class DurableJobs:
         """Held by a job whose process died: such jobs run one at a time, so that after another
         death it is known which of them caused it."""
 
-    async def __aenter__(self) -> Self:
-        """Claim and open the database.
-
-        Raises:
-            StoreError: another process has it, or it cannot be used.
-        """
-        await run_sync(self._open)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Let go of what is being run: the next process takes it up again."""
-        with anyio.CancelScope(shield=True):
-            await run_sync(self._close)
+    async def let_go(self) -> None:
+        """Let the jobs wait again that this process was running, or one before it on its file."""
+        await self._table.requeue_own()
 
     async def submit(self, job: Job) -> None:
         """Take the job in.
@@ -132,18 +151,18 @@ class DurableJobs:
         Raises:
             StoreError: it could not be kept.
         """
-        await run_sync(self._open_table.add, job)
+        await self._table.add(job)
         if self._dispatcher is not None:
             self._dispatcher.look_again()
 
     async def status(self, job_id: str, tenant: str) -> JobStatus | None:
         """Return where the job stands; None if there is none."""
-        found = await self._find(job_id, tenant)
+        found = await self._table.find(job_id, tenant)
         return None if found is None else found.status
 
     async def result(self, job_id: str, tenant: str) -> Json | None:
         """Return the ending's result; None as long as there is none."""
-        found = await self._find(job_id, tenant)
+        found = await self._table.find(job_id, tenant)
         return None if found is None else found.result
 
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
@@ -152,7 +171,7 @@ class DurableJobs:
         if status is None or status.state.is_final:
             return status
         # First the word on disk: between the two a crash must not bring the job back.
-        await run_sync(self._open_table.cancel, job_id)
+        await self._table.cancel(job_id)
         if (running := self._running.get(job_id)) is not None:
             running.scope.cancel()
         await self._notifier.notify(job_id)
@@ -164,7 +183,7 @@ class DurableJobs:
             status = await self.status(job_id, tenant)  # before the events, or the last is missed
             if status is None:
                 return
-            for event in await run_sync(self._open_records.events, job_id, after):
+            for event in await self._records.events(job_id, after):
                 after = event.number
                 yield event
             if status.state.is_final:
@@ -177,14 +196,14 @@ class DurableJobs:
             return False
         if (running := self._running.get(job_id)) is not None:
             await running.ended.wait()
-        await run_sync(self._open_table.erase, job_id)
-        await run_sync(self._open_records.truncate)
+        await self._table.erase(job_id)
+        await self._database.checkpoint()
         return True
 
     async def forget_tenant(self, tenant: str) -> int:
         """Cancel and erase every job of the tenant; return how many there were."""
         total = 0
-        while found := await run_sync(self._open_table.find_jobs_of, tenant):
+        while found := await self._table.find_jobs_of(tenant):
             total += sum([await self.forget(job_id, tenant) for job_id in found])
         return total
 
@@ -204,27 +223,19 @@ class DurableJobs:
 
     async def _find_owners(self) -> Collection[JobOwner]:
         """Return the owners of waiting jobs; none while the database cannot be asked."""
-        return await self._ask(self._open_table.waiting_owners) or ()
+        return await _try_to_ask(self._table.waiting_owners()) or ()
 
     async def _start_next(
         self, perform: JobHandler, tasks: TaskGroup, owner: JobOwner
     ) -> anyio.Event | None:
         """Start the owner's oldest waiting job, and return the event of its end."""
-        job = await self._ask(partial(self._open_table.claim, owner))
+        job = await _try_to_ask(self._table.claim(owner))
         # One that is being run here waited again because this process was silent for a while.
         if job is None or job.id in self._running:
             return None
         running = self._running[job.id] = _RunningJob()
         tasks.start_soon(self._run_job, perform, job, running)
         return running.ended
-
-    async def _ask(self, ask: Callable[[], T]) -> T | None:
-        """Return the table's answer; None if it failed, to be asked again later."""
-        try:
-            return await run_sync(ask, abandon_on_cancel=True)
-        except StoreError as error:
-            logger.warning("no waiting job can be started now: %s", error)
-            return None
 
     async def _run_job(self, perform: JobHandler, job: Job, running: _RunningJob) -> None:
         """Run one job to its ending, its cancellation, or the end of this process."""
@@ -237,7 +248,7 @@ class DurableJobs:
             running.ended.set()
             await self._notifier.notify(job.id)
             with anyio.CancelScope(shield=True), suppress(StoreError):
-                await run_sync(self._open_records.end_attempt, job.id)
+                await self._records.end_attempt(job.id)
 
     async def _ending_of(
         self, perform: JobHandler, job: Job, running: _RunningJob, turn: AsyncExitStack
@@ -256,13 +267,13 @@ class DurableJobs:
     async def _end(self, job_id: str, ending: JobEnding | str) -> None:
         """Write the job's ending down, as soon as the database lets it."""
         write_ending = (
-            partial(self._open_table.end, job_id, JobState.FAILED, None, ending)
+            partial(self._table.end, job_id, JobState.FAILED, None, ending)
             if isinstance(ending, str)
-            else partial(self._open_table.end, job_id, ending.state, ending.result)
+            else partial(self._table.end, job_id, ending.state, ending.result)
         )
         while True:
             try:
-                await run_sync(write_ending)
+                await write_ending()
             except StoreError as error:
                 logger.warning("the ending of job %s waits for the database: %s", job_id, error)
                 await anyio.sleep(_RETRY_SECONDS)
@@ -273,7 +284,7 @@ class DurableJobs:
         """Note that the job is run now; one with which a process died waits for its turn."""
         while True:
             try:
-                earlier = await run_sync(self._open_records.unended_attempts, job_id)
+                earlier = await self._records.unended_attempts(job_id)
                 if earlier >= MAX_UNENDED_ATTEMPTS:
                     raise JobFailed(
                         f"the job was run {earlier} times and the server ended or froze each time; "
@@ -281,7 +292,7 @@ class DurableJobs:
                     )
                 if earlier:
                     await turn.enter_async_context(self._suspects)
-                await run_sync(self._open_records.begin_attempt, job_id)
+                await self._records.begin_attempt(job_id)
             except StoreError as error:
                 logger.warning("job %s waits for the database: %s", job_id, error)
                 await turn.aclose()
@@ -296,10 +307,10 @@ class DurableJobs:
         pause = _RETRY_SECONDS
         for _ in range(MAX_RECOVERIES):
             try:
-                stored_events = await run_sync(self._open_records.count_events, job.id)
+                stored_events = await self._records.count_events(job.id)
                 point = DurableCheckpoint(
                     job,
-                    self._open_records,
+                    self._records,
                     stored_events=stored_events,
                     notify=self._notifier.notify,
                     scope=scope,
@@ -322,21 +333,19 @@ class DurableJobs:
 
     async def _forget_old(self) -> None:
         limit = time.time() - self._kept_days * 86_400
-        while found := await run_sync(self._open_table.find_ended_before, limit):
+        while found := await self._table.find_ended_before(limit):
             for job_id in found:
-                await run_sync(self._open_table.erase, job_id)
+                await self._table.erase(job_id)
 
     async def _keep_claims(self) -> None:
         """Among several processes: renew what runs here, and let wait again what nobody renews."""
-        # A server that stops does not wait for a database that does not answer.
-        ask = partial(run_sync, abandon_on_cancel=True)
         failed, importing = False, True
         while True:
             try:
                 await self._renew_claims()
-                await ask(self._open_table.requeue_silent)
+                await self._table.requeue_silent()
                 if importing:  # a server of an earlier version may still run some
-                    moved, left = await ask(self._open_records.transact, import_dbos_jobs)
+                    moved, left = await self._database.run_write(import_dbos_jobs)
                     importing = moved + left > 0
                 failed = False
             except StoreError as error:
@@ -347,55 +356,23 @@ class DurableJobs:
 
     async def _renew_claims(self) -> None:
         """Stop what was cancelled, or taken over, elsewhere."""
-        ask = partial(run_sync, abandon_on_cancel=True)
         mine = tuple(self._running.items())
         if not mine:
             return
         names = [job_id for job_id, _ in mine]
-        gone = set(names) - await ask(self._open_table.renew, names)
-        others = await ask(self._open_table.find_unended, gone) if gone else set[str]()
+        gone = set(names) - await self._table.renew(names)
+        others = await self._table.find_unended(gone) if gone else set[str]()
         for job_id, running in mine:
             if job_id in others:
                 running.claim.cancel()
             elif job_id in gone:
                 running.scope.cancel()
 
-    async def _find(self, job_id: str, tenant: str) -> StoredJob | None:
-        return await run_sync(self._open_table.find, job_id, tenant)
 
-    @property
-    def _open_records(self) -> JobRecords:
-        if self._records is None:
-            raise StoreError("the jobs are closed")
-        return self._records
-
-    @property
-    def _open_table(self) -> JobTable:
-        if self._table is None:
-            raise StoreError("the jobs are closed")
-        return self._table
-
-    def _open(self) -> None:
-        name = f"batuta-{uuid4()}" if self._shared else "local"
-        if not self._shared:
-            path = Path(str(self._url.database))
-            self._folder_lock = ProcessLock(path.with_name(f"{path.name}.lock"))
-        try:
-            self._records = JobRecords(self._url)
-            self._table = JobTable(self._records, name)
-            while self._records.transact(import_dbos_jobs)[0]:
-                pass
-            self._table.requeue_own()
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if self._table is not None:
-            with suppress(StoreError):
-                self._table.requeue_own()
-            self._table = None
-        if self._records is not None:
-            self._records.close()
-        if self._folder_lock is not None:
-            self._folder_lock.release()
+async def _try_to_ask(question: Awaitable[T]) -> T | None:
+    """Return the table's answer; None if it failed, to be asked again later."""
+    try:
+        return await question
+    except StoreError as error:
+        logger.warning("no waiting job can be started now: %s", error)
+        return None

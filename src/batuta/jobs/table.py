@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import orjson
 from sqlalchemy import (
     Column,
+    Executable,
     Float,
     Index,
+    Row,
     Table,
     Text,
     delete,
@@ -30,8 +32,8 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 
 from batuta.jobs.protocol import Job, JobOwner, JobState, JobStatus, Json
-from batuta.jobs.records import METADATA, JobRecords
-from batuta.store.database import insert_statement
+from batuta.jobs.records import ATTEMPTS_TABLE, CALLS_TABLE, EVENTS_TABLE, METADATA
+from batuta.store.database import Database, insert_statement
 
 LEASE_SECONDS = 5.0
 """Seconds after its last renewal for which a job belongs to its process."""
@@ -79,16 +81,14 @@ class StoredJob:
 
 @final
 class JobTable:
-    """The table, through connections that block: call it from a thread.
+    """The table; every method raises StoreError if the database fails."""
 
-    Every method raises StoreError if the database fails.
-    """
-
-    def __init__(self, records: JobRecords, runner: str) -> None:
-        self._records = records
+    def __init__(self, database: Database, runner: str) -> None:
+        self._database = database
+        self._dialect = database.url.get_backend_name()
         self._runner = runner
 
-    def add(self, job: Job) -> None:
+    async def add(self, job: Job) -> None:
         """Queue the job; one that is there already is left as it is."""
         row = {
             "id": job.id,
@@ -98,14 +98,14 @@ class JobTable:
             "state": _WAITING,
             "created": time.time(),
         }
-        new = insert_statement(self._records.dialect, JOBS_TABLE).values(row)
-        self._records.write(new.on_conflict_do_nothing())
+        new = insert_statement(self._dialect, JOBS_TABLE).values(row)
+        await self._database.execute(new.on_conflict_do_nothing())
 
-    def waiting_owners(self) -> list[JobOwner]:
+    async def waiting_owners(self) -> list[JobOwner]:
         """Return the owners of waiting jobs."""
-        return [owner_from_text(row[0]) for row in self._records.read(_OWNERS)]
+        return [owner_from_text(row["owner"]) for row in await self._database.fetch_rows(_OWNERS)]
 
-    def claim(self, owner: JobOwner) -> Job | None:
+    async def claim(self, owner: JobOwner) -> Job | None:
         """Take the owner's oldest waiting job for this process; None if no job waits any more."""
         waiting = (_ITS.owner == owner_to_text(owner), _ITS.state == _WAITING)
         oldest = (
@@ -117,56 +117,54 @@ class JobTable:
             .scalar_subquery()
         )
         taken = update(JOBS_TABLE).where(_ITS.id == oldest, *waiting).values(self._mine())
-        rows = self._records.write(taken.returning(_ITS.id, _ITS.body))
+        rows = await self._change(taken.returning(_ITS.id, _ITS.body))
         if not rows:
             return None
-        name, body = rows[0]
-        return Job(name, owner.tenant, orjson.loads(body), key=owner.key)
+        return Job(rows[0].id, owner.tenant, orjson.loads(rows[0].body), key=owner.key)
 
-    def renew(self, jobs: Collection[str]) -> set[str]:
+    async def renew(self, jobs: Collection[str]) -> set[str]:
         """Renew this process's claims of those jobs, and return those that it still has.
 
         A job that waits again because this process was silent is this process's as long as no
         other has claimed it.
         """
         kept = update(JOBS_TABLE).where(_ITS.id.in_(jobs), *self._is_mine()).values(self._mine())
-        return {row[0] for row in self._records.write(kept.returning(_ITS.id))}
+        return {row.id for row in await self._change(kept.returning(_ITS.id))}
 
-    def requeue_silent(self) -> None:
+    async def requeue_silent(self) -> None:
         """Let the jobs wait again that no process has renewed for a lease."""
         silent = (_ITS.state == _RUNNING, _ITS.leased_until < self._now())
-        self._records.write(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
+        await self._database.execute(update(JOBS_TABLE).where(*silent).values(state=_WAITING))
 
-    def requeue_own(self) -> None:
+    async def requeue_own(self) -> None:
         """Let the jobs wait again that this process was running."""
         mine = (_ITS.state == _RUNNING, _ITS.runner == self._runner)
-        self._records.write(update(JOBS_TABLE).where(*mine).values(state=_WAITING))
+        await self._database.execute(update(JOBS_TABLE).where(*mine).values(state=_WAITING))
 
-    def find_unended(self, jobs: Collection[str]) -> set[str]:
+    async def find_unended(self, jobs: Collection[str]) -> set[str]:
         """Return which of the jobs wait or are run: those that have not ended nor been erased."""
         unended = (_ITS.id.in_(jobs), _ITS.state.in_((_WAITING, _RUNNING)))
-        return {row[0] for row in self._records.read(select(_ITS.id).where(*unended))}
+        rows = await self._database.fetch_rows(select(_ITS.id).where(*unended))
+        return {row["id"] for row in rows}
 
-    def find(self, job_id: str, tenant: str) -> StoredJob | None:
+    async def find(self, job_id: str, tenant: str) -> StoredJob | None:
         """Return the job, if it is that tenant's."""
         mine = (_ITS.id == job_id, _ITS.tenant == tenant)
         columns = (_ITS.state, _ITS.created, _ITS.ended, _ITS.error, _ITS.result)
-        rows = self._records.read(select(*columns).where(*mine))
+        rows = await self._database.fetch_rows(select(*columns).where(*mine))
         if not rows:
             return None
-        state, created, ended, error, result = rows[0]
-        status = JobStatus(
-            id=job_id, state=JobState(state), created=created, ended=ended, error=error
-        )
+        state, result = JobState(rows[0].pop("state")), rows[0].pop("result")
+        status = JobStatus(id=job_id, state=state, **rows[0])
         return StoredJob(status, None if result is None else orjson.loads(result))
 
-    def cancel(self, job_id: str) -> None:
+    async def cancel(self, job_id: str) -> None:
         """Write down that the job is cancelled, unless it has ended."""
         unended = (_ITS.id == job_id, _ITS.state.in_((_WAITING, _RUNNING)))
         ended = {"state": JobState.CANCELLED.value, "ended": time.time()}
-        self._records.write(update(JOBS_TABLE).where(*unended).values(ended))
+        await self._database.execute(update(JOBS_TABLE).where(*unended).values(ended))
 
-    def end(
+    async def end(
         self, job_id: str, state: JobState, result: Json | None, error: str | None = None
     ) -> None:
         """Write down how this process has run the job, unless that is no more for it to say."""
@@ -177,22 +175,29 @@ class JobTable:
             "error": error,
         }
         mine = (_ITS.id == job_id, *self._is_mine())
-        self._records.write(update(JOBS_TABLE).where(*mine).values(ended))
+        await self._database.execute(update(JOBS_TABLE).where(*mine).values(ended))
 
-    def find_ended_before(self, when: float) -> list[str]:
+    async def find_ended_before(self, when: float) -> list[str]:
         """Return jobs that ended before that time (seconds since the epoch), some at a time."""
         query = select(_ITS.id).where(_ITS.ended < when).limit(_MAX_LISTED_JOBS)
-        return [row[0] for row in self._records.read(query)]
+        return [row["id"] for row in await self._database.fetch_rows(query)]
 
-    def find_jobs_of(self, tenant: str) -> list[str]:
+    async def find_jobs_of(self, tenant: str) -> list[str]:
         """Return jobs of the tenant, some at a time."""
         query = select(_ITS.id).where(_ITS.tenant == tenant).limit(_MAX_LISTED_JOBS)
-        return [row[0] for row in self._records.read(query)]
+        return [row["id"] for row in await self._database.fetch_rows(query)]
 
-    def erase(self, job_id: str) -> None:
+    async def erase(self, job_id: str) -> None:
         """Forget the job and all that it left."""
-        self._records.erase(job_id)
-        self._records.write(delete(JOBS_TABLE).where(_ITS.id == job_id))
+        left = (CALLS_TABLE, EVENTS_TABLE, ATTEMPTS_TABLE)
+        erased = (delete(table).where(table.c.job == job_id) for table in left)
+        await self._database.execute(*erased, delete(JOBS_TABLE).where(_ITS.id == job_id))
+
+    async def _change(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Execute what returns the rows that it has changed."""
+        return await self._database.run_write(
+            lambda connection: connection.execute(statement).all()
+        )
 
     def _mine(self) -> dict[str, Any]:
         until = self._now() + LEASE_SECONDS
@@ -202,7 +207,7 @@ class JobTable:
         return (_ITS.runner == self._runner, or_(_ITS.state == _RUNNING, _ITS.state == _WAITING))
 
     def _now(self) -> Any:
-        if self._records.dialect == "postgresql":
+        if self._dialect == "postgresql":
             return func.extract("epoch", func.clock_timestamp()).cast(Float(53))
         return time.time()
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -77,7 +77,6 @@ _CHECKPOINTS = 5
 
 _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_MS}",
-    "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",  # what is deleted is overwritten
 )
@@ -118,11 +117,11 @@ def use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def set_pragmas(connection: Any, _record: object) -> None:
+def set_pragmas(connection: Any, _record: object, *, synchronous: str) -> None:
     """Set up a new connection; SQLAlchemy calls it by its event `connect`."""
     cursor = connection.cursor()
     try:
-        for pragma in _PRAGMAS:
+        for pragma in (*_PRAGMAS, f"PRAGMA synchronous={synchronous}"):
             cursor.execute(pragma)
     finally:
         cursor.close()
@@ -164,7 +163,6 @@ DatabaseWork = Callable[[Connection], _T]
 DATABASE_ERRORS = (SQLAlchemyError, OSError)
 """Errors of a database that cannot be used; asyncpg's refused connection is an OSError."""
 
-_POSTGRES_DRIVERS = ("asyncpg", "psycopg", "psycopg2")
 _MAX_READERS = 4
 """Threads that read an SQLite file at the same time, besides the one that writes."""
 
@@ -443,8 +441,15 @@ def database_name(url: URL) -> str:
     return url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
 
 
-def open_database(url: URL, *, pooled: bool = True) -> Database:
+def open_database(
+    url: URL, *, pooled: bool = True, synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+) -> Database:
     """Return a database; it connects on first use. Creates an SQLite file and its folder. Blocks.
+
+    Args:
+        url: the database, as `parse_url` returns it.
+        pooled: connections are kept for the next who wants one.
+        synchronous: what a power cut may take of an SQLite file: the last commits, or nothing.
 
     Raises:
         StoreError: the file cannot be opened, or the driver is not installed.
@@ -457,20 +462,19 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
 
             options |= choose_timeouts(pooled=pooled)
             return Database(create_async_engine(to_asyncpg_url(url), **options), url)
-        _create_file(url)
+        _create_file(url, synchronous)
         if pooled:  # the last used first: each keeps pages of the file in memory
             options |= {"pool_size": _MAX_READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
         engine = create_engine(url, **options)
     except ImportError as error:
         raise StoreError(_describe_missing(error.name or url.drivername)) from error
-    event.listen(engine, "connect", set_pragmas)
+    event.listen(engine, "connect", partial(set_pragmas, synchronous=synchronous))
     return Database(engine, url)
 
 
 def _describe_missing(package: str) -> str:
     """Say what to install for a database whose driver is missing."""
-    is_extra = package in _POSTGRES_DRIVERS
-    hint = install_hint("postgres") if is_extra else package_hint(package)
+    hint = install_hint("postgres") if package == "asyncpg" else package_hint(package)
     return f"{package} is not installed: {hint}"
 
 
@@ -501,13 +505,13 @@ def is_row_error(error: Exception) -> bool:
     return isinstance(error, StatementError)
 
 
-def _create_file(url: URL) -> None:
+def _create_file(url: URL, synchronous: str) -> None:
     """Open the file once, make it if need be, and switch it to WAL."""
     path = Path(str(url.database))
     try:
         make_private_file(path)
         with closing(sqlite3.connect(path)) as connection:
-            set_pragmas(connection, None)
+            set_pragmas(connection, None, synchronous=synchronous)
             use_wal(connection)
     except OSError as error:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""PostgreSQL by its drivers: what its URL may say, and how long it may say nothing.
+"""PostgreSQL by its driver: what its URL may say, and how long it may say nothing.
 
 A server that hangs keeps its connections, so nothing but the time tells it from one that works.
 What takes no time on a server that lives - to begin, to give up a transaction - has less of it.
@@ -6,10 +6,8 @@ What takes no time on a server that lives - to begin, to give up a transaction -
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import cache
 from inspect import signature
-from time import monotonic
 from typing import Any
 
 from sqlalchemy import URL
@@ -24,9 +22,6 @@ BEGIN_SECONDS = 3.0
 
 STATEMENT_SECONDS = 8.0
 """Seconds that one of its statements may take."""
-
-_OUT_OF_REACH_MS = 10_000
-"""Milliseconds that what was sent to it may remain unconfirmed by its machine."""
 
 SILENT_SECONDS = 1.0
 """Seconds for which a server that let nobody begin is not asked again, so that those who stand in a
@@ -98,36 +93,3 @@ def choose_timeouts(*, pooled: bool) -> dict[str, Any]:
         "connection_class": _asyncpg_class(),
     }
     return {"connect_args": waiting, "pool_timeout": CONNECT_SECONDS}
-
-
-def connect_psycopg(*args: Any, **options: Any) -> Any:
-    """Connect as `psycopg.connect` does, for somebody who does not wait longer."""
-    options |= {"connect_timeout": int(CONNECT_SECONDS), "tcp_user_timeout": _OUT_OF_REACH_MS}
-    return _psycopg_class().connect(*args, **options)
-
-
-@cache
-def _psycopg_class() -> Any:
-    import psycopg  # noqa: PLC0415 - an extra
-
-    class Connection(psycopg.Connection[Any]):
-        """One that is closed when its server has said nothing for too long."""
-
-        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-            return super().wait(self._heard(gen), *args, **options)
-
-        def _heard(self, gen: Generator[Any, int, Any]) -> Generator[Any, int, Any]:
-            """Pass on what the generator waits for, as long as something comes."""
-            try:
-                deadline = monotonic() + STATEMENT_SECONDS
-                ready = yield next(gen)
-                while ready or monotonic() < deadline:
-                    if ready:
-                        deadline = monotonic() + STATEMENT_SECONDS
-                    ready = yield gen.send(ready)
-            except StopIteration as end:
-                return end.value
-            self.close()
-            raise psycopg.OperationalError("the server does not answer")
-
-    return Connection

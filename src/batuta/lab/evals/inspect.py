@@ -92,7 +92,7 @@ class BatutaModelAPI(ModelAPI):
             pool: the pool, as `batuta eval --pool` names it.
             conductor: the conductor, as `batuta eval --conductor` names it.
         """
-        super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
+        super().__init__(model_name, base_url, api_key, config=config or GenerateConfig())
         self._wanted = (pool, conductor)
         self._stack = AsyncExitStack()
         self._lock = anyio.Lock()
