@@ -25,6 +25,8 @@ from store.conftest import tell
 pytestmark = pytest.mark.anyio
 DAY = 86_400.0
 NOON = 1_800_014_400.0  # 2027-01-15 12:00:00 UTC
+LATER = ("session", "labels", "alone_usd", "acting", "took_over_from", "turn", "reason")
+"""Columns of runs that came after the days."""
 
 
 def run_at(name, at):
@@ -194,12 +196,8 @@ async def fill_old_schema(target, times):
             packed = pack_run(
                 RunEntry(run=run_at(f"run_{number:03}", at), tenant="t", content=True)
             )
-            row = {
-                name: value
-                for name, value in packed.row.items()
-                if name not in ("session", "labels", "alone_usd")
-            }
-            connection.execute(RUNS.insert(), row)  # these came later
+            row = {name: value for name, value in packed.row.items() if name not in LATER}
+            connection.execute(RUNS.insert(), row)
             connection.execute(
                 text(
                     "INSERT INTO run_contents (run_id, format, body) VALUES (:id, :format, :body)"

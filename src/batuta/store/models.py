@@ -95,6 +95,12 @@ RUNS = Table(
     # How it did beside that worker, where it was asked too, and what asking cost.
     Column("shadow", Text),
     Column("shadow_usd", Money),
+    # Who acted at this request of its session, from whom they took over, which turn it belongs to,
+    # and why; see rows.py. Null: not known, or from before it was kept.
+    Column("acting", Text),
+    Column("took_over_from", Text),
+    Column("turn", Text),
+    Column("reason", Text),
     # Lists and totals read nothing but these two, whatever they filter and sort by.
     Index("ix_runs_created_figures", "created", "id", *_FIGURES),
     Index("ix_runs_tenant_figures", "tenant", "created", "id", *_FIGURES),

@@ -38,6 +38,23 @@ class RequestLabels:
 NO_LABELS = RequestLabels()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActingNote:
+    """Who acted at a request of a session, and why."""
+
+    acting: str | None = None
+    """The worker whose reply reached the client; None: nobody's did."""
+    took_over_from: str | None = None
+    """The worker that had acted before; None: nobody had, or the same one."""
+    turn: str = ""
+    """A digest that all requests of a turn have in common; empty: it belongs to no turn."""
+    reason: str = ""
+    """Why that worker, as clauses; empty: nobody chose."""
+
+
+NO_ACTING_NOTE = ActingNote()
+
+
 def format_label(kind: str, value: str) -> str:
     """Return the label as it is stored and looked for: one line, not too long."""
     return f"{kind}:{' '.join(sql_text(value).split())}"[:LABEL_CHARACTERS]
@@ -133,6 +150,14 @@ class RunSummary:
     """How it did beside the best single worker, as a judge said; None: nobody was asked."""
     shadow_usd: Decimal | None = None
     """The dollars of asking that worker and the judge."""
+    acting: str | None = None
+    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
+    took_over_from: str | None = None
+    """The worker that had acted in the session before; None: nobody had, or the same one."""
+    turn: str | None = None
+    """A digest that all requests of a turn of the session have in common; None: it is not kept."""
+    reason: str | None = None
+    """Why that worker acted; None: nobody chose, or it is not kept."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -173,6 +198,8 @@ class RunEntry:
     """What its request says of itself."""
     alone_usd: Decimal | None = None
     """The dollars that the best single worker would have cost, by estimate."""
+    acted: ActingNote = NO_ACTING_NOTE
+    """Who acted in its session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +259,7 @@ def _encode_body(run: Run) -> bytes | None:
 
 def _run_row(entry: RunEntry) -> dict[str, Any]:
     run, header, usage, cost = entry.run, entry.run.header, entry.run.usage, entry.run.cost
+    acted = entry.acted
     return {
         "id": sql_text(header.id),
         "tenant": sql_text(entry.tenant),
@@ -260,6 +288,10 @@ def _run_row(entry: RunEntry) -> dict[str, Any]:
         "session": _optional_text(entry.session),
         "alone_usd": entry.alone_usd,
         "labels": run_labels(run, entry.labels if entry.content else None),
+        "acting": _optional_text(acted.acting),
+        "took_over_from": _optional_text(acted.took_over_from),
+        "turn": (entry.content and sql_text(acted.turn)) or None,
+        "reason": (entry.content and sql_text(acted.reason)) or None,
     }
 
 

@@ -206,7 +206,7 @@ def _find_page(
     keys = select(candidates.rows.c.id, candidates.rows.c.created).where(*chosen)
     keys = keys.order_by(*_order_columns(order, ascending=wanted.ascending)).limit(limit + 1)
     names = [tuple(row) for row in connection.execute(keys)]
-    rows = _read_summaries(connection, names[:limit])
+    rows = read_summaries(connection, names[:limit])
     if len(names) > limit:
         further, last = _format_position(wanted, rows[-1]), candidates.last
         is_by_time = wanted.sort is RunSort.CREATED
@@ -410,7 +410,7 @@ def _format_position(wanted: RunFilter, row: RunSummary) -> str:
     return first + row.cursor
 
 
-def _read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
+def read_summaries(connection: Connection, keys: Sequence[tuple[Any, ...]]) -> list[RunSummary]:
     """Read those runs, in that order."""
     if not keys:
         return []

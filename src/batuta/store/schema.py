@@ -21,7 +21,7 @@ from batuta.store.models import KEYS, LEDGER, RUNS
 
 REVISIONS = (
     "0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
-    "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021",
+    "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021", "0022",
 )  # fmt: skip
 """Every migration, oldest first: lets a database at head open without importing alembic."""
 

@@ -42,7 +42,15 @@ from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.refusals import RefusalLog
 from batuta.store.responses import ResponseTable
-from batuta.store.rows import NO_LABELS, RequestLabels, RunEntry, RunSummary, summary_from_row
+from batuta.store.rows import (
+    NO_ACTING_NOTE,
+    NO_LABELS,
+    ActingNote,
+    RequestLabels,
+    RunEntry,
+    RunSummary,
+    summary_from_row,
+)
 from batuta.store.run_filter import RunFilter
 from batuta.store.run_list import RunPage, RunTotals, find_runs, list_models, sum_runs
 from batuta.store.run_search import find_ids_by_prefix, run_filter
@@ -193,6 +201,7 @@ class Store:
         session: str | None = None,
         labels: RequestLabels = NO_LABELS,
         alone_usd: Decimal | None = None,
+        acted: ActingNote = NO_ACTING_NOTE,
     ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
@@ -205,6 +214,7 @@ class Store:
             session: the id of the session that it is part of; None: of none.
             labels: what its request says of itself.
             alone_usd: the dollars that the best single worker would have cost, by estimate.
+            acted: who acted in its session.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
@@ -220,6 +230,7 @@ class Store:
                 session=session,
                 labels=labels,
                 alone_usd=alone_usd,
+                acted=acted,
             )
         )
 

@@ -10,7 +10,7 @@ from anyio.from_thread import start_blocking_portal
 
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor, single_worker
-from batuta.core import Client, Delta, Pool, Step, Worker, WorkerId, Workflow
+from batuta.core import Client, Conductor, Delta, Pool, Step, Worker, WorkerId, Workflow
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway import (
     LOOP_OPTIONS,
@@ -83,7 +83,18 @@ class PageServer:
         keyed: bool = False,
         running: int | None = None,
         others: tuple[tuple[Worker, Client], ...] = (),
+        conducted: Conductor | None = None,
     ) -> None:
+        """A server of the rehearsal.
+
+        Args:
+            folder: where its store is.
+            pace: how fast its workers are.
+            keyed: whether visitors must sign in.
+            running: runs at the same time; None: any number.
+            others: further workers, each also served alone.
+            conducted: conducts these others as the model `conducted`; None: there is no such model.
+        """
         ensemble = rehearsal_config(None, pace)
         self.sloth = Sloth()
         guests = (
@@ -125,6 +136,9 @@ class PageServer:
                 for worker, _ in others
             ),
         )
+        if conducted is not None:
+            own = pool.subset([worker.id for worker, _ in others])
+            served += (ServedModel(name="conducted", conductor=conducted, pool=own),)
         self.mint = KeyHasher(b"a secret of the tests, long enough for it")
         self.store = Store(folder / "runs.db")
         catalogue = Catalogue(

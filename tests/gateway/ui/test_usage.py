@@ -110,7 +110,7 @@ def test_refusals_and_times_are_shown_to_their_tenant(keyed, visit, width, schem
     assert "Median time" in runs.inner_text()
     runs.locator("summary").click()
     assert page.locator("[aria-label='Activity by hour'] tbody tr").count() == 1
-    assert page.locator("[aria-label='By session'] a[href^='/ui/chat/ses_']").count() == 1
+    assert page.locator("[aria-label='By session'] a[href^='/ui/sessions/ses_']").count() == 1
     sound(page)
     reports = (
         (

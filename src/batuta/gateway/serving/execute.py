@@ -26,6 +26,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
 from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.serving.acting_note import note_acting
 from batuta.gateway.serving.admission import AdmissionController, PreparedCall
 from batuta.gateway.serving.answer_cache import (
     RepeatableCall,
@@ -510,6 +511,7 @@ class RunService:
                 session=prepared.session,
                 labels=prepared.call.labels,
                 alone_usd=alone_usd,
+                acted=note_acting(prepared.in_session, run),
             )
         except StoreError as error:
             if admission.is_durable:

@@ -41,6 +41,8 @@ _UNITS = {
     "Second rounds: right": "%",
     "Dollars a workflow": "$",
     "Seconds a step": "s",
+    "Dollars so far": "$",
+    "Read from a cache": "%",
 }
 """The units of the charts; the others count."""
 _MOST_PARTS = 4
@@ -75,6 +77,8 @@ class Chart:
     high: float
     steps: tuple[int, ...]
     joins_gaps: bool
+    axis: str = "step"
+    """One of what is counted along it."""
 
     @property
     def unit(self) -> str:
@@ -119,8 +123,8 @@ class Chart:
             {"name": curve.name, "values": [v and float(f"{v:.5g}") for v in curve.values]}
             for curve in self.curves
         ]
-        chart = {"steps": self.steps, "curves": curves, "joins": self.joins_gaps, "unit": self.unit}
-        return json.dumps(chart)
+        chart = {"steps": self.steps, "curves": curves, "joins": self.joins_gaps}
+        return json.dumps({**chart, "unit": self.unit, "axis": self.axis})
 
 
 def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -135,6 +139,7 @@ def draw_chart(
     lines: Sequence[Mapping[str, Any]],
     *,
     joins_gaps: bool = False,
+    axis: str = "step",
 ) -> Chart | None:
     """Draw some figures over the steps of the lines; None if nothing is known of them.
 
@@ -143,6 +148,7 @@ def draw_chart(
         series: each one's name in the lines, and that of its curve.
         lines: the figures by step.
         joins_gaps: whether a curve goes on over steps of which it has no value.
+        axis: one of what is counted along it.
     """
     columns = {name or title: _curve_values(key, lines) for key, name in series}
     known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
@@ -167,6 +173,7 @@ def draw_chart(
         high=high,
         steps=_curve_steps(lines),
         joins_gaps=joins_gaps,
+        axis=axis,
     )
 
 

@@ -21,6 +21,7 @@ from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.audit import AuditPage
 from batuta.gateway.ui.chosen_runs import ChosenRuns
 from batuta.gateway.ui.comparison import ComparisonPage
+from batuta.gateway.ui.conducted_session import ConductedSessionPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
 from batuta.gateway.ui.own_keys import OwnKeyPages
@@ -71,11 +72,9 @@ def page_routes(
         "/ui/runs/{id}/made/{place}": RunPictures(store, page_runs).send,
         "/ui/runs/{id}/sources": sources.page,
         "/ui/runs/{id}/report.{form}": sources.report,
-        "/ui/usage": UsagePage(store).page,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
         "/ui/compare/table": QuestionTablePage(store, page_runs).page,
-        "/ui/audit": AuditPage(store).page,
         "/ui/approvals": approvals.page,
     }
     forms = {
@@ -91,6 +90,7 @@ def page_routes(
         *_list_sign_in_routes(sessions, signing),
         *_list_routes(sessions, screens, "GET"),
         *_list_key_routes(sessions, keys, own_keys),
+        *_list_account_routes(sessions, catalogue, store),
         *_list_learning_routes(sessions, LearningPages(catalogue)),
         *_list_pool_routes(sessions, pool_forms, PoolPage(catalogue, store, drift, pool_forms)),
         *_list_routes(sessions, forms, "POST"),
@@ -110,6 +110,18 @@ def _list_key_routes(
         "/ui/own-keys/{id}/revoke": own_keys.revoke,
     }
     return [*_list_routes(sessions, screens, "GET"), *_list_routes(sessions, forms, "POST")]
+
+
+def _list_account_routes(
+    sessions: SessionManager, catalogue: Catalogue, store: Store | None
+) -> list[Route]:
+    """List the routes of what was spent, by whom, and what was done."""
+    screens = {
+        "/ui/usage": UsagePage(store).page,
+        "/ui/sessions/{session}": ConductedSessionPage(catalogue, store).page,
+        "/ui/audit": AuditPage(store).page,
+    }
+    return _list_routes(sessions, screens, "GET")
 
 
 def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPage) -> list[Route]:

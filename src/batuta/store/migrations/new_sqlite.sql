@@ -2,7 +2,7 @@ CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0021');
+INSERT INTO "alembic_version" VALUES('0022');
 CREATE TABLE answers (
     tenant TEXT NOT NULL,
     digest BLOB NOT NULL,
@@ -176,6 +176,7 @@ CREATE TABLE runs (
     seconds FLOAT NOT NULL,
     score FLOAT,
     score_comment TEXT, session TEXT, labels TEXT, alone_usd TEXT, shadow TEXT, shadow_usd TEXT,
+    acting TEXT, took_over_from TEXT, turn TEXT, reason TEXT,
     CONSTRAINT pk_runs PRIMARY KEY (id)
 );
 CREATE TABLE spending (

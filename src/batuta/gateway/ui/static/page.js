@@ -1188,7 +1188,7 @@ const charts = {
 
   /** The part of a chart that is shown: its steps, and the values of each curve. */
   part(figure) {
-    const { steps, curves, joins, unit } = JSON.parse(figure.dataset.chart);
+    const { steps, curves, joins, unit, axis } = JSON.parse(figure.dataset.chart);
     const [first, end] = [this.from, this.to].map((share) => Math.round(share * (steps.length - 1)));
     const smooth = (values) => {
       let before = null;
@@ -1198,7 +1198,7 @@ const charts = {
       });
     };
     const shown = curves.map(({ name, values }) => ({ name, values: smooth(values).slice(first, end + 1) }));
-    return { steps: steps.slice(first, end + 1), curves: shown, joins, unit };
+    return { steps: steps.slice(first, end + 1), curves: shown, joins, unit, axis };
   },
 
   short(value) {
@@ -1256,7 +1256,7 @@ const charts = {
 
   redraw() {
     for (const figure of $$("[data-chart]")) {
-      const { steps, curves, joins, unit } = this.part(figure);
+      const { steps, curves, joins, unit, axis } = this.part(figure);
       const known = curves.flatMap(({ values }) => values.filter((value) => value !== null));
       if (!known.length) continue;
       const ticks = this.ticks(Math.min(...known), Math.max(...known));
@@ -1268,7 +1268,7 @@ const charts = {
         const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
         text.setAttribute("x", `${(100 * place).toFixed(1)}%`);
         text.setAttribute("y", 11);
-        text.textContent = `${at ? "" : "step "}${step.toLocaleString("en").replaceAll(",", "\u202f")}`;
+        text.textContent = `${at ? "" : `${axis} `}${step.toLocaleString("en").replaceAll(",", "\u202f")}`;
         return text;
       }));
     }
@@ -1278,10 +1278,10 @@ const charts = {
 
   /** Tells the values at a place of a chart, in words and by a line. */
   point(figure, at) {
-    const { steps, curves, unit } = this.part(figure);
+    const { steps, curves, unit, axis } = this.part(figure);
     const place = Math.min(Math.max(at, 0), steps.length - 1);
     const values = curves.map(({ name, values }) => `${curves.length > 1 ? `${name} ` : ""}${values[place] === null ? "–" : this.tell(values[place], unit)}`);
-    const text = `step ${steps[place]}: ${values.join(" · ")}`;
+    const text = `${axis} ${steps[place]}: ${values.join(" · ")}`;
     const slider = $("svg", figure);
     slider.setAttribute("aria-valuenow", steps[place]);
     slider.setAttribute("aria-valuetext", text);

@@ -1,0 +1,209 @@
+"""A session's screen: its turns in order, who acted, where the worker was switched and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.core import Cost
+from batuta.core.small_number import read_small_number
+from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.curves import Chart, draw_chart
+from batuta.gateway.ui.rendering import render_page
+from batuta.gateway.ui.run_view import worker_colour
+from batuta.gateway.ui.session import WebSession
+from batuta.store import RunSummary, Store
+from batuta.store.savings import list_savings
+from batuta.store.session_course import SessionRequest, read_requests, read_session
+from batuta.usage import ZERO_COST
+
+SESSIONS_PATH = "/ui/sessions"
+PAGE_SIZE = 50
+"""Requests that are shown at once."""
+MOST_SWITCHES = 50
+"""Switches that are told above the requests, the first ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRequest:
+    """A request of the session, with its place in it."""
+
+    number: int
+    """From 1."""
+    request: SessionRequest
+    run: RunSummary
+
+    @property
+    def cached_share(self) -> float | None:
+        """The part of the prompt that was read from a cache; None: there was no prompt."""
+        return _cached_share(self.request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTurn:
+    """Requests in a row of one turn."""
+
+    number: int | None
+    """From 1; None: they belong to no turn, such as what an agent asks for itself."""
+    requests: Sequence[ShownRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Requests in a row at which one worker acted, as a piece of the session in per cent."""
+
+    worker: str
+    start: float
+    width: float
+
+
+@dataclass(slots=True)
+class WorkerPart:
+    """What one worker did in a session."""
+
+    requests: int = 0
+    cost: Cost = field(default=ZERO_COST)
+
+
+@final
+class SessionCourse:
+    """The figures of a whole session."""
+
+    def __init__(self, requests: Sequence[SessionRequest]) -> None:
+        self.requests = requests
+        self.turns: dict[str, int] = {}
+        """The number of each turn by its digest."""
+        self.parts: dict[str, WorkerPart] = {}
+        """What each worker did, in the order in which they began to act."""
+        for request in requests:
+            if request.turn is not None:
+                self.turns.setdefault(request.turn, len(self.turns) + 1)
+            part = self.parts.setdefault(request.acting or "", WorkerPart())
+            part.requests += 1
+            part.cost += request.cost
+
+    @property
+    def cost(self) -> Cost:
+        """What all requests have cost."""
+        return sum((request.cost for request in self.requests), ZERO_COST)
+
+    @property
+    def cached_share(self) -> float | None:
+        """The part of all prompts that was read from a cache; None: there was no prompt."""
+        tokens = sum(request.input_tokens for request in self.requests)
+        cached = sum(request.cached_tokens for request in self.requests)
+        return cached / tokens if tokens else None
+
+    @property
+    def switches(self) -> list[tuple[int, SessionRequest]]:
+        """The requests at which another worker took over, with their numbers."""
+        numbered = enumerate(self.requests, 1)
+        return [(number, each) for number, each in numbered if each.took_over_from is not None]
+
+    @property
+    def stretches(self) -> Iterator[Stretch]:
+        """Who acted along the session."""
+        begun, whole = 0, len(self.requests)
+        for worker, members in groupby(self.requests, lambda each: each.acting or ""):
+            count = sum(1 for _ in members)
+            yield Stretch(worker, 100 * begun / whole, 100 * count / whole)
+            begun += count
+
+    def draw(self) -> list[Chart]:
+        """Draw what it had cost at each request, and what was read from a cache."""
+        spent, lines = ZERO_COST, list[dict[str, float | int | None]]()
+        for number, request in enumerate(self.requests, 1):
+            spent += request.cost
+            line = {"step": number, "usd": float(spent.usd), "cached": _cached_share(request)}
+            lines.append(line)
+        series = (("Dollars so far", "usd"), ("Read from a cache", "cached"))
+        drawn = (
+            draw_chart(title, ((key, ""),), lines, joins_gaps=True, axis="request")
+            for title, key in series
+        )
+        return [chart for chart in drawn if chart is not None]
+
+    def group(self, shown: Sequence[ShownRequest]) -> list[ShownTurn]:
+        """Return these requests by the turns to which they belong."""
+        return [
+            ShownTurn(number=self.turns.get(turn or ""), requests=list(members))
+            for turn, members in groupby(shown, lambda each: each.request.turn)
+        ]
+
+
+@final
+class ConductedSessionPage:
+    """The screen; a tenant sees its own sessions and nobody else's."""
+
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._kept = store
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Show a session's figures, its switches, and a page of its requests, oldest first.
+
+        Raises:
+            APIError: there is no such session for this visitor, or no such request in it.
+        """
+        store = require_part(self._kept, "This server keeps no runs.")
+        name: str = request.path_params["session"]
+        course = SessionCourse(await read_session(store.database, name, session.tenant))
+        if not course.requests:
+            raise not_found(f"The session '{name[:80]}'")
+        first = _read_first(request, len(course.requests))
+        shown = await _read_page(store, course, first)
+        saved = await list_savings(store.database, 1, tenant=session.tenant, session=name)
+        beginning = shown[:1] if first == 1 else await _read_page(store, course, 1, 1)
+        pool = self._catalogue.pool
+        return render_page(
+            request,
+            "conducted_session.html.jinja",
+            session=session,
+            name=name,
+            question=beginning[0].run.question_preview if beginning else "",
+            tenant=beginning[0].run.tenant if beginning else "",
+            course=course,
+            colours={worker: worker_colour(pool, worker) for worker in course.parts},
+            turns=course.group(shown),
+            first=first,
+            page_size=PAGE_SIZE,
+            most_switches=MOST_SWITCHES,
+            charts=course.draw(),
+            saving=saved[0] if saved and saved[0].runs else None,
+        )
+
+
+def _cached_share(request: SessionRequest) -> float | None:
+    return request.cached_tokens / request.input_tokens if request.input_tokens else None
+
+
+def _read_first(request: Request, count: int) -> int:
+    """Return the number of the first request that is shown.
+
+    Raises:
+        APIError: the session has no request of that number.
+    """
+    given = request.query_params.get("from", "1")
+    number = read_small_number(given)
+    if number is None or not 1 <= number <= count:
+        raise invalid_value("from", f"it is the number of a request, from 1 to {count}.")
+    return number
+
+
+async def _read_page(
+    store: Store, course: SessionCourse, first: int, count: int = PAGE_SIZE
+) -> list[ShownRequest]:
+    """Return the requests from that one on; those that were deleted meanwhile are left out."""
+    wanted = course.requests[first - 1 : first - 1 + count]
+    found = {run.id: run for run in await read_requests(store.database, wanted)}
+    return [
+        ShownRequest(number=number, request=each, run=found[each.id])
+        for number, each in enumerate(wanted, first)
+        if each.id in found
+    ]

@@ -1,0 +1,12 @@
+"""Who acted at each request of a session, from whom they took over, in which turn and why."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0022"
+down_revision = "0021"
+
+
+def upgrade() -> None:
+    for name in ("acting", "took_over_from", "turn", "reason"):
+        op.add_column("runs", sa.Column(name, sa.Text()))

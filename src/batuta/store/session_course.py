@@ -1,0 +1,78 @@
+"""A session's requests in their order: who acted at each, what it cost and read from a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, case, select
+
+from batuta.core import Cost, RunId
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.models import RUNS
+from batuta.store.rows import RunSummary
+from batuta.store.run_list import read_summaries
+
+MOST_REQUESTS = 10_000
+"""Requests of a session that are looked at, the first ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest:
+    """One request of a session."""
+
+    id: RunId
+    created: float
+    """Seconds since the epoch."""
+    acting: str | None
+    """The worker whose reply reached the client; None: nobody's did, or it is not known."""
+    took_over_from: str | None
+    """The worker that had acted before; None: nobody had, or the same one."""
+    turn: str | None
+    """A digest that all requests of a turn have in common; None: it is not kept."""
+    reason: str
+    """Why the worker took over; empty: none did, or it is not kept."""
+    input_tokens: int
+    cached_tokens: int
+    cost: Cost
+
+
+async def read_session(
+    database: Database, session: str, tenant: str | None = None
+) -> list[SessionRequest]:
+    """Return the session's requests, the first one first; none: there is no such session.
+
+    Args:
+        database: the store's.
+        session: its id.
+        tenant: only that tenant's; None: anybody's.
+    """
+    switched = RUNS.c.took_over_from.is_not(None)
+    names = (
+        *("id", "created", "acting", "took_over_from", "turn"),
+        *("input_tokens", "cached_tokens", "usd", "unpriced_calls"),
+    )
+    columns = [RUNS.c[name] for name in names]
+    query = select(*columns, case((switched, RUNS.c.reason)).label("reason"))
+    query = query.where(RUNS.c.session == sql_text(session))
+    if tenant is not None:
+        query = query.where(RUNS.c.tenant == sql_text(tenant))
+    query = query.order_by(RUNS.c.created, RUNS.c.id).limit(MOST_REQUESTS)
+
+    def read(connection: Connection) -> list[SessionRequest]:
+        return [_read_request({**row}) for row in connection.execute(query).mappings()]
+
+    return await database.run_read(read)
+
+
+async def read_requests(database: Database, requests: Sequence[SessionRequest]) -> list[RunSummary]:
+    """Return these requests as summaries of their runs."""
+    keys = [(request.id, request.created) for request in requests]
+    return await database.run_read(lambda connection: read_summaries(connection, keys))
+
+
+def _read_request(row: dict[str, Any]) -> SessionRequest:
+    cost, reason = Cost(row.pop("usd"), row.pop("unpriced_calls")), row.pop("reason") or ""
+    return SessionRequest(**row, cost=cost, reason=reason)
