@@ -14,15 +14,20 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="the Ray executor needs batuta-llm[ray]")
 from cluster.conftest import Cluster
 from cluster.hosts import Hosts, ip
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("ray") is None, reason="the Ray executor needs batuta-llm[ray]"),
+]
 QUESTIONS = 30
 SYSTEMS = "weak,self-consistency@3,ultra"
 PROCESSES = 4

@@ -1,9 +1,10 @@
 """Other people's clients, unchanged, against `batuta serve`."""
 
-import anthropic
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
+
+from fakes.sdks import anthropic
 
 QUESTION = "Compute the result: begin at 45; square it; double it."
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
-import anthropic
 import anyio
 import openai
 import pytest
@@ -24,6 +23,7 @@ from batuta.encoder import open_encoder
 from batuta.gateway.serving.uploaded_files import FileLimits
 from encoder.test_sentence_encoder import needs_encoder
 from fakes import documents
+from fakes.sdks import anthropic
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
-import anthropic
 import orjson
 import pytest
 from aiohttp import web
@@ -16,6 +15,7 @@ from batuta.clients.http_target import Secret
 from batuta.conductors import sequential_chain
 from batuta.core import Cost, Image, Pool, Price, Reply, Usage, Worker, WorkerId
 from batuta.gateway import served_models
+from fakes.sdks import anthropic
 from gateway.live_server import Serving, server_state
 
 pytestmark = pytest.mark.anyio

@@ -1,6 +1,5 @@
 """Anthropic's dialect: bodies, events, errors in its own form; driven by its own client."""
 
-import anthropic
 import anyio
 import orjson
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import RateLimitError
+from fakes.sdks import anthropic
 from gateway.live_server import (
     HI,
     Breaking,

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import orjson
 import pytest
@@ -20,6 +19,7 @@ from batuta.gateway.serving.models import served_models
 from batuta.gateway.serving.uploaded_files import WRITTEN_PURPOSE, FileLimits
 from batuta.sandbox.notebook import MAX_WRITTEN
 from batuta.sandbox.python_worker import PythonWorker
+from fakes.sdks import anthropic
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra, sequential_chain, server_state
 from gateway.test_files import upload

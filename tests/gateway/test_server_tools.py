@@ -6,7 +6,6 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import anthropic
 import openai
 import orjson
 import pytest
@@ -18,6 +17,7 @@ from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.ledger import ledger_lines
+from fakes.sdks import anthropic
 from fakes.web import FakeWeb
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import Serving, orchestra

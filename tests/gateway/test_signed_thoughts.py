@@ -2,7 +2,6 @@
 
 from contextlib import asynccontextmanager
 
-import anthropic
 import pytest
 
 from batuta.clients import HttpTransport
@@ -13,6 +12,7 @@ from batuta.core import Pool, Worker, WorkerId
 from batuta.gateway import served_models
 from fakes.anthropic import FakeAnthropic
 from fakes.openai import FakeOpenAI
+from fakes.sdks import anthropic
 from fakes.server import Said
 from gateway.live_server import HI, Serving, server_state
 

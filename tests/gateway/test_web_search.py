@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
-import anthropic
 import openai
 import orjson
 import pytest
@@ -17,6 +16,7 @@ from batuta.core import Cost, Finish, Reply, Role, ToolCall, Usage
 from batuta.gateway.responses.events import replay_events
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
+from fakes.sdks import anthropic
 from fakes.web import FakeWeb
 from gateway.live_server import Serving, orchestra, pool_of
 

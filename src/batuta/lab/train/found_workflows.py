@@ -255,10 +255,13 @@ def plan_fitting(
     Raises:
         ConfigError: the model that the settings name cannot be loaded.
     """
-    plan = _plan_network(settings, texts, LARGE)
-    if plan.count_steps(seconds) >= _GOOD_STEPS or settings.policy.start:
-        return plan
-    return _plan_network(settings, texts, SMALL)
+    if settings.policy.start:
+        return _plan_network(settings, texts, LARGE)
+    small = _plan_network(settings, texts, SMALL)
+    if small.count_steps(seconds) < _GOOD_STEPS:  # then it does not suffice for a larger one
+        return small
+    large = _plan_network(settings, texts, LARGE)
+    return large if large.count_steps(seconds) >= _GOOD_STEPS else small
 
 
 def _plan_network(
