@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import typer
+from rich.text import Text
 from typer.testing import CliRunner
 
 from batuta.cli import app
@@ -49,6 +50,14 @@ def test_options_are_in_groups_that_can_be_read_at_a_glance(path):
 def test_an_option_without_a_value_has_none_in_the_help(path):
     shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
     assert "--help" in shown and "<bool>" not in shown
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_what_stands_in_brackets_is_shown(path):
+    for param in COMMANDS[path].params:
+        text = getattr(param, "help", None) or ""
+        named = re.findall(r"\\?\[([a-z_.]+)\]", text)
+        assert re.findall(r"\[([a-z_.]+)\]", Text.from_markup(text).plain) == named, text
 
 
 def complete(words, **more):

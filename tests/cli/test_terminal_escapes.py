@@ -28,7 +28,7 @@ from batuta.store import Store
 
 HOSTILE = (
     "\x1b[2J\x1b[31mred\x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\\x1b]52;c;aGk=\x07 "
-    "\x9b31m \x9d52;c;aGk=\x9c bell\a back\b\b line\rover \u202eturned\u202c \u2066x\u2069 hid\u200bden \ufeff"
+    "\x9b31m \x9d52;c;aGk=\x9c bell\a back\b\b line\rover \u202eturned\u202c \u2066x\u2069 hid\u200bden \ufeff [/red] [bold red]loud[/] [link=evil]x[/link] :warning:"
 )
 OURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[\d*[AK]|\r(?=\n|\x1b\[2?K)")
 """Colours and the moves of a live display."""
@@ -234,6 +234,22 @@ def test_a_console_escapes_whatever_it_is_given():
         console.print(shown)
     assert_harmless(out.getvalue(), terminal=True)
     assert "\x1b]8" not in out.getvalue()
+
+
+def test_a_console_shows_brackets_and_colons_as_they_are():
+    out = StringIO()
+    console = EscapingConsole(file=out, width=300)
+    table = Table("[/title]")
+    table.add_row("[/red] [bold]x[/bold] :warning:")
+    console.print(table)
+    console.print("[/dim] [link=http://evil]x[/link] :smile:", style="dim")
+    shown = out.getvalue()
+    for text in (
+        "[/title]",
+        "[/red] [bold]x[/bold] :warning:",
+        "[/dim] [link=http://evil]x[/link] :smile:",
+    ):
+        assert text in shown
 
 
 def test_a_log_line_is_one_line_and_commands_nothing():

@@ -302,7 +302,7 @@ async def _print_plan(asked: _AskedQuestion) -> int:
         write_error(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
     flow = planned.workflow
     console = open_console()
-    console.print(f"[dim]{asked.headline}[/dim]")
+    console.print(asked.headline, style="dim")
     table = workflow_table()
     for index, step in enumerate(flow.steps):
         tokens = f"~{expected.steps[index].total:,}"
@@ -318,5 +318,5 @@ async def _print_plan(asked: _AskedQuestion) -> int:
     cost = (
         f"~{format_count(expected.usage.total)} tokens, about {format_cost(expected.cost)} expected"
     )
-    console.print(f"[dim]{cost}; no worker was called[/dim]")
+    console.print(f"{cost}; no worker was called", style="dim")
     return 0

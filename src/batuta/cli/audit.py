@@ -10,7 +10,6 @@ from typing import Annotated, TypeVar
 
 import anyio
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli.json_output import print_json
@@ -56,7 +55,7 @@ def list_records(
     table = Table("no.", "when", "who", "what", "tenant", "to what", "details")
     for one in found:
         cells = (one.actor, one.action, one.tenant, one.subject, one.details)
-        table.add_row(str(one.seq), format_time(one.at), *map(escape, cells))
+        table.add_row(str(one.seq), format_time(one.at), *cells)
     open_console().print(table)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import anyio
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from batuta.clients import (
     HttpTransport,
@@ -180,15 +181,15 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
         table.add_column(name, justify="right" if name.startswith("$") else "left")
     for spec in found.specs:
         result, price = checks.get(spec.worker.id), spec.worker.price
-        mark = "·" if result is None else "[red]✗[/red]" if result.error else "[green]✓[/green]"
+        mark = "·" if result is None else Text("✗", "red") if result.error else Text("✓", "green")
         state = "not asked" if result is None else f"it answers in {format_seconds(result.seconds)}"
         shown = f"left out: {result.error}" if result and result.error else state
         paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
-        table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, shown)
+        table.add_row(mark, Text(spec.worker.id, "cyan"), *paid, shown)
     console = open_console(stderr=True)
     console.print(table)
     for name in found.silent:
-        console.print(f"[yellow]no server answers at {name}[/yellow]")
+        console.print(f"no server answers at {name}", style="yellow")
 
 
 def _print_next(out: Path, specs: list[WorkerSpec]) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
@@ -150,7 +149,7 @@ class KeyLimits:
         typer.Option(
             min=0,
             max=1,
-            help="How sure its answers must be, where [confidence] says how sure they are.",
+            help="How sure its answers must be, where \\[confidence] says how sure they are.",
             rich_help_panel=ACCESS_PANEL,
         ),
     ] = None
@@ -199,16 +198,14 @@ def list_keys(
         return
     console = open_console()
     if not keys:
-        console.print("[dim]no keys yet; make one: batuta keys create NAME[/dim]")
+        console.print("no keys yet; make one: batuta keys create NAME", style="dim")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("key", "tenant", "name", "state", "limits"):
         table.add_column(title)
     for key in keys:
         limits = describe_permissions(key.policy) or "none"
-        table.add_row(
-            key.id, key.tenant.name, escape(key.name), key.state(time.time()), escape(limits)
-        )
+        table.add_row(key.id, key.tenant.name, key.name, key.state(time.time()), limits)
     console.print(table)
 
 
@@ -322,7 +319,7 @@ def show_spending(
         table.add_column(title, justify="left" if title in groups else "right")
     for one in found:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
-        names = (escape(name or "–") for name in one.group)
+        names = (name or "–" for name in one.group)
         table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
     open_console().print(table)
 

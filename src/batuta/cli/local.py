@@ -11,6 +11,7 @@ import anyio
 import typer
 from anyio import to_thread
 from rich.table import Table
+from rich.text import Text
 
 from batuta.cli import json_output
 from batuta.cli.model_pulls import confirm_pull, pull_missing
@@ -53,7 +54,7 @@ def list_models(json: Json = False) -> None:
         path = pulled_file(model)
         where = str(path) if path else f"no: batuta local pull {model.name}"
         size = format_bytes(model.size)
-        table.add_row(f"[cyan]{model.name}[/cyan]", model.title, size, model.licence, where)
+        table.add_row(Text(model.name, "cyan"), model.title, size, model.licence, where)
     console.print(table)
 
 

@@ -8,6 +8,7 @@ import anyio
 import typer
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
@@ -51,9 +52,9 @@ async def _print_workers(pool: str | None, json: bool) -> None:
         )
         return
     console = open_console()
-    console.print(f"[dim]{loaded.source} · conductor {loaded.conductor.name}[/dim]")
+    console.print(f"{loaded.source} · conductor {loaded.conductor.name}", style="dim")
     for note in loaded.notes:
-        console.print(note, markup=False)
+        console.print(note)
     table = Table(box=None, expand=True, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     names = [max((len(text) for text in row), default=0) for row in _name_columns(loaded)]
     for name, width in zip(
@@ -66,7 +67,7 @@ async def _print_workers(pool: str | None, json: bool) -> None:
     for number, worker in enumerate(loaded.pool):
         about = worker.description or ", ".join(worker.tags)
         table.add_row(
-            str(number), f"[cyan]{worker.id}[/cyan]", worker.model, *_format_price(worker), about
+            str(number), Text(worker.id, "cyan"), worker.model, *_format_price(worker), about
         )
     console.print(table)
 
@@ -114,9 +115,9 @@ def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) ->
         table.add_column(name)
     for worker in config.pool:
         result = results[worker.id]
-        mark = "[red]✗[/red]" if result.error else "[green]✓[/green]"
+        mark = Text("✗", "red") if result.error else Text("✓", "green")
         says = _error_text(result.error) if result.error else "it answers"
-        table.add_row(mark, f"[cyan]{worker.id}[/cyan]", format_seconds(result.seconds), says)
+        table.add_row(mark, Text(worker.id, "cyan"), format_seconds(result.seconds), says)
     open_console().print(table)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import anyio
 import orjson
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from batuta.cli.json_output import print_json
 from batuta.cli.options import Json, command_actor, format_example
@@ -58,18 +58,20 @@ def list_waiting(as_json: Json = False) -> None:
         return
     console = open_console()
     if not found:
-        console.print("[dim]no plan waits for approval[/dim]")
+        console.print("no plan waits for approval", style="dim")
     for plan in found:
         shown = plan_json(plan)
-        console.print(f"[bold]{plan.id}[/bold]  {plan.digest[:_LEAST_DIGITS]}", soft_wrap=True)
+        console.print(
+            Text.assemble((plan.id, "bold"), f"  {plan.digest[:_LEAST_DIGITS]}"), soft_wrap=True
+        )
         about = f"{plan.rule}, tenant {plan.tenant}, expected ${plan.usd}"
-        console.print(f"  {escape(about)}, until {format_time(plan.expires)}", soft_wrap=True)
-        console.print(f"  {escape(shown['question'])}", soft_wrap=True)
+        console.print(f"  {about}, until {format_time(plan.expires)}", soft_wrap=True)
+        console.print(f"  {shown['question']}", soft_wrap=True)
         if plan.reason:
-            console.print(f"  {escape(plan.reason)}", soft_wrap=True)
+            console.print(f"  {plan.reason}", soft_wrap=True)
         for number, step in enumerate(shown["steps"], 1):
             text = f"  {number}. {step['worker']}: {step['subtask'] or 'the whole question'}"
-            console.print(escape(text), soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
 
 def approve_plan(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
-from rich.markup import escape
 from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
@@ -148,10 +147,10 @@ def describe_access(workflow: Workflow, index: int) -> str:
     return own or "–"
 
 
-def describe_subtask(workflow: Workflow, index: int) -> str:
+def describe_subtask(workflow: Workflow, index: int) -> Text:
     """Return the subtask, safe to print; the question itself where there is none."""
     subtask = " ".join(workflow.steps[index].subtask.split())
-    return escape(subtask) if subtask else "[dim]the question as it stands[/dim]"
+    return Text(subtask) if subtask else Text("the question as it stands", "dim")
 
 
 def _round_parts(
@@ -185,7 +184,7 @@ def _step_table(
         name = ended.worker if ended else step.worker
         cells = (
             str(index + 1),
-            escape(name),
+            name,
             describe_access(workflow, index),
             describe_subtask(workflow, index),
         )
@@ -193,15 +192,15 @@ def _step_table(
             mark, tail = _finished_cells(ended)
         elif (number, index) in running:
             received = running[number, index]
-            mark, tail = "[cyan]▶[/cyan]", (f"~{received // 4}", "", "")
+            mark, tail = Text("▶", "cyan"), (f"~{received // 4}", "", "")
         else:
-            mark, tail = "[dim]·[/dim]", ("", "", "")
+            mark, tail = Text("·", "dim"), ("", "", "")
         table.add_row(mark, *cells, *tail)
     return table
 
 
-def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
-    mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
+def _finished_cells(step: StepRun) -> tuple[Text, tuple[str, str, str]]:
+    mark = Text("✓", "green") if isinstance(step.result, Reply) else Text("✗", "red")
     return mark, (
         format_count(step.usage.total),
         format_cost(step.cost),

@@ -11,7 +11,6 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 import anyio
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
@@ -191,15 +190,15 @@ def list_runs(
     console = open_console()
     if page.rows:
         _print_table(console, page.rows)
-        console.print(f"\n[dim]{_describe_totals(totals)}[/dim]", soft_wrap=True)
+        console.print(f"\n{_describe_totals(totals)}", style="dim", soft_wrap=True)
     else:
         none = NO_RUNS if wanted == EVERY_RUN else "no runs match; see: batuta runs list"
-        console.print(f"[dim]{none}[/dim]")
+        console.print(none, style="dim")
     if totals.searched_to is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(totals.searched_to))
         console.print(
-            f"[dim]Looked back to {when}; name a time with --since and --until to find older "
-            "runs.[/dim]",
+            f"Looked back to {when}; name a time with --since and --until to find older runs.",
+            style="dim",
             soft_wrap=True,
         )
 
@@ -216,7 +215,7 @@ def _print_table(console: Console, summaries: list[RunSummary]) -> None:
     room = max(_LEAST_QUESTION, console.width - sum(widths) - _PADDING * len(widths))
     table.add_column("question", no_wrap=True, overflow="ellipsis", width=room)
     for row, summary in zip(rows, summaries, strict=True):
-        table.add_row(*row, escape(" ".join(summary.question_preview.split())))
+        table.add_row(*row, " ".join(summary.question_preview.split()))
     console.print(table)
 
 
@@ -253,7 +252,7 @@ def list_sessions(
         return
     console = open_console()
     if not found:
-        console.print("[dim]no sessions yet; they come with requests: batuta serve[/dim]")
+        console.print("no sessions yet; they come with requests: batuta serve", style="dim")
         return
     table = Table(box=None, pad_edge=False, padding=(0, _PADDING, 0, 0), header_style="dim")
     for name in ("session", "latest", "runs", "cost", "best single, est.", "saved, est."):
@@ -261,12 +260,10 @@ def list_sessions(
     for one in found:
         usd = [format_usd(one.usd), format_usd(one.alone_usd), format_usd(one.saved_usd)]
         when = time.strftime("%m-%d %H:%M", time.localtime(one.latest))
-        table.add_row(
-            escape(one.session or ""), when, str(one.runs), *(usd if one.runs else ["–"] * 3)
-        )
+        table.add_row(one.session or "", when, str(one.runs), *(usd if one.runs else ["–"] * 3))
     console.print(table)
     summary = " · ".join(filter(None, (total.sentence, total.verdicts)))
-    console.print(f"\n[dim]{escape(summary)}[/dim]", soft_wrap=True)
+    console.print(f"\n{summary}", style="dim", soft_wrap=True)
 
 
 async def _read_savings(limit: int, wanted: RunFilter, target: str) -> tuple[list[Saving], Saving]:
@@ -294,10 +291,10 @@ def show_stored_run(
     if step is not None:
         _show_step(console, run, step)
         return
-    console.print(f"[bold]{escape(run.header.question.text)}[/bold]\n")
+    console.print(f"{run.header.question.text}\n", style="bold")
     print_run(console, run, f"conductor {run.header.conductor}")
-    answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
-    console.print(f"\n{escape(answer) if run.answer else answer}")
+    style = "" if run.answer else "red"
+    console.print(f"\n{run.answer or run.error or 'no answer'}", style=style)
     _show_summary(console, anyio.run(_find_summary, run.header.id, find_run_store(store)))
 
 
@@ -328,11 +325,11 @@ def _show_summary(console: Console, summary: RunSummary | None) -> None:
     if summary is None:
         return
     if summary.session is not None:
-        console.print(f"\n[dim]session {escape(summary.session)}[/dim]")
+        console.print(f"\nsession {summary.session}", style="dim")
     if summary.score is None and not summary.score_comment:
         return
     score = "not scored" if summary.score is None else f"score {summary.score:g}"
-    console.print(f"\n[dim]{score}\n{escape(summary.score_comment or '')}[/dim]")
+    console.print(f"\n{score}\n{summary.score_comment or ''}", style="dim")
 
 
 async def _find_summary(run_id: str, target: str) -> RunSummary | None:
@@ -449,7 +446,7 @@ _COLUMNS = (
     _Column(name="outcome", show=lambda run, _: run.outcome.value),
     _Column(
         name="system",
-        show=lambda run, _: escape(run.model or run.conductor)[:_LONGEST_SYSTEM],
+        show=lambda run, _: (run.model or run.conductor)[:_LONGEST_SYSTEM],
         least_width=110,
     ),
     _Column(name="steps", show=lambda run, _: str(run.steps), least_width=100, justify="right"),
@@ -505,10 +502,10 @@ def _show_step(console: Console, run: Run, number: int) -> None:
         console.rule("reply")
         failed = isinstance(step.result, Failure)
         text = step.result.message if isinstance(step.result, Failure) else step.result.text
-        console.print(escape(text), style="red" if failed else "")
+        console.print(text, style="red" if failed else "")
 
 
 def _show_prompt(console: Console, step: StepRun) -> None:
     for message in step.request.messages if step.request else ():
-        console.print(f"[dim]{message.role.value}[/dim]")
-        console.print(escape(message.text))
+        console.print(message.role.value, style="dim")
+        console.print(message.text)

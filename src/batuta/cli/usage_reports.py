@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
@@ -119,4 +118,4 @@ def _parse_day(day: str | None) -> float:
 
 
 def _format_name(name: str | None) -> str:
-    return escape(name or "–")
+    return name or "–"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -21,7 +21,14 @@ WIDTH_IN_FILES = 200
 
 @final
 class EscapingConsole(Console):
-    """A console that shows control characters as signs and makes no links."""
+    """A console that shows control characters as signs, makes no links and reads no markup.
+
+    Brackets and colons are text, as they may be a caller's or a model's: a style is given beside
+    its text, by `style=` or `rich.text.Text`.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, markup=False, emoji=False)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -223,7 +223,7 @@ class EvalOutput:
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            help="File for how sure answers are, fitted to the graded runs: [confidence]."
+            help="File for how sure answers are, fitted to the graded runs: \\[confidence]."
         ),
     ] = None
     plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False

@@ -49,7 +49,7 @@ def print_table(report: dict[str, Any]) -> None:
         shown.add_row(*row[:-1])
     console.print(shown)
     for line in report_notes(report):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
 def has_scores(found: Sequence[dict[str, Any]]) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from batuta.cli import json_output
 from batuta.cli.options import Json, format_example
@@ -103,7 +104,7 @@ def list_sources(json: Json = False) -> None:
         shown = "all" if here == splits else ", ".join(here) or "-"
         table.add_row(row["name"], ", ".join(splits), shown, row["licence"], row["about"])
     console = open_console()
-    console.print(f"[dim]{folder}[/dim]")
+    console.print(str(folder), style="dim")
     console.print(table)
 
 
@@ -162,7 +163,7 @@ def fetch_files(
         split,
         folder,
         revision=revision,
-        on_file=lambda path: console.print(f"[dim]{path}[/dim]"),
+        on_file=lambda path: console.print(str(path), style="dim"),
     )
     if json:
         json_output.print_json(
@@ -277,7 +278,7 @@ def _show_recorded(name: str, *, json: bool) -> None:
     families = len(set(record.families))
     console.print(f"{found.questions} questions of {families} families, {found.models} models")
     for model, accuracy in sorted(models.items(), key=lambda pair: -pair[1]):
-        console.print(f"{100 * accuracy:6.2f} %  {model}", markup=False)
+        console.print(f"{100 * accuracy:6.2f} %  {model}")
     vote = "" if found.vote is None else f"plurality vote {100 * found.vote:.2f} %, "
     console.print(f"{vote}oracle {100 * found.oracle:.2f} %")
 
@@ -300,11 +301,12 @@ def _print_tasks(name: str, tasks: tuple[Task, ...], limit: int, *, json: bool) 
         question, target = (
             (HIDDEN_TEXT, HIDDEN_TEXT) if task.private else (task.question, task.target)
         )
-        console.print(f"[cyan]{task.id}[/cyan]  [dim]{task.grader}  {', '.join(task.tags)}[/dim]")
-        console.print(question, markup=False, highlight=False)
-        console.print(f"\n→ {target or 'judged by its tests'}\n", markup=False, highlight=False)
+        about = f"{task.grader}  {', '.join(task.tags)}"
+        console.print(Text.assemble((task.id, "cyan"), "  ", (about, "dim")))
+        console.print(question, highlight=False)
+        console.print(f"\n→ {target or 'judged by its tests'}\n", highlight=False)
     if len(tasks) > limit:
-        console.print(f"[dim]{limit} of {len(tasks)} tasks; --limit shows more[/dim]")
+        console.print(f"{limit} of {len(tasks)} tasks; --limit shows more", style="dim")
 
 
 def _task_json(task: Task) -> dict[str, Any]:

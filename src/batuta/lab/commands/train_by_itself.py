@@ -87,7 +87,6 @@ def train_by_itself(
     console.print(
         f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
         f"{plan.network.hidden}; it is measured again when the search has ended",
-        markup=False,
         highlight=False,
     )
     _print_spending(console, settings, held)
@@ -95,7 +94,7 @@ def train_by_itself(
         settings,
         clock,
         command=sys.argv,
-        on_progress=lambda line: console.print(line, markup=False, highlight=False),
+        on_progress=lambda line: console.print(line, highlight=False),
     )
     _print_report(console, report, held=len(held))
     write_output(f"{report.folder}\n")
@@ -145,7 +144,6 @@ def _print_spending(console: Console, settings: TrainSettings, held: Sequence[Ta
         f"at most about {round(cost.calls * times):,} calls of workers and "
         f"${cost.usd * times:,.2f} at list prices{besides}, if the time suffices for all of them; "
         f"{len(held)} questions are kept back",
-        markup=False,
         highlight=False,
     )
 
@@ -162,6 +160,5 @@ def _print_report(console: Console, report: AutoReport, *, held: int) -> None:
     console.print(
         f"{report.seconds / 60:.1f} minutes, {report.workflows:,} workflows, "
         f"{report.calls:,} calls of workers, ${report.usd:,.2f}",
-        markup=False,
         highlight=False,
     )

@@ -66,9 +66,9 @@ def _print_figures(console: Console, report: Preflight) -> None:
         table.add_row(figure.name, _format_figure(figure), figure.source)
     console.print(table)
     for note in report.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+        console.print(f"note: {note}", style="yellow")
     for lacking in report.missing:
-        console.print(f"missing: {lacking}", style="red", markup=False)
+        console.print(f"missing: {lacking}", style="red")
     if report.is_ready:
         console.print("it can start", style="green")
 

@@ -198,7 +198,7 @@ async def _run_tuning(
 
         def report(stage: str, found: str) -> None:
             spent = f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"
-            console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
+            console.print(f"{stage:9}  {found}  [{spent}]", highlight=False)
 
         context = TuneContext(
             parts=parts,

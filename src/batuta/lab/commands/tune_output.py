@@ -42,9 +42,9 @@ def show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
     """Write what came of it."""
     console = open_console(highlight=False, soft_wrap=True)
     for line in found["recommendation"]["why"]:
-        console.print(line, markup=False)
+        console.print(line)
     for line in found["confidence"]:
-        console.print(f"how sure: {line}", markup=False)
+        console.print(f"how sure: {line}")
     spent = found["spent"]
     console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
     console.print(f"report: {out / 'report.html'}")

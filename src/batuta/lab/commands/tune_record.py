@@ -57,7 +57,7 @@ def tune_record(options: TuneOptions) -> dict[str, Any]:
     found = describe_record_tuning(record, parts, nominees, settings)
     write_record_results(out, found, nominees)
     for line in found["recommendation"]["why"]:
-        console.print(line, markup=False)
+        console.print(line)
     console.print("spent: 0 calls; every answer was read from the record")
     console.print(f"report: {out / 'report.html'}")
     return found

@@ -58,7 +58,7 @@ def _print_table(found: dict[str, Any]) -> None:
         left = found["of_several_models"]
         console.print(f"{left} sessions of several models are left out")
     for name, choice in (("pattern", found["choice"]), ("margin", found["margin"])):
-        console.print(f"{name}: {_describe_choice(choice)}", markup=False)
+        console.print(f"{name}: {_describe_choice(choice)}")
 
 
 def _describe_choice(choice: dict[str, Any]) -> str:
