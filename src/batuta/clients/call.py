@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import anyio
@@ -56,6 +57,8 @@ COUNTS_SECONDS = 0.5
 """Seconds of silence that end the search for the usage behind an event that cannot be read."""
 _BATCH_EVENTS = 8
 """Events for which the reading of what came at once counts."""
+_MANY_PARTS = 1000
+"""Parts of a request that are written on the event loop: some 10 ms of it."""
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors that decoding raises when JSON has not the dialect's shape."""
 
@@ -165,7 +168,7 @@ async def call_provider(
     if sampling is not request.sampling:
         request = replace(request, sampling=sampling)
     adapter, streams = endpoint.adapter, listener.streaming
-    form = _adapt_request(adapter, endpoint.learned.current, request, stream=streams)
+    form = await _adapt_aside(adapter, endpoint.learned.current, request, stream=streams)
     tried = [form.body]
     while True:
         try:
@@ -203,6 +206,16 @@ def _adapt_request(
     request = adaptations.adapt_request(asked)
     body = adaptations.adapt_body(adapter.build_body(request, stream=stream))
     return _Form(asked=asked, adaptations=adaptations, request=request, body=body, stream=stream)
+
+
+async def _adapt_aside(
+    adapter: ProviderAdapter, adaptations: Adaptations, asked: Request, *, stream: bool
+) -> _Form:
+    """Write the request as `_adapt_request` does; many parts do not hold the event loop."""
+    adapt = partial(_adapt_request, adapter, adaptations, asked, stream=stream)
+    if sum(len(message.parts) for message in asked.messages) <= _MANY_PARTS:
+        return adapt()
+    return await anyio.to_thread.run_sync(adapt)
 
 
 def _other_form(
@@ -561,8 +574,8 @@ def _complete_reply(
 ) -> Reply:
     """Return the reply with its prefill, usage and cost."""
     reply = provider_reply.reply
-    partial = provider_reply.usage_is_partial
-    usage, cost = count_reply(line.worker, request, provider_reply, partial=partial)
+    is_partial = provider_reply.usage_is_partial
+    usage, cost = count_reply(line.worker, request, provider_reply, partial=is_partial)
     text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
     model = reply.model or line.worker.model
     calls = price_searches(line.worker, request, reply)

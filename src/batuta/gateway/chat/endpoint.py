@@ -13,7 +13,7 @@ from batuta.core import Delta, Event, Finish, Image, Reply, Run, StepDelta, Toke
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import BodyReader, Fields, encode_json
+from batuta.gateway.http.body import BodyReader, Fields, encode_json, parse_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import (
     AnswerDelivery,
@@ -330,7 +330,7 @@ class CompletionEndpoint:
         """
         body = await self._read(scope, receive)
         form, delivery = self._form, self._delivery
-        call = form.parse(body)
+        call = await parse_fields(form.parse, body)
         async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
             if call.stream:
                 writer = SSEWriter(send, delivery.timeouts)

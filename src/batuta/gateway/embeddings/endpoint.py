@@ -17,7 +17,7 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import Fields, read_fields
+from batuta.gateway.http.body import Fields, parse_fields, read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.parsed_call import ParsedCall
@@ -125,7 +125,7 @@ class EmbeddingsEndpoint:
             APIError: before anything was said.
         """
         body = await read_fields(scope, receive)
-        asked = parse_embedding(body)
+        asked = await parse_fields(parse_embedding, body)
 
         async def render(run: Run, reply: Reply) -> dict[str, Any]:
             return embedding_list(asked, run, reply)

@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -234,6 +234,8 @@ JSON = b"application/json"
 BODY_TIMEOUT = 60.0
 """Seconds in which a body must have arrived."""
 _FRESH = (b"no-cache", b"no-store")
+_Parsed = TypeVar("_Parsed")
+
 _LARGE_BODY = 200_000
 """Bytes of a body whose values are counted before it is read."""
 
@@ -336,12 +338,20 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         message = "The body must be JSON: send 'content-type: application/json'."
         raise APIError(415, "unsupported_media_type", message)
     body = await read_checked_body(receive)
-    if len(body) > _LARGE_BODY:
+    is_large = len(body) > _LARGE_BODY
+    if is_large:
         fields = await anyio.to_thread.run_sync(decode_checked, body)
     else:
         fields = decode_checked(body)
     named = session_header(scope["headers"])
-    return Fields(fields, is_fresh=_wants_fresh(scope), session=named)
+    return Fields(fields, is_fresh=_wants_fresh(scope), is_large=is_large, session=named)
+
+
+async def parse_fields(parse: Callable[[Fields], _Parsed], body: Fields) -> _Parsed:
+    """Return what `parse` makes of the body; a large one does not hold the event loop."""
+    if body.is_large:
+        return await anyio.to_thread.run_sync(parse, body)
+    return parse(body)
 
 
 def _wants_fresh(scope: Scope) -> bool:
@@ -387,7 +397,7 @@ class Fields:
     Every reader raises `APIError` if the field's value is of the wrong type or out of bounds.
     """
 
-    __slots__ = ("_data", "_where", "files", "is_fresh", "session")
+    __slots__ = ("_data", "_where", "files", "is_fresh", "is_large", "session")
 
     def __init__(
         self,
@@ -395,6 +405,7 @@ class Fields:
         where: str = "",
         *,
         is_fresh: bool = False,
+        is_large: bool = False,
         session: str = "",
         files: tuple[str, ...] = (),
     ) -> None:
@@ -402,6 +413,8 @@ class Fields:
         self._where = where
         self.is_fresh = is_fresh
         """Whether the request's headers ask for an answer that nothing has kept."""
+        self.is_large = is_large
+        """Whether it may have so many values that reading them all takes long."""
         self.session = session
         """The session that the request's headers name; empty: none."""
         self.files = files

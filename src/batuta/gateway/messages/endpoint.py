@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Event, Reply, Run, StepDelta
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
-from batuta.gateway.http.body import BodyReader, json_response
+from batuta.gateway.http.body import BodyReader, json_response, parse_fields
 from batuta.gateway.http.middleware import request_id
 from batuta.gateway.messages.request import MessageCall, parse_message, parse_question
 from batuta.gateway.messages.response import MessageEventWriter, message_object
@@ -40,7 +40,7 @@ class MessagesEndpoint:
             APIError: before anything was said.
         """
         body = await self._read(scope, receive)
-        asked, delivery = parse_message(body), self._delivery
+        asked, delivery = await parse_fields(parse_message, body), self._delivery
         async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:
                 writer = SSEWriter(send, delivery.timeouts, lambda: PING_FRAME)
@@ -76,7 +76,7 @@ class TokenCounter:
         """
         body = await self._read(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
-        question = await read_office_files(parse_question(body))
+        question = await read_office_files(await parse_fields(parse_question, body))
         return json_response({"input_tokens": estimate_prompt_tokens(question)})
 
 

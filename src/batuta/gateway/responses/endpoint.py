@@ -16,7 +16,14 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, actor_of, caller_of
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.body import BodyReader, Fields, json_response, query_number, send_json
+from batuta.gateway.http.body import (
+    BodyReader,
+    Fields,
+    json_response,
+    parse_fields,
+    query_number,
+    send_json,
+)
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.compaction import compaction_body, kept_messages
 from batuta.gateway.responses.events import ResponseEventWriter, replay_events
@@ -59,7 +66,8 @@ class ResponsesEndpoint:
         """
         body = await self._read(scope, receive)
         caller = caller_of(scope)
-        past = await self._responses.load_history(parse_history_references(body), scope)
+        references = await parse_fields(parse_history_references, body)
+        past = await self._responses.load_history(references, scope)
         asked = await parse_with_history(body, past)
         if asked.background:
             await self._submit_background(
@@ -124,7 +132,8 @@ class CompactionEndpoint:
             APIError: before anything was said.
         """
         body = compaction_body(await self._read(scope, receive))
-        past = await self._responses.load_history(parse_history_references(body), scope)
+        references = await parse_fields(parse_history_references, body)
+        past = await self._responses.load_history(references, scope)
         asked = await parse_with_history(body, past)
         async with self._delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             base = new_response(asked.echo, response_id(prepared.run_id), int(time()))

@@ -136,12 +136,12 @@ def parse_history_references(body: Fields) -> HistoryReferences:
 
 
 async def parse_with_history(body: Fields, history: ResponseHistory) -> ResponseCall:
-    """Parse the body as `parse_response` does, outside the event loop if there is much history.
+    """Parse the body as `parse_response` does, outside the event loop if there is much to read.
 
     Raises:
         APIError: the first thing that is wrong with the body, by the field's path.
     """
-    if len(history.items) + len(history.by_id) <= _FEW_ITEMS:
+    if not body.is_large and len(history.items) + len(history.by_id) <= _FEW_ITEMS:
         return parse_response(body, history)
     return await run_sync(parse_response, body, history)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import time
@@ -27,7 +27,7 @@ from batuta.encoder import SentenceEncoder
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import invalid_value, require_part
-from batuta.gateway.http.body import Fields, read_fields
+from batuta.gateway.http.body import Fields, parse_fields, read_fields
 from batuta.gateway.serving.attachments import read_office_files
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.language.material import wrap_fetched
@@ -283,7 +283,7 @@ class UploadedFiles:
             APIError: it is malformed, or names a file that is not here.
         """
         body = await read_fields(scope, receive)
-        named = list(_find_named(body.raw))
+        named = await parse_fields(_find_named, body)
         if len(named) > MAX_NAMED:
             raise invalid_value(named[MAX_NAMED].path, f"more than {MAX_NAMED} files are named.")
         if named:
@@ -401,8 +401,9 @@ def _pdf_part(named: _NamedFile, name: str, data: str) -> Json:
     return {"type": "document", "source": source, "title": name}
 
 
-def _find_named(body: Any) -> Iterator[_NamedFile]:
-    """Yield the parts of a body that name files, at any depth of what is said."""
+def _find_named(body: Fields) -> list[_NamedFile]:
+    """Return the parts of a body that name files, at any depth of what is said."""
+    found: list[_NamedFile] = []
     waiting: list[tuple[Any, str]] = [(body.get(field), field) for field in _SPOKEN]
     while waiting:
         value, path = waiting.pop()
@@ -412,9 +413,10 @@ def _find_named(body: Any) -> Iterator[_NamedFile]:
                 where = f"{path}[{at}]"
                 file_id, inner = _named_id(entry)
                 if file_id:
-                    yield _NamedFile(
+                    named = _NamedFile(
                         holder=entries, place=at, part=entry, file_id=file_id, path=where + inner
                     )
+                    found.append(named)
                 elif isinstance(entry, dict | list):
                     waiting.append((cast("Any", entry), where))
         elif isinstance(value, dict):
@@ -422,6 +424,7 @@ def _find_named(body: Any) -> Iterator[_NamedFile]:
             waiting += [
                 (inside[key], f"{path}.{key}") for key in ("content", "output") if key in inside
             ]
+    return found
 
 
 def _named_id(entry: Any) -> tuple[str, str]:
