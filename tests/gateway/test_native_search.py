@@ -41,7 +41,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.cost_bound import SEARCH_TOKENS, bound_call_cost, measure_prompt
-from batuta.core.server_tools import ToolWish
+from batuta.core.server_tools import RequestedTool
 from batuta.errors import ConfigError, UnsupportedFieldError
 from batuta.gateway import served_models
 from batuta.tools.domains import DomainRules
@@ -186,15 +186,15 @@ def test_a_search_is_paid_by_its_price_an_unknown_one_is_counted_and_a_lie_is_no
 )
 def test_the_domains_of_the_operator_hold_too(operator: Any, client: Any, allow: Any, deny: Any):
     offer = NativeOffer(max_uses=5, domains=DomainRules(**operator))
-    granted = offer.grant(ToolWish(tool="web_search", field="tools", **client))
+    granted = offer.grant(RequestedTool(tool="web_search", field="tools", **client))
     assert granted == NativeSearch(max_uses=5, allow=allow, deny=deny)
 
 
 def test_a_wish_for_what_the_operator_denies_is_for_nothing():
     offer = NativeOffer(max_uses=5, domains=DomainRules(deny=("a.org",)))
-    assert offer.grant(ToolWish(tool="web_search", field="tools", allow=("a.org",))) is None
+    assert offer.grant(RequestedTool(tool="web_search", field="tools", allow=("a.org",))) is None
     offer = NativeOffer(max_uses=5, domains=DomainRules(allow=("b.org",)))
-    assert offer.grant(ToolWish(tool="web_search", field="tools", allow=("a.org",))) is None
+    assert offer.grant(RequestedTool(tool="web_search", field="tools", allow=("a.org",))) is None
 
 
 def test_how_each_provider_is_asked():

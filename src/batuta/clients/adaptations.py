@@ -148,7 +148,7 @@ def without_strict(request: Request) -> Request:
 
 
 def without_cache_marks(request: Request) -> Request:
-    """Leave out wishes for caches of prompts."""
+    """Leave out what is asked of caches of prompts."""
     bare = _map_messages(
         request, lambda m: replace(m, parts=tuple(replace(part, cache=None) for part in m.parts))
     )

@@ -156,7 +156,7 @@ class ProviderClient:
 async def call_provider(
     endpoint: ProviderEndpoint, request: Request, listener: CallListener
 ) -> Reply:
-    """Return the reply of the line's worker, counted and priced.
+    """Return the reply of the endpoint's worker, counted and priced.
 
     If the dialect honours `request.prefill`, the reply's text starts with it.
 
@@ -246,55 +246,55 @@ def _other_form(
 
 
 async def _fetch_reply(
-    line: ProviderEndpoint, request: Request, body: dict[str, Any]
+    endpoint: ProviderEndpoint, request: Request, body: dict[str, Any]
 ) -> ProviderReply:
-    fold = line.adapter.new_accumulator()
+    accumulator = endpoint.adapter.new_accumulator()
     try:
-        opened = await line.http.open_reply(line.reply_target, body, streamed=False)
+        opened = await endpoint.http.open_reply(endpoint.reply_target, body, streamed=False)
         if isinstance(opened, WholeBody):
-            return await _parse_whole(line, line.reply_target, opened)
+            return await _parse_whole(endpoint, endpoint.reply_target, opened)
         with opened:
-            return await _read_stream(line, fold, opened, NULL_LISTENER)
+            return await _read_stream(endpoint, accumulator, opened, NULL_LISTENER)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
-        _attach_cost(error, line, request, fold.result())
+        _attach_cost(error, endpoint, request, accumulator.result())
         raise
 
 
 async def _stream_reply(
-    line: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
+    endpoint: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
 ) -> ProviderReply:
-    fold, sent = line.adapter.new_accumulator(), False
+    accumulator, sent = endpoint.adapter.new_accumulator(), False
     try:
-        opened = await line.http.open_reply(line.stream_target, body, streamed=True)
+        opened = await endpoint.http.open_reply(endpoint.stream_target, body, streamed=True)
         if isinstance(opened, WholeBody):
-            return await _tell_whole(line, opened, request, listener)
+            return await _tell_whole(endpoint, opened, request, listener)
         with opened as events:
-            if line.adapter.supports_prefill and request.prefill:
+            if endpoint.adapter.supports_prefill and request.prefill:
                 sent = True
                 await listener.on_delta(Delta(text=request.prefill))
-            return await _read_stream(line, fold, events, listener)
+            return await _read_stream(endpoint, accumulator, events, listener)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
-        _attach_cost(error, line, request, fold.result())
+        _attach_cost(error, endpoint, request, accumulator.result())
         raise
     except ClientError as error:
-        result = fold.result()
+        result = accumulator.result()
         own = result.reply
         has_begun = own.text or own.reasoning or own.tool_calls or own.server_calls or own.images
         if has_begun or result.usage:
-            _attach_cost(error, line, request, result)
+            _attach_cost(error, endpoint, request, result)
         if sent:
             error.words = ""  # deltas that were passed on cannot be sent again in another form
         raise
 
 
 async def _tell_whole(
-    line: ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
+    endpoint: ProviderEndpoint, opened: WholeBody, request: Request, listener: CallListener
 ) -> ProviderReply:
     """Tell at once a reply that came whole where a stream was asked for."""
-    provider_reply = await _parse_whole(line, line.stream_target, opened)
+    provider_reply = await _parse_whole(endpoint, endpoint.stream_target, opened)
     reply = provider_reply.reply
-    prefill = request.prefill if line.adapter.supports_prefill else ""
+    prefill = request.prefill if endpoint.adapter.supports_prefill else ""
     place = 0
     for call in reply.server_calls:
         if before := reply.text[place : call.at]:
@@ -310,15 +310,15 @@ async def _tell_whole(
 
 
 async def _parse_whole(
-    line: ProviderEndpoint, target: HttpTarget, body: WholeBody
+    endpoint: ProviderEndpoint, target: HttpTarget, body: WholeBody
 ) -> ProviderReply:
     """Read a whole reply, which may be an error of any form."""
-    return await body.read(target, lambda data: _parse_reply(line, target, data))
+    return await body.read(target, lambda data: _parse_reply(endpoint, target, data))
 
 
-def _parse_reply(line: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
+def _parse_reply(endpoint: ProviderEndpoint, target: HttpTarget, data: Any) -> ProviderReply:
     try:
-        return with_joined_halves(line.adapter.parse_reply(data))
+        return with_joined_halves(endpoint.adapter.parse_reply(data))
     except ErrorReply as error:
         failure = _map_error_reply(target, error)
     except _DECODING_ERRORS:
@@ -332,38 +332,43 @@ def _parse_reply(line: ProviderEndpoint, target: HttpTarget, data: Any) -> Provi
 
 
 async def _read_stream(
-    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
+    endpoint: ProviderEndpoint,
+    accumulator: StreamAccumulator,
+    events: EventStream,
+    listener: CallListener,
 ) -> ProviderReply:
-    """Feed `fold` until its reply is closed, or the connection ends after its announced end."""
-    turn, teller = _Turn(), _Teller(listener)
+    """Feed `accumulator` until its reply is closed, or the connection ends as announced."""
+    turn, sender = _Turn(), _FragmentSender(listener)
     behind: Sequence[SseEvent] = ()
-    while not fold.is_closed:
-        batch = await _next_batch(fold, events)
+    while not accumulator.is_closed:
+        batch = await _next_batch(accumulator, events)
         if batch is None:
-            await _read_rest(line, fold, events, teller)
+            await _read_rest(endpoint, accumulator, events, sender)
             break
         for place, (event, data) in enumerate(batch):
             try:
-                deltas = _parse_event(line, fold, event, data)
+                deltas = _parse_event(endpoint, accumulator, event, data)
             except ClientError:
-                await teller.tell_held()
-                await _read_behind(line, fold, events, batch[place + 1 :], silence=COUNTS_SECONDS)
+                await sender.send_held()
+                await _read_behind(
+                    endpoint, accumulator, events, batch[place + 1 :], silence=COUNTS_SECONDS
+                )
                 raise
             for delta in deltas:  # one event may have thousands
-                await teller.add(delta)
+                await sender.add(delta)
                 await turn.count(1)
             await turn.count(not deltas)
-            if fold.is_closed:
+            if accumulator.is_closed:
                 behind = batch[place + 1 :]
                 break
-        await teller.tell_held()
+        await sender.send_held()
         await turn.count(_BATCH_EVENTS)  # it may have been comments alone
-    return with_joined_halves(await _check_end(line, fold, events, behind))
+    return with_joined_halves(await _check_end(endpoint, accumulator, events, behind))
 
 
 async def _check_end(
-    line: ProviderEndpoint,
-    fold: StreamAccumulator,
+    endpoint: ProviderEndpoint,
+    accumulator: StreamAccumulator,
     events: EventStream,
     behind: Sequence[SseEvent],
 ) -> ProviderReply:
@@ -372,21 +377,21 @@ async def _check_end(
     Raises:
         InvalidReplyError: words came there that are not in the reply.
     """
-    result = fold.result()
+    result = accumulator.result()
     if not behind and events.is_over:
         return result
-    deltas = await _read_behind(line, fold, events, behind, silence=DRAIN_SECONDS)
+    deltas = await _read_behind(endpoint, accumulator, events, behind, silence=DRAIN_SECONDS)
     text = "".join(delta.text + delta.reasoning for delta in deltas).strip()
     known = result.reply.text + result.reply.reasoning
     if text not in known or any(delta.tool_index is not None for delta in deltas):
         broken = InvalidReplyError("the provider went on after the end of its reply")
         raise with_host(events.target, broken)
-    return replace(fold.result(), reply=result.reply)
+    return replace(accumulator.result(), reply=result.reply)
 
 
 async def _read_behind(
-    line: ProviderEndpoint,
-    fold: StreamAccumulator,
+    endpoint: ProviderEndpoint,
+    accumulator: StreamAccumulator,
     events: EventStream,
     batch: Sequence[SseEvent],
     *,
@@ -402,13 +407,13 @@ async def _read_behind(
     while more is not None and time.monotonic() < ends:
         for event, data in more:
             with suppress(ClientError):
-                deltas += _parse_event(line, fold, event, data)
+                deltas += _parse_event(endpoint, accumulator, event, data)
             await turn.count(1)
         await turn.count(_BATCH_EVENTS)
         more = await _batch_within(events, silence)
     for event, data in events.rest():
         with suppress(ClientError):
-            deltas += _parse_event(line, fold, event, data)
+            deltas += _parse_event(endpoint, accumulator, event, data)
     return deltas
 
 
@@ -421,9 +426,9 @@ async def _batch_within(events: EventStream, seconds: float) -> list[SseEvent] |
     return None
 
 
-async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
+async def _next_batch(accumulator: StreamAccumulator, events: EventStream) -> list[SseEvent] | None:
     """Return the next events, or None if a reply is at its end and need not wait for more."""
-    if not fold.is_finished:
+    if not accumulator.is_finished:
         return await events.batch()
     with anyio.move_on_after(USAGE_SECONDS):
         try:
@@ -434,7 +439,10 @@ async def _next_batch(fold: StreamAccumulator, events: EventStream) -> list[SseE
 
 
 async def _read_rest(
-    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, teller: _Teller
+    endpoint: ProviderEndpoint,
+    accumulator: StreamAccumulator,
+    events: EventStream,
+    sender: _FragmentSender,
 ) -> None:
     """Take in the event that the end of the connection left.
 
@@ -444,18 +452,18 @@ async def _read_rest(
     """
     for event, data in events.rest():
         try:
-            deltas = _parse_event(line, fold, event, data)
+            deltas = _parse_event(endpoint, accumulator, event, data)
         except InvalidReplyError:
             continue  # cut off
         for delta in deltas:
-            await teller.add(delta)
-    await teller.tell_held()
-    if not (fold.is_finished or fold.is_closed):
+            await sender.add(delta)
+    await sender.send_held()
+    if not (accumulator.is_finished or accumulator.is_closed):
         broken = StreamInterruptedError("the provider ended its reply in the middle")
         raise with_host(events.target, broken)
 
 
-class _Teller:
+class _FragmentSender:
     """Tells a listener the fragments of a stream.
 
     Words that came from the upstream at once are told as one fragment: each costs the same to pass
@@ -473,19 +481,19 @@ class _Teller:
         """The words of those after it."""
 
     async def add(self, delta: Delta) -> None:
-        """Tell the fragment, or keep it until `tell_held` if it is nothing but words."""
+        """Tell the fragment, or keep it until `send_held` if it is nothing but words."""
         held, is_words = self._held, _is_words(delta)
         if held is not None:
             if is_words and _is_same_kind(held, delta):
                 self._pieces.append(delta.text or delta.reasoning)
                 return
-            await self.tell_held()
+            await self.send_held()
         if is_words:
             self._held = delta
         else:
             await self._listener.on_delta(self._halves.join(delta))
 
-    async def tell_held(self) -> None:
+    async def send_held(self) -> None:
         """Tell what was kept."""
         held, pieces = self._held, self._pieces
         if held is None:
@@ -537,11 +545,11 @@ class _Turn:
 
 
 def _parse_event(
-    line: ProviderEndpoint, fold: StreamAccumulator, event: str, data: bytes
+    endpoint: ProviderEndpoint, accumulator: StreamAccumulator, event: str, data: bytes
 ) -> Sequence[Delta]:
-    target = line.stream_target
+    target = endpoint.stream_target
     try:
-        return fold.add_event(event, data)
+        return accumulator.add_event(event, data)
     except ErrorReply as error:
         failure = _map_error_reply(target, error)
     except _DECODING_ERRORS:
@@ -560,32 +568,32 @@ def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
 
 
 async def _count_aside(
-    line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
     """Return the reply with its usage and cost; counting much text does not hold the event loop."""
     reply = provider_reply.reply
     if len(reply.text) + len(reply.reasoning) <= LARGE_BODY:
-        return _complete_reply(line, request, provider_reply)
-    return await anyio.to_thread.run_sync(_complete_reply, line, request, provider_reply)
+        return _complete_reply(endpoint, request, provider_reply)
+    return await anyio.to_thread.run_sync(_complete_reply, endpoint, request, provider_reply)
 
 
 def _complete_reply(
-    line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> Reply:
     """Return the reply with its prefill, usage and cost."""
     reply = provider_reply.reply
     is_partial = provider_reply.usage_is_partial
-    usage, cost = count_reply(line.worker, request, provider_reply, partial=is_partial)
-    text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
-    model = reply.model or line.worker.model
-    calls = price_searches(line.worker, request, reply)
+    usage, cost = count_reply(endpoint.worker, request, provider_reply, partial=is_partial)
+    text = request.prefill + reply.text if endpoint.adapter.supports_prefill else reply.text
+    model = reply.model or endpoint.worker.model
+    calls = price_searches(endpoint.worker, request, reply)
     return replace(reply, text=text, usage=usage, cost=cost, model=model, server_calls=calls)
 
 
 def _attach_cost(
-    error: ClientError, line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+    error: ClientError, endpoint: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> None:
-    error.usage, error.cost = count_reply(line.worker, request, provider_reply, partial=True)
+    error.usage, error.cost = count_reply(endpoint.worker, request, provider_reply, partial=True)
 
 
 def min_cap(*caps: int | None) -> int | None:

@@ -20,6 +20,7 @@ from batuta.clients.openai.embeddings import EmbeddingClient
 from batuta.clients.openai.images import ImageClient
 from batuta.clients.openai.responses import OpenAIResponsesClient, ResponsesOrChatClient
 from batuta.clients.providers import (
+    COMPATIBLE,
     Provider,
     WorkerSpec,
     asks_by_responses,
@@ -34,6 +35,7 @@ from batuta.clients.resilience import (
     RetryPolicy,
     WorkerHealth,
 )
+from batuta.clients.text_tool_calls import TextCallClient
 from batuta.clients.think_tags import ThinkTagClient
 from batuta.clients.transport import HttpTransport
 from batuta.core import (
@@ -284,6 +286,8 @@ def _open_openai_client(
     if not asks_by_responses(spec):
         tags = spec.think_tags
         read = chat if tags == "off" else ThinkTagClient(chat, spec.worker, tags)
+        if provider.local or provider.name == COMPATIBLE:
+            read = TextCallClient(read, spec.worker)
         return StreamedClient(read) if provider.always_streams else read
     responses = OpenAIResponsesClient(spec.worker, http, **common).adapt(adaptations)
     own = spec.openai_api is None and base_url != provider.base_url

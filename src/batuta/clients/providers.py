@@ -41,6 +41,8 @@ FILES = "files"
 TOOL_PROVIDERS = frozenset({SEARCH, READER, MCP, FILES})
 LOCAL = "local"
 """The provider whose models Batuta fetches and serves by itself, on this machine."""
+COMPATIBLE = "compatible"
+"""The provider of anybody's server that speaks OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,7 @@ _KNOWN_PROVIDERS = (
     Provider(name=MCP, base_url=""),
     Provider(name=FILES, base_url=""),
     Provider(name=LOCAL, base_url="", local=True),
-    Provider(name="compatible", base_url=""),
+    Provider(name=COMPATIBLE, base_url=""),
 )
 
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _KNOWN_PROVIDERS}
@@ -192,7 +194,7 @@ class WorkerSpec:
     """A worker and how it is reached; data only."""
 
     worker: Worker
-    provider: str = "compatible"
+    provider: str = COMPATIBLE
     """A name in PROVIDERS."""
     base_url: str = ""
     """Empty: the provider's own."""

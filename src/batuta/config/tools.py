@@ -21,7 +21,7 @@ from batuta.config.tool_settings import (
     ToolsSetting,
 )
 from batuta.core import Client
-from batuta.core.server_tools import ServerTools, ToolWish
+from batuta.core.server_tools import RequestedTool, ServerTools
 from batuta.encoder import SentenceEncoder, open_encoder
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
@@ -110,16 +110,16 @@ def _native_offer(setting: SearchSetting | None) -> NativeOffer:
     return NativeOffer(max_uses=setting.max_uses or MAX_USES, domains=domains)
 
 
-def _file_search_opener(setting: FileSearchSetting) -> Callable[[ToolWish | None], FileSearch]:
+def _file_search_opener(setting: FileSearchSetting) -> Callable[[RequestedTool | None], FileSearch]:
     """Return what opens the search in files for a client, who may name the folder or files."""
     indexes = TenantIndexes(encoder=_open_encoder(setting))
     folder = _open_folder(setting)
 
-    def open_source(wish: ToolWish | None) -> FileSearch:
-        named = wish.file_ids if wish else ()
+    def open_source(requested: RequestedTool | None) -> FileSearch:
+        named = requested.file_ids if requested else ()
         return FileSearch(
             indexes,
-            files=wish.files if wish else None,
+            files=requested.files if requested else None,
             folder=folder if FOLDER in named else None,
             results=setting.results,
             limits=ToolLimits(seconds=setting.timeout_s),
@@ -166,13 +166,13 @@ def open_files_worker(setting: FileSearchSetting | None) -> ToolWorker:
     return open_search_worker(source)
 
 
-def _open_code(setting: PythonSetting, wish: ToolWish | None) -> CodeInterpreter:
+def _open_code(setting: PythonSetting, requested: RequestedTool | None) -> CodeInterpreter:
     return CodeInterpreter(
         seconds=setting.timeout_s,
         memory=setting.memory_mb * MEGABYTE,
         characters=setting.max_characters,
         python=setting.interpreter or sys.executable,
-        files=wish.files if wish else None,
+        files=requested.files if requested else None,
     )
 
 

@@ -81,7 +81,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A model's wish to call one of the client's tools."""
+    """A model's call of one of the client's tools."""
 
     id: str
     name: str
@@ -186,7 +186,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCache:
-    """The client's wishes for the providers' prompt caches."""
+    """What the client asks of the providers' prompt caches."""
 
     key: str | None = None
     """Requests of the same key share a beginning."""
@@ -277,9 +277,9 @@ class Question:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     sampling: Sampling = Sampling()
-    """Wishes for the visible answer; they bind the last step only."""
+    """What is asked of the visible answer; it binds the last step only."""
     cache: PromptCache | None = None
-    """Wishes for the providers' caches of prompts; they go to every worker."""
+    """What is asked of the providers' caches of prompts; it goes to every worker."""
     tags: tuple[str, ...] = ()
     """Rules for plans tell questions apart by these words, such as `patient`; no model sees them.
     """

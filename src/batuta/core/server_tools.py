@@ -70,15 +70,15 @@ class TakesFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolWish:
-    """A client's wish that the models may call a tool of the server."""
+class RequestedTool:
+    """A tool of the server that a client lets the models call."""
 
     tool: str
     """The name by which models know it."""
     field: str
     """The part of the request that says so, as the header of what is ignored names it."""
     is_refused: bool = False
-    """Whether a request is refused where there is no such tool; else the wish is ignored."""
+    """Whether a request is refused where there is no such tool; else it is ignored."""
     is_forced: bool = False
     """Whether each model must call it before it answers."""
     opens_pages: bool = False
@@ -102,8 +102,8 @@ class ServerTools:
 
     tools: Mapping[str, Tool]
     """The tools as models are offered them, by their names."""
-    wrap_client: Callable[[Client, Worker, tuple[ToolWish, ...]], Client]
-    """Returns a client that runs the calls of the tools that are wished for itself, or has its
+    wrap_client: Callable[[Client, Worker, tuple[RequestedTool, ...]], Client]
+    """Returns a client that runs the calls of the tools that are asked for itself, or has its
     provider run them."""
     native_only: frozenset[str] = frozenset()
     """The tools that only providers of some workers run."""

@@ -71,7 +71,7 @@ class _BoundStream(httpx2.AsyncByteStream):
 
 
 async def _bound_answer(response: httpx2.Response) -> None:
-    """Bound what is read of an answer; one that came packed against the wish is not read."""
+    """Bound what is read of an answer; one that came packed unasked is not read."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.ReadError("the answer is packed")
     if isinstance(response.stream, httpx2.AsyncByteStream):

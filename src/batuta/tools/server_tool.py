@@ -32,7 +32,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER, TurnListener
 from batuta.core.run import Failure
-from batuta.core.server_tools import WEB_SEARCH, ServerTools, ToolWish
+from batuta.core.server_tools import WEB_SEARCH, RequestedTool, ServerTools
 from batuta.errors import ClientError, LimitReachedError
 from batuta.sandbox.notebook import tell_written
 from batuta.tools.domains import ANY_DOMAIN, DomainRules
@@ -55,7 +55,7 @@ MAX_SHOWN = 50_000
 class OfferedTool:
     """A tool that clients may ask for."""
 
-    open_source: Callable[[ToolWish | None], ToolSource]
+    open_source: Callable[[RequestedTool | None], ToolSource]
     """Opens it for one worker of one run, since some remember what they did; None: to be shown."""
     max_uses: int
     """Calls in one call of a model, at most."""
@@ -66,7 +66,7 @@ class _GrantedTool:
     """A tool that a client asked for."""
 
     source: ToolSource
-    wish: ToolWish
+    requested: RequestedTool
     max_uses: int
 
     @property
@@ -89,17 +89,21 @@ class NativeOffer:
     domains: DomainRules = ANY_DOMAIN
     """The operator's domains, which hold beside the client's."""
 
-    def grant(self, wish: ToolWish) -> NativeSearch | None:
+    def grant(self, requested: RequestedTool) -> NativeSearch | None:
         """Return the search that a client asked for; None: it may be had nowhere."""
-        most = self.max_uses if wish.max_uses is None else min(self.max_uses, wish.max_uses)
-        client, allow = DomainRules(allow=wish.allow, deny=wish.deny), self.domains.allow
-        if wish.allow:
-            allow = tuple(each for each in wish.allow if self.domains.permit(_address_of(each)))
+        most = (
+            self.max_uses if requested.max_uses is None else min(self.max_uses, requested.max_uses)
+        )
+        client, allow = DomainRules(allow=requested.allow, deny=requested.deny), self.domains.allow
+        if requested.allow:
+            allow = tuple(
+                each for each in requested.allow if self.domains.permit(_address_of(each))
+            )
             narrower = (each for each in self.domains.allow if client.permit(_address_of(each)))
             allow = tuple(dict.fromkeys((*allow, *narrower)))
             if not allow:
                 return None
-        deny = tuple(dict.fromkeys((*self.domains.deny, *wish.deny)))
+        deny = tuple(dict.fromkeys((*self.domains.deny, *requested.deny)))
         if allow and deny:
             rules = DomainRules(allow=allow, deny=deny)
             allow = tuple(each for each in allow if rules.permit(_address_of(each)))
@@ -128,20 +132,28 @@ def open_server_tools(
     first = [each.open_source(None) for each in offered]
     by_name = {source.name: tool for source, tool in zip(first, offered, strict=True)}
 
-    def wrap_client(client: Client, worker: Worker, wishes: tuple[ToolWish, ...]) -> Client:
+    def wrap_client(
+        client: Client, worker: Worker, requested_tools: tuple[RequestedTool, ...]
+    ) -> Client:
         granted: dict[str, _GrantedTool] = {}
         searches: dict[str, NativeSearch | None] = {}
-        for wish in wishes:
-            if native is not None and wish.tool in worker.native_tools:
-                searches[wish.tool] = native.grant(wish)
+        for requested in requested_tools:
+            if native is not None and requested.tool in worker.native_tools:
+                searches[requested.tool] = native.grant(requested)
                 continue
-            tool = by_name.get(wish.tool)
+            tool = by_name.get(requested.tool)
             if tool is None:
-                searches[wish.tool] = None
+                searches[requested.tool] = None
                 continue
-            most = tool.max_uses if wish.max_uses is None else min(tool.max_uses, wish.max_uses)
-            granted[wish.tool] = _GrantedTool(tool.open_source(wish), wish, most)
-        forced = next((wish.tool for wish in wishes if wish.is_forced), None)
+            most = (
+                tool.max_uses
+                if requested.max_uses is None
+                else min(tool.max_uses, requested.max_uses)
+            )
+            granted[requested.tool] = _GrantedTool(tool.open_source(requested), requested, most)
+        forced = next(
+            (requested.tool for requested in requested_tools if requested.is_forced), None
+        )
         return ServerToolClient(client, worker, granted, native=searches, forced=forced)
 
     tools = {
@@ -385,7 +397,7 @@ class ServerToolClient:
     ) -> tuple[ServerCall, str]:
         """Call the tool within the run's limits and the caller's domains."""
         tool = self._granted[call.name]
-        rules = DomainRules(allow=tool.wish.allow, deny=tool.wish.deny)
+        rules = DomainRules(allow=tool.requested.allow, deny=tool.requested.deny)
         context = ToolContext(
             domains=rules, first_number=loop.found + 1, named_in="\n".join(loop.texts)
         )

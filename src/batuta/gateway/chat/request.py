@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from batuta.config.effort import EFFORTS
 from batuta.core import Image, Message, Part, Question, Role, Sampling, Text, ToolCall, ToolResult
-from batuta.core.server_tools import WEB_SEARCH, ToolWish
+from batuta.core.server_tools import WEB_SEARCH, RequestedTool
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
@@ -29,7 +29,7 @@ from batuta.gateway.serving.parsed_call import (
 )
 from batuta.gateway.serving.tools import (
     NO_TOOLS,
-    parse_chat_wishes,
+    parse_chat_server_tools,
     parse_response_format,
     parse_tools,
 )
@@ -134,21 +134,23 @@ def parse_chat(body: Fields) -> ParsedCall:
         files=body.files,
         labels=request_labels(body),
         ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
-        server_tools=_parse_wishes(body) if body.mentions(_SERVER_FIELDS) else (),
+        server_tools=_parse_server_tools(body) if body.mentions(_SERVER_FIELDS) else (),
     )
 
 
-def _parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    return (*_parse_search(body), *parse_chat_wishes(body))
+def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    return (*_parse_search(body), *parse_chat_server_tools(body))
 
 
-def _parse_search(body: Fields) -> tuple[ToolWish, ...]:
+def _parse_search(body: Fields) -> tuple[RequestedTool, ...]:
     options = body.object("web_search_options")
     if options is None:
         return ()
     options.choice("search_context_size", ("low", "medium", "high"))
-    wish = ToolWish(tool=WEB_SEARCH, field="web_search_options", is_refused=True, opens_pages=True)
-    return (wish,)
+    requested = RequestedTool(
+        tool=WEB_SEARCH, field="web_search_options", is_refused=True, opens_pages=True
+    )
+    return (requested,)
 
 
 def parse_sampling(body: Fields) -> Sampling:

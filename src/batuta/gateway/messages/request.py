@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from batuta.config.effort import effort_of_thinking
 from batuta.core import PromptCache, Question, ResponseFormat, Sampling, Tool
-from batuta.core.server_tools import CODE_INTERPRETER, ToolWish
+from batuta.core.server_tools import CODE_INTERPRETER, RequestedTool
 from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
 from batuta.gateway.messages.conversation import parse_turns
@@ -19,7 +19,7 @@ from batuta.gateway.serving.parsed_call import (
     parse_run_options,
     request_labels,
 )
-from batuta.gateway.serving.server_tools import parse_tool_wishes
+from batuta.gateway.serving.server_tools import parse_requested_tools
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
 _MAX_TOKENS = 100_000_000
@@ -60,7 +60,7 @@ def parse_message(body: Fields) -> MessageCall:
     question = parse_question(body)
     body.need("max_tokens")
     _check_accepted(body)
-    thinking, wishes = _parse_thinking(body), _parse_wishes(body)
+    thinking, requested_tools = _parse_thinking(body), _parse_server_tools(body)
     call = ParsedCall(
         model=model,
         question=question,
@@ -68,10 +68,10 @@ def parse_message(body: Fields) -> MessageCall:
         options=parse_run_options(body),
         session=client_session(body),
         files=body.files,
-        earlier_files=find_earlier_files([body.get("messages")]) if wishes else (),
+        earlier_files=find_earlier_files([body.get("messages")]) if requested_tools else (),
         labels=request_labels(body),
         ignored=_ignored_fields(body),
-        server_tools=wishes,
+        server_tools=requested_tools,
     )
     return MessageCall(call, thinking in {"enabled", "adaptive"})
 
@@ -118,19 +118,20 @@ def _parse_tools(body: Fields) -> tuple[Tool, ...]:
     return tools
 
 
-def _parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    """Return the client's wishes for tools of the server; none if it forbids all tools."""
-    wishes = _offered_wishes(body)
+def _parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    """Return the server's tools that the client asks for; none if it forbids all tools."""
+    requested_tools = _offered_server_tools(body)
     choice = body.object("tool_choice")
-    if not wishes or choice is None:
-        return wishes
+    if not requested_tools or choice is None:
+        return requested_tools
     kind = choice.text("type")
     if kind == "none":
         return ()
-    alone = kind == "any" and not _parse_tools(body) and len(wishes) == 1
+    alone = kind == "any" and not _parse_tools(body) and len(requested_tools) == 1
     named = choice.text("name")
     return tuple(
-        replace(wish, is_forced=alone or named == own_tool_name(wish.tool)) for wish in wishes
+        replace(requested, is_forced=alone or named == own_tool_name(requested.tool))
+        for requested in requested_tools
     )
 
 
@@ -159,20 +160,20 @@ def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     kind = choice.choice("type", ("auto", "any", "tool", "none"))
     if kind == "tool":
         name = choice.need_text("name")
-        if name in {own_tool_name(wish.tool) for wish in _offered_wishes(body)}:
+        if name in {own_tool_name(requested.tool) for requested in _offered_server_tools(body)}:
             return tools, "auto" if tools else None
         if all(tool.name != name for tool in tools):
             raise invalid_value(choice.path("name"), f"'tools' has no tool named '{name}'.")
         return tools, name
     if kind == "any" and not tools:
-        if _offered_wishes(body):
+        if _offered_server_tools(body):
             return tools, None
         raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
     return tools, "required" if kind == "any" else kind if tools else None
 
 
-def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or ())
+def _offered_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    return parse_requested_tools(body.objects("tools", MAX_ENTRIES) or ())
 
 
 def _parse_thinking(body: Fields) -> str | None:

@@ -145,7 +145,7 @@ class BackgroundResponses:
         )
         asked = await parse_with_history(request, past)
         base = new_response(asked.echo, job.id, job.body["created"])
-        ear, script = (
+        sink, script = (
             _CheckpointSink(checkpoint),
             ResponseEventWriter(base, compacts=asked.compacts),
         )
@@ -165,7 +165,7 @@ class BackgroundResponses:
                 response = await self._execute(
                     _with_checkpoint(prepared_call, checkpoint),
                     checkpoint,
-                    sink=ear,
+                    sink=sink,
                     event_writer=script,
                     save=keep,
                 )
@@ -174,7 +174,7 @@ class BackgroundResponses:
                 raise StoreError(refusal.message) from refusal
             response = failed_response(script.base, [], refusal)
             for event in (*script.begin(), script.end(response)):
-                await ear.send(event)
+                await sink.send(event)
             await keep(response)
         if self._jobs.durable:
             # Before its end is written down: a job that has ended is not run again, and what

@@ -22,7 +22,7 @@ _KEPT_CHARACTERS = 80_000
 """Characters of the user's newest messages that stay beside a summary: about 20,000 tokens."""
 _NOT_OF_COMPACTION = ("background", "stream")
 _MARK = "batuta-summary-1:"
-_WISH = (
+_REQUEST = (
     f"{COMPACTION_BEGINNING} The conversation so far is about to be left out. Write a summary for "
     "the model that goes on with the work: what the user wants, in the user's words where they "
     "matter; what was done and found out; decisions and their reasons; what remains to be done; "
@@ -81,9 +81,9 @@ def kept_messages(items: Iterable[Mapping[str, Any]], response: str) -> list[dic
     return kept[::-1]
 
 
-def compaction_wish() -> Message:
+def compaction_request() -> Message:
     """Return the message that asks a worker for the summary."""
-    return Message(role=Role.USER, parts=(Text(_WISH),))
+    return Message(role=Role.USER, parts=(Text(_REQUEST),))
 
 
 def pack_summary(text: str) -> str:

@@ -16,7 +16,7 @@ from batuta.gateway.responses.compaction import (
     COMPACTION_ITEM,
     COMPACTION_TRIGGER,
     asks_compaction,
-    compaction_wish,
+    compaction_request,
     read_summary,
 )
 from batuta.gateway.responses.items import SKIPPED_ITEMS, is_client_search, item_type, parse_items
@@ -27,9 +27,9 @@ from batuta.gateway.responses.tools import (
     dropped_tool_types,
     found_tools,
     parse_functions,
+    parse_server_tools,
     parse_text_format,
     parse_tool_choice,
-    parse_wishes,
     searches_tools,
 )
 from batuta.gateway.serving.earlier_files import container_response, find_earlier_files
@@ -160,10 +160,14 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     _check_unsupported(body)
     _check_accepted(body)
     tools, choice = parse_tool_choice(body, parse_functions(body, found))
-    form, wishes, compacts = parse_text_format(body), parse_wishes(body), asks_compaction(items)
+    form, requested_tools, compacts = (
+        parse_text_format(body),
+        parse_server_tools(body),
+        asks_compaction(items),
+    )
     if compacts:
-        messages, tools, choice = (*messages, compaction_wish()), (), None
-        form, wishes = None, ()
+        messages, tools, choice = (*messages, compaction_request()), (), None
+        form, requested_tools = None, ()
     question = Question(
         messages=messages,
         tools=tools,
@@ -186,11 +190,11 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
         options=parse_run_options(body),
         session=client_session(body),
         files=body.files,
-        earlier_files=_find_earlier(history, items) if wishes else (),
+        earlier_files=_find_earlier(history, items) if requested_tools else (),
         labels=request_labels(body),
         previous=previous or "",
         ignored=_ignored_names(body, items),
-        server_tools=wishes,
+        server_tools=requested_tools,
     )
     given = tuple(dict(item.raw) for item in items)
     return ResponseCall(

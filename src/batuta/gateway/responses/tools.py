@@ -11,10 +11,10 @@ from typing import Any, cast
 import orjson
 
 from batuta.core import ResponseFormat, Tool
-from batuta.core.server_tools import ToolWish
+from batuta.core.server_tools import RequestedTool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
-from batuta.gateway.serving.server_tools import parse_tool_wishes, server_tool_name
+from batuta.gateway.serving.server_tools import parse_requested_tools, server_tool_name
 from batuta.gateway.serving.tools import (
     ToolSelection,
     checked_schema,
@@ -224,7 +224,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
-        if choice == "required" and not tools and _offered_wishes(body):
+        if choice == "required" and not tools and _offered_server_tools(body):
             return tools, None
         return tools, tool_choice_mode(body, tools)
     if not isinstance(choice, dict):
@@ -236,32 +236,36 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
             return tools, _offered_name(picked, tools)
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
-        case kind if any(w.tool == server_tool_name(kind) for w in _offered_wishes(body)):
+        case kind if any(w.tool == server_tool_name(kind) for w in _offered_server_tools(body)):
             return tools, "auto" if tools else None
         case kind:
             reason = f"a tool of type '{kind}' is not supported here."
             raise unsupported_parameter(picked.path("type"), reason)
 
 
-def parse_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    """Return the client's wishes for tools of the server; none if it forbids all tools.
+def parse_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    """Return the server's tools that the client asks for; none if it forbids all tools.
 
     Raises:
         APIError: one is malformed.
     """
-    wishes = _offered_wishes(body)
+    requested_tools = _offered_server_tools(body)
     choice = body.get("tool_choice")
-    if not wishes or choice is None:
-        return wishes
+    if not requested_tools or choice is None:
+        return requested_tools
     if isinstance(choice, str):
-        alone = choice == "required" and not parse_functions(body) and len(wishes) == 1
-        return () if choice == "none" else tuple(replace(w, is_forced=alone) for w in wishes)
+        alone = choice == "required" and not parse_functions(body) and len(requested_tools) == 1
+        return (
+            () if choice == "none" else tuple(replace(w, is_forced=alone) for w in requested_tools)
+        )
     named = server_tool_name(body.need_object("tool_choice").text("type"))
-    return tuple(replace(wish, is_forced=wish.tool == named) for wish in wishes)
+    return tuple(
+        replace(requested, is_forced=requested.tool == named) for requested in requested_tools
+    )
 
 
-def _offered_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    return parse_tool_wishes(body.objects("tools", MAX_ENTRIES) or (), opens_pages=True)
+def _offered_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    return parse_requested_tools(body.objects("tools", MAX_ENTRIES) or (), opens_pages=True)
 
 
 def _offered_name(picked: Fields, tools: tuple[Tool, ...]) -> str:

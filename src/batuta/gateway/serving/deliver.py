@@ -162,7 +162,7 @@ def plan_of(run: Run) -> dict[str, Any]:
 
 
 class DisconnectReason(Enum):
-    """Why a flight was ended before its work was done."""
+    """Why a request was ended before its work was done."""
 
     CLIENT_GONE = "the reader closed the connection"
     CLIENT_SLOW = "the reader did not read"
@@ -170,14 +170,14 @@ class DisconnectReason(Enum):
 
 
 class KeepAlive(Protocol):
-    """Work that must be done from time to time while a flight lasts."""
+    """Work that must be done from time to time while a request lasts."""
 
     def seconds_until_due(self) -> float:
         """Return the seconds until `tick` is wanted."""
         ...
 
     async def tick(self) -> DisconnectReason | None:
-        """Do it; a reason if the flight must end."""
+        """Do it; a reason if the request must end."""
         ...
 
 
@@ -201,7 +201,7 @@ class RequestScope:
 
 @final
 class RequestScopes:
-    """Every flight of one server."""
+    """The requests that one server is answering."""
 
     def __init__(self) -> None:
         self._scopes: set[RequestScope] = set()
@@ -211,10 +211,10 @@ class RequestScopes:
         return len(self._scopes)
 
     def close(self) -> None:
-        """End every flight, and each that begins later at once."""
+        """End every request, and each that begins later at once."""
         self._closing = True
-        for flight in tuple(self._scopes):
-            flight.end(DisconnectReason.SERVER_CLOSING)
+        for request in tuple(self._scopes):
+            request.end(DisconnectReason.SERVER_CLOSING)
 
     async def run(
         self,
@@ -227,28 +227,28 @@ class RequestScopes:
         Returns:
             None if the work was done; else why it was cancelled.
         """
-        flight = RequestScope(anyio.CancelScope())
-        self._scopes.add(flight)
+        request = RequestScope(anyio.CancelScope())
+        self._scopes.add(request)
         done = False
         try:
-            with flight.scope:
+            with request.scope:
                 if self._closing:
-                    flight.end(DisconnectReason.SERVER_CLOSING)
+                    request.end(DisconnectReason.SERVER_CLOSING)
                 # The standard library's group keeps the same promise for less, as in the engine.
                 async with asyncio.TaskGroup() as tasks:
-                    watch = tasks.create_task(_watch_connection(receive, flight, keep_alive))
+                    watch = tasks.create_task(_watch_connection(receive, request, keep_alive))
                     await work()
                     done = True
                     watch.cancel()
         finally:
-            self._scopes.discard(flight)
-        return None if done else flight.reason
+            self._scopes.discard(request)
+        return None if done else request.reason
 
 
 async def _watch_connection(
     receive: Receive, scope: RequestScope, keep_alive: KeepAlive | None
 ) -> None:
-    """End the flight when its connection does, or when its pulse says so."""
+    """End the request when its connection does, or when `keep_alive` says so."""
     if keep_alive is None:
         await _wait_for_disconnect(receive)
         scope.end(DisconnectReason.CLIENT_GONE)
@@ -285,7 +285,7 @@ def keep_alive_comment() -> bytes:
 class SSEWriter:
     """The way to a reader: writes, knows since when it is silent, and notices a full pipe.
 
-    It is the pulse of a flight: a sign of life after long silence, the end after long deafness.
+    It sends a sign of life after a long silence, and ends the request if nobody has read for long.
     """
 
     def __init__(

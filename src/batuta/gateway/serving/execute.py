@@ -307,31 +307,31 @@ class RunService:
         served = replace(served, conductor=chosen.conductor)
         return replace(prepared, served_model=served, limits=limits, chosen=chosen)
 
-    async def _find_earlier(self, booking: PreparedCall) -> PreparedCall:
-        """Return the booking with the answer that was given to the same call before, if one was."""
-        cache, call, served = self._answer_cache, booking.call, booking.served_model
+    async def _find_earlier(self, prepared: PreparedCall) -> PreparedCall:
+        """Return the call with the answer that was given to the same one before, if any was."""
+        cache, call, served = self._answer_cache, prepared.call, prepared.served_model
         options = call.options
         # What the web says today is not what it said then, and each caller has domains of its own.
         is_own = bool(call.server_tools or call.files)
         wanted = call.store and options.cache is not False and not is_own
         if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
-            return booking
-        if options.trace or options.dry_run or booking.resumed is not None:
-            return booking
-        if booking.min_confidence is not None:
-            return booking
+            return prepared
+        if options.trace or options.dry_run or prepared.resumed is not None:
+            return prepared
+        if prepared.min_confidence is not None:
+            return prepared
         author = served.conductor.name if served.conductor else served.name
         repeatable = RepeatableCall(
-            tenant=booking.caller.tenant,
+            tenant=prepared.caller.tenant,
             model=served.name,
             question=call.question,
-            pool=booking.pool,
-            limits=booking.limits,
+            pool=prepared.pool,
+            limits=prepared.limits,
             conductor=author if options.workflow is None else repr(options.workflow),
-            guardrails=(*booking.guardrails.names, *map(repr, booking.rules.rules)),
+            guardrails=(*prepared.guardrails.names, *map(repr, prepared.rules.rules)),
         )
         found = await cache.find(repeatable)
-        return replace(booking, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
+        return replace(prepared, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
     async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
         """Return the prepared call with its caller's own workflow as the policies let it be run.

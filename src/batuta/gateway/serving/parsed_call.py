@@ -29,7 +29,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.server_tools import ToolWish
+from batuta.core.server_tools import RequestedTool
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import Fields
 from batuta.language.plan_rules import MAX_TAGS, read_tag
@@ -62,7 +62,7 @@ NO_SESSION_LIMITS = SessionLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The caller's wishes for the orchestration; None leaves one to the served model."""
+    """What the caller asks of the orchestration; None leaves one to the served model."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -292,8 +292,8 @@ class ParsedCall:
     """The id of the response that it continues from; empty: none."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
-    server_tools: tuple[ToolWish, ...] = ()
-    """The wishes that the models may call tools of the server."""
+    server_tools: tuple[RequestedTool, ...] = ()
+    """The server's tools that the models may call."""
     files: tuple[str, ...] = ()
     """The ids of the uploaded files that it names, which programs may read."""
     earlier_files: tuple[str, ...] = ()
@@ -329,7 +329,7 @@ def _made_pictures(message: Message) -> tuple[Image, ...]:
 
 
 def parse_cache(body: Fields) -> PromptCache | None:
-    """Return the caller's wishes for the providers' prompt caches.
+    """Return what the caller asks of the providers' prompt caches.
 
     Raises:
         APIError: a value is of the wrong type.

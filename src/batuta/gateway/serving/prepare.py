@@ -476,7 +476,7 @@ def _kind_without_tools(call: ParsedCall, messages: list[Message]) -> str | None
         return QUOTA_PROBE
     if messages[-1].role is Role.USER and _wants_plain_summary(messages):
         return COMPACTION
-    searches = any(wish.tool == SEARCH_TOOL for wish in call.server_tools)
+    searches = any(requested.tool == SEARCH_TOOL for requested in call.server_tools)
     if searches and len(messages) == 1 and messages[0].text.startswith(_SEARCH):
         return WEB_SEARCH
     system = (message for message in question.messages if message.role in _SYSTEM_ROLES)

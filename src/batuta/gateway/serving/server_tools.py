@@ -13,8 +13,8 @@ from batuta.core.server_tools import (
     FILE_SEARCH,
     WEB_FETCH,
     WEB_SEARCH,
+    RequestedTool,
     ServerTools,
-    ToolWish,
 )
 from batuta.gateway.errors import missing_parameter, unsupported_parameter
 from batuta.gateway.http.body import Fields
@@ -48,10 +48,10 @@ def server_tool_name(kind: str | None) -> str | None:
     return next((name for name, form in _KINDS.items() if form.fullmatch(kind)), None)
 
 
-def parse_tool_wishes(
+def parse_requested_tools(
     entries: Iterable[Fields], *, opens_pages: bool = False
-) -> tuple[ToolWish, ...]:
-    """Return the wishes for tools of the server, the first for each.
+) -> tuple[RequestedTool, ...]:
+    """Return the server's tools that are asked for, each by its first entry.
 
     Args:
         entries: the tools of a body.
@@ -60,18 +60,18 @@ def parse_tool_wishes(
     Raises:
         APIError: one is malformed.
     """
-    wishes: dict[str, ToolWish] = {}
+    requested_tools: dict[str, RequestedTool] = {}
     for entry in entries:
         name = server_tool_name(entry.text("type"))
-        if name is not None and name not in wishes:
-            wishes[name] = _parse_wish(name, entry, opens_pages=opens_pages)
-    return tuple(wishes.values())
+        if name is not None and name not in requested_tools:
+            requested_tools[name] = _parse_requested_tool(name, entry, opens_pages=opens_pages)
+    return tuple(requested_tools.values())
 
 
-def _parse_wish(name: str, entry: Fields, *, opens_pages: bool) -> ToolWish:
+def _parse_requested_tool(name: str, entry: Fields, *, opens_pages: bool) -> RequestedTool:
     filters = entry.object("filters") if name == WEB_SEARCH else None
     inner = (filters.texts("allowed_domains", MAX_DOMAINS) if filters else None) or ()
-    return ToolWish(
+    return RequestedTool(
         tool=name,
         field=f"tools.{entry.text('type')}",
         opens_pages=opens_pages and name == WEB_SEARCH,
@@ -111,7 +111,7 @@ def grant_tools(
     *,
     offered: ServerTools | None,
 ) -> tuple[ParsedCall, Mapping[WorkerId, Client]]:
-    """Return the call whose models can call the tools that it wishes for and that are here.
+    """Return the call whose models can call the tools that it asks for and that are here.
 
     Raises:
         APIError: one is not here, and the dialect refuses what it cannot honour.
@@ -121,17 +121,21 @@ def grant_tools(
         native = {name for worker in pool for name in worker.native_tools}
         missing = offered.native_only - native
         here = {name: tool for name, tool in here.items() if name not in missing}
-    for wish in call.server_tools:
-        if wish.is_refused and wish.tool not in here:
-            raise unsupported_parameter(wish.field, f"there is no {_WORDS[wish.tool]} here.")
-    wishes = [wish for wish in call.server_tools if wish.tool in here]
-    if offered is None or not wishes:
+    for requested in call.server_tools:
+        if requested.is_refused and requested.tool not in here:
+            raise unsupported_parameter(
+                requested.field, f"there is no {_WORDS[requested.tool]} here."
+            )
+    requested_tools = [requested for requested in call.server_tools if requested.tool in here]
+    if offered is None or not requested_tools:
         return call, clients
-    fields = {wish.field for wish in wishes}
+    fields = {requested.field for requested in requested_tools}
     call = replace(call, ignored=tuple(name for name in call.ignored if name not in fields))
     own = {tool.name for tool in call.question.tools}  # what the client runs by itself
-    granted = tuple(wish for wish in _with_pages(wishes, here) if wish.tool not in own)
-    tools = tuple(_tell_files(here[wish.tool], wish.file_names) for wish in granted)
+    granted = tuple(
+        requested for requested in _with_pages(requested_tools, here) if requested.tool not in own
+    )
+    tools = tuple(_tell_files(here[requested.tool], requested.file_names) for requested in granted)
     question = replace(call.question, tools=(*call.question.tools, *tools))
     wrapped = {
         worker.id: offered.wrap_client(clients[worker.id], worker, granted)
@@ -149,12 +153,14 @@ def _tell_files(tool: Tool, names: tuple[str, ...]) -> Tool:
     return replace(tool, description=description)
 
 
-def _with_pages(wishes: list[ToolWish], here: Mapping[str, object]) -> list[ToolWish]:
-    """Return the wishes, and one for the pages of a search that may read them."""
-    search = next((wish for wish in wishes if wish.opens_pages), None)
-    if search is None or WEB_FETCH not in here or any(w.tool == WEB_FETCH for w in wishes):
-        return wishes
-    return [*wishes, replace(search, tool=WEB_FETCH, is_forced=False, opens_pages=False)]
+def _with_pages(
+    requested_tools: list[RequestedTool], here: Mapping[str, object]
+) -> list[RequestedTool]:
+    """Return the tools, and one for the pages of a search that may read them."""
+    search = next((requested for requested in requested_tools if requested.opens_pages), None)
+    if search is None or WEB_FETCH not in here or any(w.tool == WEB_FETCH for w in requested_tools):
+        return requested_tools
+    return [*requested_tools, replace(search, tool=WEB_FETCH, is_forced=False, opens_pages=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from batuta.core import ResponseFormat, Tool
-from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, ToolWish
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, RequestedTool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
 from batuta.gateway.http.body import MAX_ENTRIES, Fields
-from batuta.gateway.serving.server_tools import parse_tool_wishes, server_tool_name
+from batuta.gateway.serving.server_tools import parse_requested_tools, server_tool_name
 from batuta.schemas import measure_json, validator_for
 
 MAX_TOOL_VALUES = 20_000
@@ -29,7 +29,7 @@ NO_TOOLS: ToolSelection = ((), None)
 def parse_tools(body: Fields) -> ToolSelection:
     """Return the tools that the client offers, and which of them it wants called.
 
-    Those that the server runs are left out: see `parse_chat_wishes`.
+    Those that the server runs are left out: see `parse_chat_server_tools`.
 
     Raises:
         APIError: they are malformed, contradict each other, or are of a kind not understood.
@@ -64,8 +64,8 @@ def offered_by_server(body: Fields) -> dict[str, Fields]:
     }
 
 
-def parse_chat_wishes(body: Fields) -> tuple[ToolWish, ...]:
-    """Return the wishes of a chat body for tools of the server; none if it forbids all tools.
+def parse_chat_server_tools(body: Fields) -> tuple[RequestedTool, ...]:
+    """Return the server's tools that a chat body asks for; none if it forbids all tools.
 
     Raises:
         APIError: one is malformed.
@@ -78,8 +78,10 @@ def parse_chat_wishes(body: Fields) -> tuple[ToolWish, ...]:
     alone = choice == "required" and not tools and len(served) == 1
     named = body.need_object("tool_choice").text("type") if isinstance(choice, dict) else None
     return tuple(
-        replace(wish, is_refused=True, is_forced=alone or wish.tool == server_tool_name(named))
-        for wish in parse_tool_wishes(served.values())
+        replace(
+            requested, is_refused=True, is_forced=alone or requested.tool == server_tool_name(named)
+        )
+        for requested in parse_requested_tools(served.values())
     )
 
 

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope
 
 from batuta.core import Client, Pool, WorkerId, WrittenFile
 from batuta.core.formatting import folder_names
-from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, TakesFiles, ToolWish
+from batuta.core.server_tools import CODE_INTERPRETER, FILE_SEARCH, RequestedTool, TakesFiles
 from batuta.core.worker import PROGRAM
 from batuta.encoder import SentenceEncoder
 from batuta.errors import StoreError
@@ -192,7 +192,7 @@ class UploadedFiles:
         return StoredNamedFiles(self._store.files, caller.tenant, names, self._limits)
 
     async def bind(self, call: ParsedCall, caller: Caller) -> ParsedCall:
-        """Return the call whose wishes for tools have the files that they name.
+        """Return the call whose requested tools have the files that they name.
 
         Office files that came with it are there as their texts.
 
@@ -206,8 +206,11 @@ class UploadedFiles:
             call = replace(call, files=files, earlier_files=())
         if not call.server_tools:
             return call
-        wishes = [await self._bind_wish(wish, call, caller) for wish in call.server_tools]
-        return replace(call, server_tools=tuple(wishes))
+        requested_tools = [
+            await self._bind_requested_tool(requested, call, caller)
+            for requested in call.server_tools
+        ]
+        return replace(call, server_tools=tuple(requested_tools))
 
     async def _find_earlier(self, call: ParsedCall, caller: Caller) -> list[str]:
         """Return the files of earlier turns that programs can be given beside those named now.
@@ -216,7 +219,10 @@ class UploadedFiles:
         """
         if self._store is None or caller.role is CallerRole.ADMIN:
             return []
-        named = {*call.files, *(each for wish in call.server_tools for each in wish.file_ids)}
+        named = {
+            *call.files,
+            *(each for requested in call.server_tools for each in requested.file_ids),
+        }
         heads = await self._store.files.heads((*named, *call.earlier_files), caller.tenant)
         here = [heads[each] for each in named if each in heads]
         names, size = {file.name for file in here}, sum(file.size for file in here)
@@ -231,28 +237,30 @@ class UploadedFiles:
                 size += file.size
         return kept
 
-    async def _bind_wish(self, wish: ToolWish, call: ParsedCall, caller: Caller) -> ToolWish:
-        if wish.tool == FILE_SEARCH:
-            return replace(wish, files=self.find_named(caller, wish.file_ids))
-        if wish.tool != CODE_INTERPRETER:
-            return wish
-        ids = tuple(dict.fromkeys((*wish.file_ids, *call.files)))
+    async def _bind_requested_tool(
+        self, requested: RequestedTool, call: ParsedCall, caller: Caller
+    ) -> RequestedTool:
+        if requested.tool == FILE_SEARCH:
+            return replace(requested, files=self.find_named(caller, requested.file_ids))
+        if requested.tool != CODE_INTERPRETER:
+            return requested
+        ids = tuple(dict.fromkeys((*requested.file_ids, *call.files)))
         files = self.find_named(caller, ids)
         if files is None:
-            if wish.file_ids:
-                raise invalid_value(f"{wish.field}.container.file_ids", NO_FILES)
-            return wish
+            if requested.file_ids:
+                raise invalid_value(f"{requested.field}.container.file_ids", NO_FILES)
+            return requested
         found = await self.require_table().heads(ids, caller.tenant)
-        for file_id in wish.file_ids:
+        for file_id in requested.file_ids:
             if file_id not in found:
                 reason = f"there is no file '{file_id[:100]}'."
-                raise invalid_value(f"{wish.field}.container.file_ids", reason)
+                raise invalid_value(f"{requested.field}.container.file_ids", reason)
         try:
             check_room(found.values())
         except StoreError as error:
-            raise invalid_value(f"{wish.field}.container.file_ids", f"{error}.") from None
+            raise invalid_value(f"{requested.field}.container.file_ids", f"{error}.") from None
         names = folder_names(found[file_id].name for file_id in ids if file_id in found)
-        return replace(wish, files=files, file_names=tuple(names))
+        return replace(requested, files=files, file_names=tuple(names))
 
     def open_for_programs(
         self, call: ParsedCall, caller: Caller, pool: Pool, clients: Mapping[WorkerId, Client]

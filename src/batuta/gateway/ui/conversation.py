@@ -105,7 +105,7 @@ class Conversation:
         )
 
     def _with_messages(self, asked: Question, messages: Sequence[Message]) -> Question:
-        """Return the question with these messages, its other wishes as in the conversation.
+        """Return the question with these messages, all else as in the conversation.
 
         The form has its own system prompt, temperature, top-p, seed, length and effort.
         """

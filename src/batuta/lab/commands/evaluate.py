@@ -84,9 +84,9 @@ def _measure_sets(
     with ProcessPoolExecutor(
         jobs or os.cpu_count(), mp_context=spawn, initializer=exit_with_parent
     ) as pool:
-        for wishes, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
+        for asked, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
             if isinstance(found, str):
-                print_message(f"{wishes.questions.tasks} is left out: {found}")
+                print_message(f"{asked.questions.tasks} is left out: {found}")
             else:
                 yield found
 

@@ -1,0 +1,232 @@
+"""Calls of tools that a model writes into its answer, where its server does not read them.
+
+Servers of open models leave a call in the text when the model does not write it in the form that
+their parser knows: Qwen2.5-Coder puts it into a code block or writes bare JSON on llama.cpp, Ollama
+and vLLM. What counts as a call is narrow, as an answer may hold JSON: an object that names a tool
+that was offered and has its arguments, and behind it nothing but further calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast, final
+
+from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.run import Failure
+
+_TAGS = ("tool_call", "tools", "function_call")
+_OPENING = re.compile(rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>")
+_CLOSING = re.compile(rf"\s*(?:```|</(?:{'|'.join(_TAGS)})>)?\s*")
+_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS))
+_KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+_BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))
+_LONGEST_BEGINNING = 200
+_LONGEST_MARK = max(map(len, _MARKS))
+_BLANKS = re.compile(r"\s*")
+_NAME = re.compile(r'\[?\{"name":"([^"]*)"')
+_MARK_BEGINNING = re.compile("[`<]")
+_MOST_PLACES = 16
+"""Places in one answer at which calls are looked for: each is read to the end of the answer."""
+_DECODER = json.JSONDecoder(strict=False)  # models write line ends into strings
+
+
+def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    """Return what an answer says before its calls, and the calls with which it ends.
+
+    Args:
+        text: the answer.
+        names: those of the tools that were offered.
+    """
+    at = 0
+    for _ in range(_MOST_PLACES):
+        at = _next_place(text, at)
+        if at >= len(text):
+            break
+        calls = _read_calls(text, at, names) if _may_be_calls(text, at, names) else ()
+        if calls:
+            return text[:at], calls
+        at += 1
+    return text, ()
+
+
+def _next_place(text: str, start: int) -> int:
+    """Return where a call may begin at or after `start`: a bare one only at the very beginning."""
+    bare = len(text) - len(text.lstrip())
+    if start <= bare and text[bare : bare + 1] in {"{", "["}:
+        return bare
+    found = [text.find(mark, start) for mark in _MARKS]
+    return min((at for at in found if at >= 0), default=len(text))
+
+
+def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
+    """Return whether calls may begin at `at`, as far as the text has come."""
+    if any(mark.startswith(text[at : at + _LONGEST_MARK]) for mark in _MARKS):
+        return True
+    begun = _read_beginning(text, at)
+    named = _NAME.match(begun)
+    if named is not None:
+        return named[1] in names
+    return any(
+        begun.startswith(beginning) or beginning.startswith(begun) for beginning in _BEGINNINGS
+    )
+
+
+def _read_beginning(text: str, at: int) -> str:
+    """Return the first letters of the JSON that begins there or behind a mark, without blanks."""
+    opening = _OPENING.match(text, at)
+    at = opening.end() if opening else at
+    return "".join(text[at : at + _LONGEST_BEGINNING].split())
+
+
+def _read_calls(text: str, at: int, names: Collection[str]) -> tuple[ToolCall, ...]:
+    """Return the calls from `at` to the end; none if anything else stands there."""
+    calls: list[ToolCall] = []
+    while at < len(text):
+        opening = _OPENING.match(text, at)
+        at = opening.end() if opening else at
+        at = _BLANKS.match(text, at).end()  # pyright: ignore[reportOptionalMemberAccess]
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return ()
+        for entry in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            call = _read_call(entry, names)
+            if call is None:
+                return ()
+            calls.append(call)
+        at = closing.end() if (closing := _CLOSING.match(text, at)) else at
+    return tuple(calls)
+
+
+def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
+    if not isinstance(value, dict):
+        return None
+    entry = cast("dict[str, Any]", value)
+    inner = entry.get("function")
+    if isinstance(inner, dict):  # as OpenAI's own replies have it
+        entry = cast("dict[str, Any]", inner)
+    name, arguments = entry.get("name"), entry.get("arguments", entry.get("parameters"))
+    if not _KEYS.issuperset(entry) or not isinstance(name, str) or name not in names:
+        return None
+    if isinstance(arguments, str):
+        try:
+            arguments = _DECODER.decode(arguments)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(arguments, dict):
+        return None
+    written = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(id=f"call_{secrets.token_hex(8)}", name=name, arguments=written)
+
+
+@final
+class TextCallClient:
+    """Calls `inner`, whose answers may have calls of tools in their text."""
+
+    def __init__(self, inner: Client, worker: Worker) -> None:
+        self.inner = inner
+        self.worker = worker
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """Return `inner`'s reply with its calls as calls."""
+        names = frozenset(tool.name for tool in request.tools)
+        if not names or request.tool_choice == "none" or request.sampling.logprobs is not None:
+            return await self.inner.complete(request, listener)
+        holding = _HoldingListener(listener, names)
+        reply = await self.inner.complete(request, holding)
+        choices = [await holding.settle(number, one) for number, one in enumerate(reply.choices)]
+        return replace(choices[0], alternatives=tuple(choices[1:]))
+
+
+@dataclass(slots=True)
+class _HeldText:
+    """The text of one choice that is not passed on yet, as it may be a call."""
+
+    pieces: list[str]
+    is_named: bool = False
+    """Whether it has named a tool: then all that follows is held."""
+    is_begun: bool = False
+    """Whether some text of the choice has been passed on."""
+
+    def take(self, names: Collection[str]) -> str:
+        """Return what cannot belong to a call, and hold the rest."""
+        held = "".join(self.pieces)
+        for at in _places(held, is_begun=self.is_begun):
+            if _may_be_calls(held, at, names):
+                break
+        else:
+            at = len(held)
+        self.pieces = [held[at:]]
+        self.is_begun = self.is_begun or at > 0
+        self.is_named = at < len(held) and _NAME.match(_read_beginning(held, at)) is not None
+        return held[:at]
+
+
+@final
+class _HoldingListener:
+    """Passes the fragments of an answer on to a listener, but for text that may be a call."""
+
+    def __init__(self, listener: CallListener, names: Collection[str]) -> None:
+        self._listener = listener
+        self._names = names
+        self._choices: dict[int, _HeldText] = {}
+        self.streaming = listener.streaming
+
+    async def before_call(self, request: Request, worker: Worker) -> Request:
+        """Ask the listener."""
+        return await self._listener.before_call(request, worker)
+
+    async def on_failure(self, failure: Failure) -> None:
+        """Forget what was held of the attempt, and tell the listener that it failed."""
+        self._choices.clear()
+        await self._listener.on_failure(failure)
+
+    async def on_delta(self, delta: Delta) -> None:
+        """Pass on what cannot belong to a call."""
+        if not delta.text or delta.is_refusal:
+            await self._listener.on_delta(delta)
+            return
+        choice = self._choices.setdefault(delta.choice, _HeldText([]))
+        choice.pieces.append(delta.text)
+        passed = "" if choice.is_named else choice.take(self._names)
+        if passed or delta.reasoning:
+            await self._listener.on_delta(replace(delta, text=passed))
+
+    async def settle(self, number: int, reply: Reply) -> Reply:
+        """Return a choice with its calls, and pass on what is still held of it."""
+        held = "".join(self._choices.pop(number, _HeldText([])).pieces)
+        text, calls = find_calls(reply.text, self._names)
+        if reply.tool_calls or reply.is_refusal or not calls:
+            await self._pass_text(number, held)
+            return reply
+        behind = len(reply.text) - len(text)  # letters of the calls
+        await self._pass_text(number, held[:-behind])
+        for index, call in enumerate(calls):
+            delta = Delta(tool_index=index, tool_id=call.id, tool_name=call.name, choice=number)
+            await self._listener.on_delta(replace(delta, tool_arguments=call.arguments))
+        finish = Finish.TOOL_CALLS if reply.finish is Finish.STOP else reply.finish
+        return replace(reply, text=text, tool_calls=calls, finish=finish)
+
+    async def _pass_text(self, choice: int, text: str) -> None:
+        if text:
+            await self._listener.on_delta(Delta(text=text, choice=choice))
+
+
+def _places(held: str, *, is_begun: bool) -> Iterator[int]:
+    """Yield where calls may begin in what is held, the beginnings of marks at its end included."""
+    if not is_begun:
+        blank = len(held) - len(held.lstrip())
+        if held[blank : blank + 1] in {"", "{", "["}:
+            yield 0
+    for found in _MARK_BEGINNING.finditer(held):
+        rest = held[found.start() : found.start() + _LONGEST_MARK]
+        if any(rest.startswith(mark) or mark.startswith(rest) for mark in _MARKS):
+            yield found.start()
