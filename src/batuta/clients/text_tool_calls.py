@@ -159,7 +159,7 @@ class _HeldText:
     def take(self, names: Collection[str]) -> str:
         """Return what cannot belong to a call, and hold the rest."""
         held = "".join(self.pieces)
-        for at in _places(held, is_begun=self.is_begun):
+        for at in _find_places(held, is_begun=self.is_begun):
             if _may_be_calls(held, at, names):
                 break
         else:
@@ -220,7 +220,7 @@ class _HoldingListener:
             await self._listener.on_delta(Delta(text=text, choice=choice))
 
 
-def _places(held: str, *, is_begun: bool) -> Iterator[int]:
+def _find_places(held: str, *, is_begun: bool) -> Iterator[int]:
     """Yield where calls may begin in what is held, the beginnings of marks at its end included."""
     if not is_begun:
         blank = len(held) - len(held.lstrip())
