@@ -94,7 +94,7 @@ def make_run(record, row, models, samples):
         answer=last.result.text,
         reply=last.result,
     )
-    return GradedRun(run, last, bool(record.credit_qms[row, models[0], 0] >= 0.5))
+    return GradedRun(run, last, last.result, bool(record.credit_qms[row, models[0], 0] >= 0.5))
 
 
 def has_answer(record, row, model, sample):

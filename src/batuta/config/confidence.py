@@ -6,9 +6,17 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from batuta.config.settings import ConfidenceSetting
 from batuta.config.settings_file import StrictModel
-from batuta.core import WorkerId
-from batuta.engine.confidence import SIGNALS, Calibration, ConfidenceModel
+from batuta.core import Pool, WorkerId
+from batuta.core.suggestions import suggest_names
+from batuta.engine.confidence import (
+    SAMPLES,
+    SIGNALS,
+    Calibration,
+    ConfidenceModel,
+    SampleSetting,
+)
 from batuta.errors import ConfigError
 
 _MAX_BYTES = 1 << 22
@@ -29,6 +37,31 @@ class MeasuredConfidence(StrictModel):
     """The share of right answers among the surest 80 % of all."""
 
 
+class StoredSamples(StrictModel):
+    """It holds what was fitted to runs whose question was asked again."""
+
+    count: int = Field(ge=1)
+    """How often."""
+    worker: str | None = None
+    """Who was, if it was one worker in all runs."""
+    own: bool
+    """Whether it was in each run the worker that wrote the answer."""
+    weights: dict[str, float]
+    runs: int = Field(ge=1)
+    curve: tuple[tuple[float, float], ...] = ()
+    measured: MeasuredConfidence
+    without: MeasuredConfidence
+    """The same runs, by what is fitted to them without their samples."""
+
+    def is_of(self, setting: SampleSetting) -> bool:
+        """Return True if such samples are what it was fitted to."""
+        same = self.own if setting.worker is None else setting.worker == self.worker
+        return same and setting.count == self.count
+
+    def __str__(self) -> str:
+        return describe_samples(self.count, None if self.own else self.worker)
+
+
 class StoredCalibration(StrictModel):
     """It holds what was fitted for one conductor, as the file has it."""
 
@@ -37,6 +70,7 @@ class StoredCalibration(StrictModel):
     runs: int = Field(ge=1)
     curve: tuple[tuple[float, float], ...] = ()
     measured: MeasuredConfidence
+    sampled: StoredSamples | None = None
 
 
 class ConfidenceFile(StrictModel):
@@ -46,11 +80,45 @@ class ConfidenceFile(StrictModel):
     conductors: dict[str, StoredCalibration]
 
 
-def read_confidence(path: Path) -> ConfidenceModel:
-    """Read the file.
+def open_confidence(setting: ConfidenceSetting, folder: Path, pool: Pool) -> ConfidenceModel:
+    """Read what states how sure answers are, or make what only asks again.
 
     Raises:
-        ConfigError: it is not there, or not of `batuta tune` or `batuta eval --calibrate`.
+        ConfigError: the file cannot be used, or there is no such sampler.
+    """
+    samples = _sample_setting(setting, pool) if setting.samples else None
+    if setting.file is None:
+        return ConfidenceModel(samples=samples, collects=True)
+    return read_confidence(folder / setting.file, samples)
+
+
+def _sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSetting:
+    name = setting.sampler
+    if name is None:
+        return SampleSetting(count=setting.samples)
+    models = [worker.id for worker in pool if worker.is_model]
+    if name not in models:
+        known = suggest_names(name, models)
+        raise ConfigError(f"confidence.sampler: there is no language model {name!r}; {known}")
+    return SampleSetting(count=setting.samples, worker=WorkerId(name))
+
+
+def describe_samples(count: int, worker: str | None) -> str:
+    """Return how often is asked again, and whom."""
+    number = f"{count} sample{'' if count == 1 else 's'}"
+    return f"{number} of {worker or 'whoever wrote the answer'}"
+
+
+def read_confidence(path: Path, samples: SampleSetting | None = None) -> ConfidenceModel:
+    """Read the file.
+
+    Args:
+        path: of the file.
+        samples: how often the settings ask again; None: never.
+
+    Raises:
+        ConfigError: it is not there, not of `batuta tune` or `batuta eval --calibrate`, or not
+            fitted to such samples.
     """
     try:
         body = path.read_bytes()[:_MAX_BYTES]
@@ -60,18 +128,47 @@ def read_confidence(path: Path) -> ConfidenceModel:
     except ValidationError:
         need = "write it with batuta tune or batuta eval --calibrate"
         raise ConfigError(f"confidence.file: {path} has no fitted probabilities; {need}") from None
+    _check_weights(path, stored)
+    if samples is not None:
+        _check_samples(path, stored, samples)
+    conductors = {name: _calibration(one, samples) for name, one in stored.conductors.items()}
+    return ConfidenceModel(conductors=conductors, samples=samples)
+
+
+def _check_weights(path: Path, stored: ConfidenceFile) -> None:
     for name, one in stored.conductors.items():
-        if strange := sorted(set(one.weights) - set(SIGNALS)):
-            why = f"weighs {strange[0]!r} for {name}, which this Batuta does not know; fit it anew"
+        strange = set(one.weights) - set(SIGNALS)
+        if one.sampled is not None:
+            strange |= set(one.sampled.weights) - {*SIGNALS, SAMPLES}
+        if strange:
+            first = min(strange)
+            why = f"weighs {first!r} for {name}, which this Batuta does not know; fit it anew"
             raise ConfigError(f"confidence.file: {path} {why}")
-    return ConfidenceModel(
-        conductors={
-            name: Calibration(
-                weights=one.weights,
-                workers={WorkerId(worker): share for worker, share in one.workers.items()},
-                runs=one.runs,
-                curve=tuple(sorted(one.curve)),
-            )
-            for name, one in stored.conductors.items()
-        }
+
+
+def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -> None:
+    """Return if something in the file was fitted to such samples, else raise."""
+    known = [one.sampled for one in stored.conductors.values() if one.sampled is not None]
+    if any(one.is_of(samples) for one in known):
+        return
+    was = f"fitted to {known[0]}" if known else "fitted without samples"
+    asked = describe_samples(samples.count, samples.worker)
+    need = "fit it anew with batuta eval --calibrate, without `file`, or change confidence.samples"
+    raise ConfigError(
+        f"confidence.file: {path} was {was}, and the settings ask for {asked}; {need}"
+    )
+
+
+def _calibration(one: StoredCalibration, samples: SampleSetting | None) -> Calibration:
+    workers = {WorkerId(worker): share for worker, share in one.workers.items()}
+    told, sampled = one.sampled, None
+    if told is not None and samples is not None and told.is_of(samples):
+        curve = tuple(sorted(told.curve))
+        sampled = Calibration(weights=told.weights, workers=workers, runs=told.runs, curve=curve)
+    return Calibration(
+        weights=one.weights,
+        workers=workers,
+        runs=one.runs,
+        curve=tuple(sorted(one.curve)),
+        sampled=sampled,
     )

@@ -27,6 +27,7 @@ from batuta.config.loaded import LoadedConfig, PoolPlugin
 from batuta.config.presets import Preset, open_patterns, open_presets
 from batuta.config.settings import (
     ConductorSetting,
+    ConfidenceSetting,
     LimitsSetting,
     PresetLimits,
     ResilienceSetting,
@@ -237,7 +238,7 @@ class _Loading:
             plan_rules=_plan_rules(settings, specs, assembled),
             approvals=_build_approvals(settings, specs),
             approval_webhook=_open_webhook(settings, self.http, self.environ),
-            confidence=_open_confidence(settings, path.parent),
+            confidence=_open_confidence(settings.confidence, path.parent, assembled.pool),
             refuses_unsure=bool(settings.confidence and settings.confidence.unsure == "refuse"),
             audit=settings.audit,
             server_tools=_open_server_tools(settings, specs, self.http, self.environ),
@@ -388,17 +389,19 @@ def _open_webhook(
     return Webhook(http, setting.url, Secret(secret))
 
 
-def _open_confidence(settings: Settings, folder: Path) -> ConfidenceModel | None:
+def _open_confidence(
+    setting: ConfidenceSetting | None, folder: Path, pool: Pool
+) -> ConfidenceModel | None:
     """Read the model that states how sure answers are; None: there is none.
 
     Raises:
-        ConfigError: the file cannot be used.
+        ConfigError: the file cannot be used, or there is no such sampler.
     """
-    if settings.confidence is None:
+    if setting is None:
         return None
-    from batuta.config.confidence import read_confidence  # noqa: PLC0415 - only where it is used
+    from batuta.config.confidence import open_confidence  # noqa: PLC0415 - only where it is used
 
-    return read_confidence(folder / settings.confidence.file)
+    return open_confidence(setting, folder, pool)
 
 
 def _split_pool(source: str, specs: tuple[WorkerSpec, ...]) -> tuple[Pool, tuple[Worker, ...]]:
@@ -448,7 +451,9 @@ def _answering_terms(settings: Settings) -> str:
     waits = (resilience.step_timeout_s, resilience.hedge_s)
     rules = (*settings.policies, *settings.plan_rules)
     policies = [rule.model_dump_json() for rule in rules]
-    return repr((waits, policies)) if policies or waits != (None, None) else ""
+    terms = repr((waits, policies)) if policies or waits != (None, None) else ""
+    sure = settings.confidence
+    return terms + repr((sure.samples, sure.sampler)) if sure and sure.samples else terms
 
 
 def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tuple[str, ...]:
@@ -459,12 +464,15 @@ def _setting_notes(settings: Settings, ultra: Conductor, *, named: bool) -> tupl
         ultra: who conducts batuta-ultra.
         named: whether the command line names who does, which goes before both tables.
     """
-    rounds = rounds_notes(ultra, settings.limits.max_rounds, "[limits] max_rounds")
+    notes = rounds_notes(ultra, settings.limits.max_rounds, "[limits] max_rounds")
+    if settings.confidence is not None and settings.confidence.file is None:
+        again = "every answer is asked for again, and nothing says how sure it is"
+        notes = (*notes, f"[confidence] has no file: {again} until batuta eval --calibrate fits it")
     drafts, first = settings.conductor.model or settings.conductor.worker, settings.ultra.name
     if named or not drafts or not first or drafts == first:
-        return rounds
+        return notes
     clash = f"[ultra] goes before [conductor]: {first} conducts batuta-ultra, not {drafts}"
-    return (clash, *rounds)
+    return (clash, *notes)
 
 
 def _shared_limits(

@@ -459,10 +459,25 @@ class AuditSetting(StrictModel):
 class ConfidenceSetting(StrictModel):
     """How sure answers are."""
 
-    file: str
-    """What `batuta eval --calibrate` wrote, from the settings' folder."""
+    file: str | None = None
+    """What `batuta eval --calibrate` wrote, from the settings' folder; None: it is to be written.
+    """
+    samples: int = Field(default=0, ge=0, le=10)
+    """How often a question is asked again once it has an answer, to see whether that agrees."""
+    sampler: str | None = None
+    """The worker that is asked again; None: the one that wrote the answer."""
     unsure: Literal["mark", "refuse"] = "mark"
     """Says whether an answer less sure than was asked for is marked, or refused with a 422."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.samples:
+            self.refuse_settings(("sampler",), "needs `samples` of at least 1")
+            if self.file is None:
+                raise ValueError("needs `file`, or `samples` for one that is to be fitted")
+        if self.file is None:
+            self.refuse_settings(("unsure",), "needs `file`")
+        return self
 
 
 class Settings(StrictModel):
@@ -505,8 +520,9 @@ class Settings(StrictModel):
     @model_validator(mode="after")
     def _confidence_is_fitted(self) -> Self:
         for name, preset in self.models.items():
-            if preset.min_confidence is not None and self.confidence is None:
-                need = "needs `[confidence]`: fit one with batuta eval --calibrate"
+            fitted = self.confidence is not None and self.confidence.file is not None
+            if preset.min_confidence is not None and not fitted:
+                need = "needs `[confidence]` with a `file`: fit one with batuta eval --calibrate"
                 raise ValueError(f"models.{name[:100]}.min_confidence {need}")
         return self
 

@@ -210,6 +210,11 @@ class Round:
         return None
 
     @property
+    def is_aside(self) -> bool:
+        """Return True if it asks about an answer that is there: none of its replies is one."""
+        return isinstance(self.decision, Plan) and self.decision.purpose != "answer"
+
+    @property
     def waiting_steps(self) -> tuple[StepRun, ...]:
         """The steps that wait for the client's tools, in their order."""
         waiting = [step for step in self.steps if step.pending_calls]
@@ -269,6 +274,8 @@ class WorkflowEstimate:
     seconds: float | None = None
     """Seconds of the longest chain of steps; None if the speed of one of its workers is not known.
     """
+    samples: Usage = ZERO_USAGE
+    """What asking the question again takes, in `usage` too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

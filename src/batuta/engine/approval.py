@@ -17,6 +17,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_usd
 from batuta.engine.approval_request import UNAVAILABLE, ApprovalRequest, ApprovalVerdict
+from batuta.engine.confidence import SampleSetting
 from batuta.engine.context import RunContext
 from batuta.engine.planning import PLAN
 from batuta.engine.step_prompt import workers_before
@@ -139,12 +140,23 @@ def _expected_usd(context: RunContext, workflow: Workflow) -> Decimal:
         spent += sum((draft.cost for draft in round_.conductor_drafts), ZERO_COST)
         spent += sum((step.cost for step in round_.steps), ZERO_COST)
     unknown: Price = context.budget.limits.unknown
-    estimate = estimate_workflow(context.question, workflow, context.pool)
+    again = _foresee_samples(context, workflow)
+    estimate = estimate_workflow(context.question, workflow, context.pool, again=again)
     costs: list[Cost] = [
         usage_cost(usage, context.pool[step.worker].price or unknown)
         for step, usage in zip(workflow.steps, estimate.steps, strict=True)
     ]
+    sampler = again and again.find_worker(context.pool, workflow.steps[-1].worker)
+    if sampler is not None:
+        costs.append(usage_cost(estimate.samples, sampler.price or unknown))
     return sum(costs, spent).usd
+
+
+def _foresee_samples(context: RunContext, workflow: Workflow) -> SampleSetting | None:
+    model, header = context.settings.confidence, context.recorder.header
+    if model is None or header is None:
+        return None
+    return model.foresee_samples(header.conductor, workflow)
 
 
 def _refused_end(rule: str, verdict: ApprovalVerdict, seconds: float) -> RunFinished:

@@ -221,7 +221,7 @@ class StepState:
         self.number = number
         self.index = index
         self.step: Step = workflow.steps[index]
-        self.last = index == len(workflow) - 1
+        self.last = index == len(workflow) - 1 or context.asks_whole
         before = context.earlier_steps(number).get(index)
         kept = before is not None and before.worker in context.pool
         self.worker: WorkerId = before.worker if before and kept else self.step.worker

@@ -1,4 +1,4 @@
-"""The probability that a run's answer is right, from what the run has anyway.
+"""The probability that a run's answer is right, from what the run has, and from further samples.
 
 It is a logistic regression on a few signals, fitted by `batuta tune` or `batuta eval --calibrate`
 to graded runs of the same conductor. What it was not fitted to has no probability: it is absent,
@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, log1p
 
-from batuta.core import Finish, Outcome, Reply, Round, RunFinished, StepRun, WorkerId
+from batuta.core import (
+    Finish,
+    Outcome,
+    Plan,
+    Pool,
+    Reply,
+    Round,
+    RunFinished,
+    StepRun,
+    Worker,
+    WorkerId,
+    Workflow,
+)
 from batuta.language.answer_extraction import final_answer
 
 SIGNALS = (
@@ -27,7 +39,15 @@ SIGNALS = (
     "logprob",
 )
 """The signals' names, in the order of the weights."""
-_JUDGED = {Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED, Outcome.LIMITED}
+SAMPLES = "samples"
+"""The signal of an answer that was asked for again: the share that came out the same."""
+JUDGED = {
+    Outcome.ANSWERED,
+    Outcome.FALLBACK,
+    Outcome.DEGRADED,
+    Outcome.LIMITED,
+    Outcome.UNSURE,
+}
 """Outcomes of runs whose answer has a probability."""
 _LEAST_SHARE = 0.02
 """Shares of right answers are at least this far from 0 and from 1."""
@@ -46,6 +66,8 @@ class Calibration:
     """The graded runs that it was fitted to."""
     curve: tuple[tuple[float, float], ...] = ()
     """What the regression's probability stands for, from the lowest on; empty: for itself."""
+    sampled: Calibration | None = None
+    """The same for runs that were asked again; None: too few of the graded ones were."""
 
     def probability(self, signals: Mapping[str, float]) -> float:
         """Return the probability for those signals, at least 0.01 and at most 0.99."""
@@ -64,11 +86,48 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSetting:
+    """How often a question is asked again once it has an answer."""
+
+    count: int
+    worker: WorkerId | None = None
+    """Who is asked; None: whoever wrote the answer."""
+
+    def sampler_of(self, writer: WorkerId) -> WorkerId:
+        """Return who is asked again where that worker wrote the answer."""
+        return self.worker or writer
+
+    def find_worker(self, pool: Pool, writer: WorkerId) -> Worker | None:
+        """Return the worker that is asked again, if it is a language model of the pool."""
+        sampler = self.sampler_of(writer)
+        return next((one for one in pool if one.id == sampler and one.is_model), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModel:
-    """The calibrations of a file."""
+    """The calibrations of a file, and whether questions are asked again for them."""
 
     conductors: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
     """These calibrations were fitted; the key is the conductor's name, which has its version."""
+    samples: SampleSetting | None = None
+    """None: no question is asked again."""
+    collects: bool = False
+    """True while there is something to be fitted: every answer is asked for again."""
+
+    def find_samples(self, conductor: str, writer: WorkerId) -> SampleSetting | None:
+        """Return how often the question of an answer is asked again; None: not at all.
+
+        That is where nothing was fitted that such samples would tell anything.
+        """
+        if self.samples is None or self.collects:
+            return self.samples
+        fitted = self.conductors.get(conductor)
+        is_told = fitted is not None and fitted.sampled is not None and writer in fitted.workers
+        return self.samples if is_told else None
+
+    def foresee_samples(self, conductor: str, workflow: Workflow) -> SampleSetting | None:
+        """Return how often a question is likely to be asked again after that workflow."""
+        return self.find_samples(conductor, workflow.steps[-1].worker)
 
     def of_answer(self, conductor: str, rounds: Sequence[Round], reply: Reply) -> float | None:
         """Return the probability that the reply is right.
@@ -82,13 +141,49 @@ class ConfidenceModel:
         share = calibration.workers.get(step.worker)
         if share is None:
             return None
-        return calibration.probability(answer_signals(rounds, step, reply, share))
+        signals = answer_signals(rounds, step, reply, share)
+        if calibration.sampled is not None and self.samples is not None:
+            same = share_of_samples(rounds, step, reply, self.samples)
+            if same is not None:
+                return calibration.sampled.probability({**signals, SAMPLES: same})
+        return calibration.probability(signals)
 
 
 def find_step(rounds: Sequence[Round], reply: Reply) -> StepRun | None:
     """Return the step that the reply is of."""
-    steps = (step for round_ in reversed(rounds) for step in round_.steps)
+    answering = (round_ for round_ in reversed(rounds) if not round_.is_aside)
+    steps = (step for round_ in answering for step in round_.steps)
     return next((step for step in steps if step.result == reply), None)
+
+
+def find_sample_round(rounds: Sequence[Round]) -> Round | None:
+    """Return the round in which the question was asked again; None: it was not."""
+    return next((one for one in reversed(rounds) if _is_sampled(one)), None)
+
+
+def _is_sampled(round_: Round) -> bool:
+    return isinstance(round_.decision, Plan) and round_.decision.purpose == "samples"
+
+
+def share_of_samples(
+    rounds: Sequence[Round], step: StepRun, reply: Reply, wanted: SampleSetting
+) -> float | None:
+    """Return the share of the samples that state the same answer as the reply.
+
+    None if it states none, or if not all of the wanted samples are there.
+    """
+    own, taken = answer_form(reply.text), find_sample_round(rounds)
+    if not own or taken is None:
+        return None
+    sampler = wanted.sampler_of(step.worker)
+    told = [
+        one.result.text
+        for one in taken.steps
+        if isinstance(one.result, Reply) and one.worker == sampler
+    ]
+    if len(told) != wanted.count:
+        return None
+    return sum(answer_form(text) == own for text in told) / wanted.count
 
 
 def answer_signals(
@@ -99,6 +194,7 @@ def answer_signals(
     others = [
         form
         for round_ in rounds
+        if not round_.is_aside
         for other in round_.steps
         if isinstance(other.result, Reply) and other is not step
         if (form := answer_form(other.result.text))
@@ -157,7 +253,7 @@ def state_confidence(
         conductor: who wrote the workflow.
         least: below it, and where it is not known, the outcome is `unsure`.
     """
-    if ended.reply is None or ended.outcome not in _JUDGED or ended.reply.tool_calls:
+    if ended.reply is None or ended.outcome not in JUDGED or ended.reply.tool_calls:
         return ended
     sure = model.of_answer(conductor, rounds, ended.reply)
     unsure = least is not None and (sure is None or sure < least)

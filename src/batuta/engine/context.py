@@ -216,6 +216,8 @@ class RunContext:
     """Ends the run in time; it stands still while the run waits for a person."""
     rules: PlanRules = NO_RULES
     """The rules for plans that hold for this question."""
+    asks_whole: bool = False
+    """True if every step is asked the question as it stands, and not the last one alone."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""

@@ -98,6 +98,8 @@ def finalize_run(
         fallback: whether an earlier round's answer may be returned if the last one has none.
         parallel: whether tool calls of several steps may be told at once.
     """
+    if len(rounds) > 1:
+        rounds = [round_ for round_ in rounds if not round_.is_aside]
     if exposed is not None:
         name = limit.limit if limit else None
         outcome = Outcome.LIMITED if limit else Outcome.FAILED

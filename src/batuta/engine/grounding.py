@@ -5,29 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from batuta.core import (
-    Event,
     GuardrailTriggered,
     Outcome,
     Plan,
     Pool,
     Question,
     Reply,
-    Round,
-    RoundPlanned,
     RunFinished,
     Step,
-    StepDelta,
-    TimeSpan,
-    WorkerId,
     Workflow,
     assistant_message,
     user_message,
 )
-from batuta.engine.approval import gate_round
 from batuta.engine.confidence import find_step
 from batuta.engine.context import RunContext
-from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, reply_text
+from batuta.engine.side_calls import context_aside, run_extra_round, run_single_step
 from batuta.engine.step_prompt import TRUNCATED_FINISHES
 from batuta.guardrails import NO_GUARDRAILS, GroundedAction, GroundedPolicy, GuardrailStage
 from batuta.language.grounding import (
@@ -42,43 +35,6 @@ from batuta.language.grounding import (
 
 NOT_GROUNDED = "not_grounded"
 """The error code of an answer that its sources do not support."""
-
-
-_CHECKS = "checks the answer against its sources"
-
-
-def is_source_check(round_: Round) -> bool:
-    """Return True if the round only checked the answer of the rounds before it."""
-    return isinstance(round_.decision, Plan) and round_.decision.reason.endswith(_CHECKS)
-
-
-async def run_single_step(
-    context: RunContext,
-    worker: WorkerId,
-    reason: str,
-    *,
-    inner: RunContext | None = None,
-    gated: bool = True,
-) -> Reply | None:
-    """Run one more round in which a worker is asked a question as it stands; its reply.
-
-    Args:
-        context: the run.
-        worker: the worker's id.
-        reason: why, as a clause.
-        inner: the run with another question and other settings, for this round alone.
-        gated: whether somebody may have to approve it.
-    """
-    workflow = Workflow((Step(subtask="", worker=worker),))
-    now, number = context.elapsed(), len(context.recorder.rounds)
-    round_ = Round(
-        decision=Plan(workflow, reason=reason), workflow=workflow, planning=TimeSpan(now, now)
-    )
-    if gated and await gate_round(context, number, round_) is not None:
-        return None
-    await context.publish(RoundPlanned(number, round_))
-    await execute_workflow(inner or context, workflow, number)
-    return final_reply(context.recorder.rounds[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +95,7 @@ class GroundingCheck:
         """Tell what the policy did; the run's end by it.
 
         Args:
-            ended: how the run ends if the check was not even begun.
+            ended: how the run ends without it, and how sure its answer is by all that was asked.
         """
         if self._ended is None:
             self._ended = ended
@@ -147,7 +103,13 @@ class GroundingCheck:
                 self._note_unchecked(ended)
         for act in self._acts:
             await self.context.publish(act)
-        return replace(self._ended, seconds=self.context.elapsed())
+        sure = None if self._ended.confidence is None else ended.confidence
+        return replace(self._ended, confidence=sure, seconds=self.context.elapsed())
+
+    def keeps(self, ended: RunFinished) -> bool:
+        """Return True unless that answer was refused, or another one took its place."""
+        kept = self._ended
+        return kept is None or (kept.reply is not None and kept.confidence == ended.confidence)
 
     def _note_unchecked(self, ended: RunFinished) -> None:
         """Note the end that stands if the check, or the deadline, does not come to another."""
@@ -205,7 +167,8 @@ class GroundingCheck:
             return _Checked(statements, ())
         if worker.id not in context.clients:
             return None  # a rule for plans keeps the question from it
-        steps = (step for round_ in context.rounds for step in round_.steps)
+        rounds = (round_ for round_ in context.rounds if not round_.is_aside)
+        steps = (step for round_ in rounds for step in round_.steps)
         sources = find_sources(context.question, steps, context.pool, reply)
         messages = context.question.messages
         attached = tuple(part for message in messages for part in message.attachments)
@@ -213,35 +176,19 @@ class GroundingCheck:
         question = Question(
             messages=checking_messages(flat, sources, attached), response_format=form
         )
-        outcome = await run_single_step(
-            context,
-            worker.id,
-            f"the policy {self.policy.name} {_CHECKS}",
-            inner=self._checking_context(question),
-            gated=False,
+        inner = context_aside(context, question, Pool((worker,)))
+        plan = Plan(
+            Workflow((Step(subtask="", worker=worker.id),)),
+            reason=f"the policy {self.policy.name} checks the answer against its sources",
+            purpose="check",
         )
+        unchecked = replace(inner, settings=replace(inner.settings, guardrails=NO_GUARDRAILS))
+        ended = await run_extra_round(context, plan, inner=unchecked, gated=False)
+        outcome = None if ended is None else final_reply(ended)
         if outcome is None or outcome.finish in TRUNCATED_FINISHES:
             return None  # a cut verdict is none, and nobody has held it to its form
         return _Checked(
             statements, tuple(find_unsupported(outcome.text, flat, sources, len(attached)))
-        )
-
-    def _checking_context(self, question: Question) -> RunContext:
-        """Return the run as its checker is called: alone, its words never taken for the answer."""
-        context = self.context
-
-        async def tell(event: Event) -> None:
-            if context.emit is not None and not isinstance(event, StepDelta):
-                await context.emit(event)
-
-        settings = replace(context.settings, guardrails=NO_GUARDRAILS, fallback=False, live=False)
-        return replace(
-            context,
-            question=question,
-            pool=Pool((self.policy.worker,)),
-            resumed=None,
-            settings=settings,
-            emit=context.emit and tell,
         )
 
     async def _repair(self, reply: Reply, checked: _Checked) -> Reply | None:

@@ -45,7 +45,7 @@ from batuta.engine.confidence import state_confidence
 from batuta.engine.context import Recorder, RunContext, RunHooks, RunSettings, WorkflowRevision
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
-from batuta.engine.grounding import GroundingCheck, run_single_step
+from batuta.engine.grounding import GroundingCheck
 from batuta.engine.planning import (
     PlanCheck,
     PlanningListener,
@@ -55,6 +55,8 @@ from batuta.engine.planning import (
     refused_end,
     restrict_workers,
 )
+from batuta.engine.samples import take_samples
+from batuta.engine.side_calls import run_single_step
 from batuta.engine.step_prompt import able_workers, give_sight, workers_before
 from batuta.engine.workflow_estimate import LatencyLookup, describe_estimate, estimate_workflow
 from batuta.errors import LimitReachedError
@@ -175,15 +177,11 @@ async def _run_within_deadline(limits: Limits, context: RunContext, loop: _RunLo
     """
     try:
         if limits.seconds is None:
-            await loop.run_rounds()
-            await loop.ask_another()
-            await loop.check_grounds()
+            await loop.run()
             return
         with anyio.move_on_after(limits.seconds) as scope:
             context.deadline = scope
-            await loop.run_rounds()
-            await loop.ask_another()
-            await loop.check_grounds()
+            await loop.run()
     except anyio.get_cancelled_exc_class():
         await _record_cancellation(context)
         raise
@@ -205,9 +203,15 @@ def _blocked_end(policy: str, acts: Iterable[GuardrailTriggered], seconds: float
     )
 
 
-def _dry_run_end(workflow: Workflow, context: RunContext, pace: LatencyLookup) -> RunFinished:
+def _dry_run_end(
+    workflow: Workflow, context: RunContext, conductor: str, pace: LatencyLookup
+) -> RunFinished:
     """Return the end of a dry run: what would be run, in words."""
-    expected = estimate_workflow(context.question, workflow, context.pool, latency=pace)
+    model = context.settings.confidence
+    again = None if model is None else model.foresee_samples(conductor, workflow)
+    expected = estimate_workflow(
+        context.question, workflow, context.pool, latency=pace, again=again
+    )
     text = describe_estimate(workflow, expected)
     return RunFinished(
         outcome=Outcome.PLANNED,
@@ -255,6 +259,16 @@ class _RunLoop:
         policy = self.settings.guardrails.grounded
         self.grounding = GroundingCheck(context, policy) if policy is not None else None
 
+    async def run(self) -> None:
+        """Run rounds, and then what is asked about their answer."""
+        await self.run_rounds()
+        if self.settings.min_confidence is not None:
+            await self.sample_answer()
+            await self.ask_another()
+        await self.check_grounds()
+        if self.settings.min_confidence is None:  # what nothing waits for takes nobody's money
+            await self.sample_answer()
+
     async def run_rounds(self) -> None:
         """Run rounds until an answer stands or nothing more may be done."""
         context = self.context
@@ -278,20 +292,30 @@ class _RunLoop:
                 return
         self.rounds_exhausted = rounds > 1
 
+    async def sample_answer(self) -> None:
+        """Ask the question again if how sure its answer is was fitted so."""
+        model = self.settings.confidence
+        if model is None or model.samples is None or self.settings.dry_run:
+            return
+        ended = self.finalize_rounds()
+        if self.grounding is None or self.grounding.keeps(ended):
+            await take_samples(self.context, model, self.conductor.name, ended)
+
     async def ask_another(self) -> None:
         """Ask one more worker the whole question if the answer is not sure enough."""
         context, settings = self.context, self.settings
-        if settings.min_confidence is None or settings.dry_run or not settings.fallback:
+        if settings.dry_run or not settings.fallback:
             return
         if context.limit or self.finalize_rounds().outcome is not Outcome.UNSURE:
             return
-        asked = {step.worker for round_ in context.rounds for step in round_.steps}
+        rounds = [round_ for round_ in context.rounds if not round_.is_aside]
+        asked = {step.worker for round_ in rounds for step in round_.steps}
         able = able_workers(context.question, list(context.pool.ranked()))
         other = next((worker.id for worker in able if worker.id not in asked), None)
         if other is None:
             return
         workflow = Workflow((Step(subtask="", worker=other),))
-        if context.rules.find_broken(workflow, workers_before(context.rounds)) is not None:
+        if context.rules.find_broken(workflow, workers_before(rounds)) is not None:
             return
         # If it is not approved, the answer that is there stands.
         await run_single_step(context, other, "the answer before was not sure enough")
@@ -320,7 +344,7 @@ class _RunLoop:
         """Return how the run ended."""
         context = self.context
         if self.settings.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
-            return _dry_run_end(planned, context, pace)
+            return _dry_run_end(planned, context, self.conductor.name, pace)
         ended = self.finalize_rounds()
         return ended if self.grounding is None else await self.grounding.finalize(ended)
 

@@ -28,9 +28,7 @@ from batuta.core.solver import RunCache, RunTests
 from batuta.engine.context import RunHooks, RunSettings
 from batuta.engine.finalize import reply_text
 from batuta.engine.run_loop import conduct
-
-SAMPLING_TEMPERATURE = 0.7
-"""Temperature of the methods that live on several samples of one worker."""
+from batuta.engine.samples import SAMPLING_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,7 @@ def step_request(
     context: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
 ) -> Request:
     """Return the prompt of that step of this run's round `number` for that worker."""
-    question, last = context.question, index == len(workflow) - 1
+    question, last = context.question, index == len(workflow) - 1 or context.asks_whole
     if last and context.resumed is None and is_plain(workflow.steps[index]):
         messages = question.messages
     else:

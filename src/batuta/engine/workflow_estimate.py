@@ -13,6 +13,7 @@ from batuta.core import (
     StepRun,
     TimeSpan,
     Usage,
+    Worker,
     WorkerId,
     Workflow,
     WorkflowEstimate,
@@ -20,6 +21,7 @@ from batuta.core import (
 from batuta.core.formatting import format_seconds
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
 from batuta.core.workflow import Plan
+from batuta.engine.confidence import SampleSetting
 from batuta.language import worker_messages
 from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
@@ -42,10 +44,19 @@ def estimate_workflow(
     *,
     output: int = EXPECTED_OUTPUT_TOKENS,
     latency: LatencyLookup = no_latency,
+    again: SampleSetting | None = None,
 ) -> WorkflowEstimate:
     """Return the tokens and dollars if every step replies with about `output` tokens.
 
     Prompts are the real ones, with text of that length where the replies will stand.
+
+    Args:
+        question: what is asked.
+        workflow: who is asked.
+        pool: the workers.
+        output: tokens of a reply.
+        latency: seconds of a worker's call.
+        again: how often the question is asked again when it has an answer.
     """
     round_ = Round(decision=Plan(workflow), workflow=workflow)
     steps: list[StepRun] = []
@@ -75,12 +86,28 @@ def estimate_workflow(
         )
         usages.append(usage)
         total, cost = total + usage, cost + usage_cost(usage, worker.price)
+    seconds = _critical_path_seconds(workflow, latency)
+    worker = None if again is None else again.find_worker(pool, workflow.steps[-1].worker)
+    if again is None or worker is None:
+        return WorkflowEstimate(steps=tuple(usages), usage=total, cost=cost, seconds=seconds)
+    samples = estimate_samples(question, worker, again.count, output)
+    takes = latency(worker.id)
     return WorkflowEstimate(
         steps=tuple(usages),
-        usage=total,
-        cost=cost,
-        seconds=_critical_path_seconds(workflow, latency),
+        usage=total + samples,
+        cost=cost + usage_cost(samples, worker.price),
+        seconds=None if seconds is None or takes is None else seconds + takes,
+        samples=samples,
     )
+
+
+def estimate_samples(
+    question: Question, worker: Worker, count: int, output: int = EXPECTED_OUTPUT_TOKENS
+) -> Usage:
+    """Return the tokens of asking a worker the question again so often."""
+    asked = estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
+    tokens = min(output, worker.sampling.max_tokens or output)
+    return Usage(calls=count, input=count * asked, output=count * tokens, estimated=count)
 
 
 def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
@@ -105,6 +132,10 @@ def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
         after = f" (reads {reads})" if reads else ""
         task = step.subtask or "Answer the question."
         lines.append(f"{index + 1}. {step.worker}{after}, about {usage.total} tokens: {task}")
+    if calls := expected.samples.calls:
+        lines.append(
+            f"Then it is asked again, {calls} times, to see whether the answer is the same."
+        )
     cost = expected.cost
     dollars = f"${cost.usd:f}" if cost.usd or not cost.unpriced_calls else "an unknown price"
     if cost.usd and cost.unpriced_calls:

@@ -11,7 +11,6 @@ from decimal import Decimal
 from batuta.conductors.sessions.state import SessionThread
 from batuta.core import Question, Reply, Request, Run, StepRun, Worker
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.engine.grounding import is_source_check
 from batuta.engine.step_prompt import is_plain
 from batuta.usage import Usage
 
@@ -19,7 +18,7 @@ from batuta.usage import Usage
 def answering_step(run: Run) -> StepRun | None:
     """Return the step whose reply reached the client; None: no last step has ended."""
     for round_ in reversed(run.rounds):
-        if round_.workflow is not None and not is_source_check(round_):
+        if round_.workflow is not None and not round_.is_aside:
             last = round_.step(len(round_.workflow) - 1)
             return last if last is not None and isinstance(last.result, Reply) else None
     return None

@@ -44,7 +44,8 @@ def response_headers(run: Run) -> dict[str, str]:
 
 def _conductor_fault(run: Run) -> str | None:
     """Return why the last round has no workflow of the conductor; None if it has, or needs none."""
-    decision = run.rounds[-1].decision if run.rounds else None
+    decided = (round_ for round_ in reversed(run.rounds) if not round_.is_aside)
+    decision = next((round_.decision for round_ in decided), None)
     if not isinstance(decision, MalformedPlan):
         return None
     if decision.outage and not decision.again:

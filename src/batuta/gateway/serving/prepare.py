@@ -237,10 +237,13 @@ class CallPreparer:
             raise invalid_value(f"{ORCHESTRATION_FIELD}.workflow", "there is none.")
         prepared = self.prepare(call, caller, new_run_id())
         question, pool = prepared.call.question, prepared.pool
+        conductor, model = prepared.served_model.conductor, self._catalogue.confidence
+        is_known = conductor is not None and model is not None
+        again = model.foresee_samples(conductor.name, workflow) if is_known else None
         return PlanEstimate(
             workflow=workflow,
             pool=pool,
-            expected=estimate_workflow(question, workflow, pool, latency=seconds),
+            expected=estimate_workflow(question, workflow, pool, latency=seconds, again=again),
             broken=prepared.rules.find_broken(workflow),
         )
 

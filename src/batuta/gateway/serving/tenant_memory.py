@@ -27,7 +27,6 @@ from batuta.core import (
     ToolCall,
     WorkerId,
 )
-from batuta.engine.grounding import is_source_check
 from batuta.gateway.serving.parsed_call import first_texts
 
 K = TypeVar("K", bound=Hashable)
@@ -278,9 +277,7 @@ class ConversationWorkers:
         if run.outcome not in {Outcome.ANSWERED, Outcome.DEGRADED, Outcome.WAITING}:
             return
         key = _conversation_beginning(run.header.question, run.header.model)
-        steps = [
-            step for round_ in run.rounds if not is_source_check(round_) for step in round_.steps
-        ]
+        steps = [step for round_ in run.rounds if not round_.is_aside for step in round_.steps]
         worker = steps[-1].worker if steps else None
         if worker is None or worker == planned:
             self._workers.pop(tenant, key)

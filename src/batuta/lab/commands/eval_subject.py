@@ -102,6 +102,7 @@ async def open_eval_subject(
         conductor=wanted.pool.conductor,
         judge=wanted.grading.judge,
         sandbox=wanted.grading.sandbox,
+        calibrates=wanted.output.calibrate is not None,
     )
     subject = await _open_subject(wanted, setup, stack)
     limit = wanted.questions.limit or DEFAULT_LIMIT

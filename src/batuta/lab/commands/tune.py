@@ -161,6 +161,7 @@ def _tune_settings(
         max_steps=loaded.limits.steps,
         seed=options.questions.seed,
         last=named[-1],
+        samples=loaded.confidence and loaded.confidence.samples,
     )
 
 

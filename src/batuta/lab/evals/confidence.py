@@ -5,8 +5,8 @@ Axes: n runs, f signals.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -15,9 +15,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.config.confidence import ConfidenceFile, MeasuredConfidence, StoredCalibration
-from batuta.core import Run, StepRun, WorkerId
-from batuta.engine.confidence import SIGNALS, Calibration, answer_signals, find_step
+from batuta.config.confidence import (
+    ConfidenceFile,
+    MeasuredConfidence,
+    StoredCalibration,
+    StoredSamples,
+)
+from batuta.core import Reply, Run, StepRun, WorkerId
+from batuta.engine.confidence import (
+    SAMPLES,
+    SIGNALS,
+    Calibration,
+    SampleSetting,
+    answer_signals,
+    find_sample_round,
+    find_step,
+    share_of_samples,
+)
 from batuta.errors import ConfigError
 from batuta.lab.learners.regression import fit_logistic
 from batuta.store import RunSummary, Store
@@ -47,13 +61,27 @@ class GradedRun:
 
     run: Run
     step: StepRun
+    reply: Reply
     right: bool
+
+    def share_of_samples(self, samples: SampleSetting) -> float | None:
+        """Return the share of such samples that state the same answer; None: they do not tell."""
+        return share_of_samples(self.run.rounds, self.step, self.reply, samples)
+
+    def signals(self, share: float, samples: SampleSetting | None) -> dict[str, float]:
+        """Return the signals of its answer, where its worker's share right is that."""
+        signals = answer_signals(self.run.rounds, self.step, self.reply, share)
+        same = None if samples is None else self.share_of_samples(samples)
+        return signals if same is None else {**signals, SAMPLES: same}
 
     @property
     def fold(self) -> int:
         """Its fold: all runs of a question are in the same one."""
         text = self.run.header.question.text.encode("utf-8", "replace")
         return blake2b(text, digest_size=4).digest()[0] % _FOLDS
+
+
+Fit = Callable[[Sequence[GradedRun], SampleSetting | None], Calibration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +98,21 @@ class FittedConfidence:
 
     def describe(self) -> list[str]:
         """Return a line for each conductor."""
-        lines = [
-            f"{name}: {one.runs} runs, {one.measured.right:.1%} right; on runs it was not fitted "
-            f"to: calibration error {one.measured.calibration_error:.3f}, Brier "
-            f"{one.measured.brier:.3f}, {one.measured.right_at_80:.1%} right of the surest 80 %"
-            for name, one in self.stored.conductors.items()
-        ]
+        lines: list[str] = []
+        for name, one in self.stored.conductors.items():
+            known = f"{one.runs} runs, {one.measured.right:.1%} right"
+            lines.append(f"{name}: {known}; on runs it was not fitted to: {_tell(one.measured)}")
+            if (again := one.sampled) is not None:
+                told = f"{_tell(again.measured)}; without them: {_tell(again.without)}"
+                lines.append(f"{name}, with {again}: {again.runs} runs; {told}")
         return [*lines, *self.left_out]
+
+
+def _tell(measured: MeasuredConfidence) -> str:
+    return (
+        f"calibration error {measured.calibration_error:.3f}, Brier {measured.brier:.3f}, "
+        f"{measured.right_at_80:.1%} right of the surest 80 %"
+    )
 
 
 def graded_run(run: Run, score: float) -> GradedRun | None:
@@ -84,7 +120,7 @@ def graded_run(run: Run, score: float) -> GradedRun | None:
     if run.reply is None or run.reply.tool_calls:
         return None
     step = find_step(run.rounds, run.reply)
-    return None if step is None else GradedRun(run, step, score >= _RIGHT)
+    return None if step is None else GradedRun(run, step, run.reply, score >= _RIGHT)
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
@@ -114,35 +150,93 @@ def fit_confidence(graded: Sequence[GradedRun]) -> FittedConfidence:
     found: dict[str, StoredCalibration] = {}
     left_out: list[str] = []
     for name, group in sorted(groups.items()):
-        questions = len({one.run.header.question.text for one in group})
-        right = sum(one.right for one in group)
-        if questions < LEAST_RUNS:
-            left_out.append(f"{name}: {questions} graded questions, and {LEAST_RUNS} are needed")
-        elif min(right, len(group) - right) < LEAST_OF_EACH:
-            need = f"{LEAST_OF_EACH} of each are needed"
-            left_out.append(f"{name}: {right} of {len(group)} answers are right, and {need}")
-        else:
-            found[name] = _fit_group(group)
+        if lack := _describe_lack(group):
+            left_out.append(f"{name}: {lack}")
+            continue
+        fitted = found[name] = _fit_group(group)
+        setting = find_sample_setting(group)
+        if setting is not None and fitted.sampled is None:
+            told = [one for one in group if one.share_of_samples(setting) is not None]
+            left_out.append(f"{name}, with samples: {_describe_lack(told)}")
     return FittedConfidence(ConfidenceFile(conductors=found), tuple(left_out))
+
+
+def _describe_lack(group: Sequence[GradedRun]) -> str:
+    """Return why the runs cannot be fitted to; empty if they can."""
+    questions = len({one.run.header.question.text for one in group})
+    right = sum(one.right for one in group)
+    if questions < LEAST_RUNS:
+        return f"{questions} graded questions, and {LEAST_RUNS} are needed"
+    if min(right, len(group) - right) < LEAST_OF_EACH:
+        return f"{right} of {len(group)} answers are right, and {LEAST_OF_EACH} of each are needed"
+    return ""
 
 
 def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
     """Fit one conductor; what is measured is measured on the folds that were left out."""
-    sure_n = _cross_fit(group, _fit_calibrated)
-    right_n = np.array([one.right for one in group], float)
-    told_n = ~np.isnan(sure_n)
     whole = _fit_calibrated(group)
     return StoredCalibration(
-        weights={name: round(weight, 6) for name, weight in whole.weights.items()},
-        workers={str(worker): round(share, 6) for worker, share in whole.workers.items()},
+        weights=_rounded(whole.weights),
+        workers=_rounded(whole.workers),
         runs=len(group),
         curve=whole.curve,
-        measured=measure_confidence(sure_n[told_n], right_n[told_n]),
+        measured=_measure_fit(group),
+        sampled=_fit_samples(group),
     )
 
 
+def _rounded(values: Mapping[Any, float]) -> dict[str, float]:
+    return {str(name): round(value, 6) for name, value in values.items()}
+
+
+def _measure_fit(
+    group: Sequence[GradedRun], samples: SampleSetting | None = None
+) -> MeasuredConfidence:
+    sure_n = _cross_fit(group, _fit_calibrated, samples)
+    right_n = np.array([one.right for one in group], float)
+    told_n = ~np.isnan(sure_n)
+    return measure_confidence(sure_n[told_n], right_n[told_n])
+
+
+def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
+    """Fit the runs whose question was asked again; None: they are too few."""
+    setting = find_sample_setting(group)
+    if setting is None:
+        return None
+    asked = [one for one in group if one.share_of_samples(setting) is not None]
+    if _describe_lack(asked):
+        return None
+    samplers = {setting.sampler_of(one.step.worker) for one in asked}
+    whole = _fit_calibrated(asked, setting)
+    return StoredSamples(
+        count=setting.count,
+        worker=str(min(samplers)) if len(samplers) == 1 else None,
+        own=all(setting.sampler_of(one.step.worker) == one.step.worker for one in asked),
+        weights=_rounded(whole.weights),
+        runs=len(asked),
+        curve=whole.curve,
+        measured=_measure_fit(asked, setting),
+        without=_measure_fit(asked),
+    )
+
+
+def find_sample_setting(group: Iterable[GradedRun]) -> SampleSetting | None:
+    """Return how most of the runs that were asked again were; None: none was."""
+    kinds: Counter[SampleSetting] = Counter()
+    for one in group:
+        taken = find_sample_round(one.run.rounds)
+        if taken is None or taken.workflow is None:
+            continue
+        sampler, count = taken.workflow.steps[0].worker, len(taken.workflow)
+        kinds[SampleSetting(count=count, worker=sampler)] += 1
+        if sampler == one.step.worker:
+            kinds[SampleSetting(count=count)] += 1
+    # Of a sampler that wrote every answer itself both are true, and a file says so.
+    return max(kinds, key=lambda kind: (kinds[kind], kind.worker is None), default=None)
+
+
 def _cross_fit(
-    group: Sequence[GradedRun], fit: Callable[[Sequence[GradedRun]], Calibration]
+    group: Sequence[GradedRun], fit: Fit, samples: SampleSetting | None = None
 ) -> NDArray[np.float64]:
     """Return each run's probability by a fit to the other folds: (n,)."""
     sure_n = np.full(len(group), np.nan)
@@ -150,17 +244,19 @@ def _cross_fit(
         known = [one for one in group if one.fold != fold]
         rows = [row for row, one in enumerate(group) if one.fold == fold]
         if known and rows:
-            calibration = fit(known)
-            sure_n[rows] = [_state_probability(calibration, group[row]) for row in rows]
+            calibration = fit(known, samples)
+            sure_n[rows] = [_state_probability(calibration, group[row], samples) for row in rows]
     return sure_n
 
 
-def _fit_calibrated(group: Sequence[GradedRun]) -> Calibration:
+def _fit_calibrated(
+    group: Sequence[GradedRun], samples: SampleSetting | None = None
+) -> Calibration:
     """Fit weights and, of enough runs, what their probabilities stand for."""
-    whole = _fit_signals(group)
+    whole = _fit_signals(group, samples)
     if len(group) < LEAST_FOR_CURVE:
         return whole
-    sure_n = _cross_fit(group, _fit_signals)
+    sure_n = _cross_fit(group, _fit_signals, samples)
     told_n = ~np.isnan(sure_n)
     right_n = np.array([one.right for one in group], float)
     return replace(whole, curve=_fit_curve(sure_n[told_n], right_n[told_n]))
@@ -186,14 +282,16 @@ def _pool_blocks(
     return sure, (one[1] * one[2] + other[1] * other[2]) / count, count
 
 
-def _state_probability(calibration: Calibration, one: GradedRun) -> float:
-    reply, share = one.run.reply, calibration.workers.get(one.step.worker)
-    if share is None or reply is None:
+def _state_probability(
+    calibration: Calibration, one: GradedRun, samples: SampleSetting | None
+) -> float:
+    share = calibration.workers.get(one.step.worker)
+    if share is None:
         return float("nan")
-    return calibration.probability(answer_signals(one.run.rounds, one.step, reply, share))
+    return calibration.probability(one.signals(share, samples))
 
 
-def _fit_signals(group: Sequence[GradedRun]) -> Calibration:
+def _fit_signals(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
     """Fit weights; a worker's share right in a row is that of its other runs."""
     right, asked = _count_outcomes(group)
     mean = sum(right.values()) / len(group)
@@ -202,20 +300,19 @@ def _fit_signals(group: Sequence[GradedRun]) -> Calibration:
         outcomes = asked[worker] - fewer + _PRIOR_OUTCOMES
         return (right[worker] - less + _PRIOR_OUTCOMES * mean) / outcomes
 
+    names = SIGNALS if samples is None else (*SIGNALS, SAMPLES)
     rows: list[list[float]] = []
     for one in group:
-        assert one.run.reply is not None  # noqa: S101 - it has a step
-        without = share(one.step.worker, float(one.right), 1)
-        signals = answer_signals(one.run.rounds, one.step, one.run.reply, without)
-        rows.append([signals[name] for name in SIGNALS])
+        signals = one.signals(share(one.step.worker, float(one.right), 1), samples)
+        rows.append([signals[name] for name in names])
     inputs_nf = np.array(rows, float)
     right_n = np.array([one.right for one in group], float)
-    prior_f = np.array([0.0, 1.0, *[0.0] * (len(SIGNALS) - 2)])
-    penalty_f = np.full(len(SIGNALS), _PENALTY)
+    prior_f = np.array([0.0, 1.0, *[0.0] * (len(names) - 2)])
+    penalty_f = np.full(len(names), _PENALTY)
     penalty_f[0] = 0.01
     weights_f = fit_logistic(inputs_nf[:, None, :], right_n[:, None], prior_f, penalty_f)
     return Calibration(
-        weights=dict(zip(SIGNALS, map(float, weights_f), strict=True)),
+        weights=dict(zip(names, map(float, weights_f), strict=True)),
         workers={worker: share(worker) for worker in asked},
         runs=len(group),
     )

@@ -8,18 +8,19 @@ from decimal import Decimal
 
 from batuta.conductors import FixedConductor
 from batuta.conductors.workflow_selector import WorkflowSelector
+from batuta.config.served_systems import ServedSystem
 from batuta.core import Conductor, Cost, Question, Step, Worker, Workflow
 from batuta.core import Pool as WorkerPool
 from batuta.core.conductor import conductor_worker
 from batuta.core.formatting import format_usd
-from batuta.engine.workflow_estimate import estimate_workflow
+from batuta.engine.workflow_estimate import estimate_samples, estimate_workflow
 from batuta.lab.baselines import ConductorSolver, SingleWorker
 from batuta.lab.baselines.parallel_answers import build_parallel_workflow
 from batuta.lab.evals.all_workers import AllWorkers, Vote
 from batuta.lab.evals.learned_methods import SKILLS, UnfittedSolver
 from batuta.lab.evals.runner import EvalTrial
 from batuta.lab.evals.served_solver import ServedSolver
-from batuta.usage import ZERO_COST
+from batuta.usage import ZERO_COST, usage_cost
 
 USUAL_STEPS = 3
 """Steps that a workflow by a model is assumed to have."""
@@ -88,7 +89,9 @@ def expect_calls(trials: Sequence[EvalTrial]) -> ExpectedCalls:
 def _expect_run(trial: EvalTrial) -> ExpectedCalls:
     solver = trial.system.solver
     if isinstance(solver, ServedSolver):
-        return _expect_conducted(trial, solver.system.conductor, solver.system.limits.rounds)
+        system = solver.system
+        expected = _expect_conducted(trial, system.conductor, system.limits.rounds)
+        return expected + _expect_samples(trial, system)
     if isinstance(solver, SingleWorker) and solver.worker is not None:
         return _price_workflow(trial, Workflow((Step(subtask="", worker=solver.worker),)))
     if isinstance(solver, AllWorkers | Vote):
@@ -126,6 +129,17 @@ def _expect_conducted(trial: EvalTrial, conductor: Conductor, rounds: int) -> Ex
     if worker is None:  # no model drafts, or one that runs here, whose drafts are not calls
         return steps
     return steps + _price_workers(trial, [worker]).scale(rounds)
+
+
+def _expect_samples(trial: EvalTrial, system: ServedSystem) -> ExpectedCalls:
+    """Price asking again, by the best worker where whoever wrote the answer is asked."""
+    model, best = system.settings.confidence, trial.pool.ranked()[0].id
+    again = None if model is None else model.find_samples(system.conductor.name, best)
+    worker = None if again is None else again.find_worker(trial.pool, best)
+    if again is None or worker is None:
+        return ExpectedCalls()
+    samples = estimate_samples(Question.of(trial.task.question), worker, again.count)
+    return _sum_up(again.count, usage_cost(samples, worker.price))
 
 
 def _price_workflow(trial: EvalTrial, workflow: Workflow) -> ExpectedCalls:

@@ -62,7 +62,7 @@ def outage_reason(run: Run) -> str | None:
 
 def _fallback_outage(run: Run) -> str | None:
     """Return the outage for which no worker could answer the last workflow's last step, or None."""
-    round_ = next((round_ for round_ in reversed(run.rounds) if round_.workflow), None)
+    round_ = next((one for one in reversed(run.rounds) if one.workflow and not one.is_aside), None)
     last = last_step(round_) if round_ else None
     if last is None:
         return None

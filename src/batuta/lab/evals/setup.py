@@ -43,6 +43,8 @@ class SubjectSetup:
     judge: str | None = None
     """The worker that grades answers which no rule decides."""
     sandbox: str = SandboxBackend.AUTO.value
+    calibrates: bool = False
+    """Whether how sure answers are is fitted to the runs, for which each is asked for again."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductor; the connections close with the stack.
@@ -58,7 +60,10 @@ class SubjectSetup:
             time_scale=0.0,
             rehearses=self.rehearses,
         )
-        return subject_of(loaded)
+        subject = subject_of(loaded)
+        if not self.calibrates or subject.confidence is None:
+            return subject
+        return replace(subject, confidence=replace(subject.confidence, collects=True))
 
     def note_pool(
         self, subject: Subject, folder: Path, *, write: bool = True

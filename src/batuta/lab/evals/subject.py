@@ -155,7 +155,9 @@ class Subject:
         drafts = {CONDUCTOR, MINI_CONDUCTOR, *(preset_conductor(one.name) for one in self.presets)}
         others = tuple(sorted((n, who) for n, who in self.replaced.items() if n not in drafts))
         terms += (others,) if others else ()
-        return repr((self.limits, recorded, *counted, *executes, *terms))
+        sure = self.confidence
+        sampled = ("sampled",) if sure and sure.samples and sure.collects else ()
+        return repr((self.limits, recorded, *counted, *executes, *terms, *sampled))
 
     def drafting_key(self, drafts: str) -> str:
         """Return what a conductor's run depends on besides, as text for its key.

@@ -32,6 +32,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import RunSettings, conduct
+from batuta.engine.confidence import ConfidenceModel, SampleSetting
 from batuta.errors import LimitReachedError
 from batuta.lab.baselines import Solver, SolverContext
 from batuta.lab.evals.grading import AnswerGrader
@@ -226,7 +227,7 @@ class CandidateRunner:
         self._clients = clients
         self._grade = grade
         self.unknown = unknown
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._seed = seed
         self._grades_steps = grades_steps
         self._known: dict[Key, CandidateResult] = {}
@@ -246,7 +247,7 @@ class CandidateRunner:
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
         found: dict[Key, CandidateResult] = {}
         if missing and self.elsewhere is not None:
-            await self.elsewhere.execute(missing, self.ranked, found, concurrency=self._concurrency)
+            await self.elsewhere.execute(missing, self.ranked, found, concurrency=self.concurrency)
         else:
             await self._execute_here(missing, found)
         if len(found) < len(missing) or any(result.limited for result in found.values()):
@@ -267,7 +268,7 @@ class CandidateRunner:
                     return
 
         async with anyio.create_task_group() as group:
-            for _ in range(min(self._concurrency, len(missing))):
+            for _ in range(min(self.concurrency, len(missing))):
                 group.start_soon(work)
 
     async def run_entry(self, task: Task, entry: Entry) -> CandidateResult:
@@ -278,8 +279,22 @@ class CandidateRunner:
         context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
         return await self._judge(task, await entry.answer(Question.of(task.question), context, 0))
 
-    async def conduct_candidate(self, task: Task, entry: Candidate) -> Run:
-        """Execute a workflow on the task; equal earlier calls are not made again."""
+    async def conduct_candidate(
+        self, task: Task, entry: Candidate, again: SampleSetting | None = None
+    ) -> Run:
+        """Execute a workflow on the task; equal earlier calls are not made again.
+
+        Args:
+            task: whose question is asked.
+            entry: the workflow.
+            again: how often the question is asked again when it has an answer.
+        """
+        workers = {step.worker for step in entry.steps}
+        settings = RunSettings(fallback=False)
+        if again is not None:
+            workers |= {again.worker} if again.worker is not None else set()
+            model = ConfidenceModel(samples=again, collects=True)
+            settings = replace(settings, confidence=model)
         return await conduct(
             Question.of(task.question),
             ContinuedWorkflow(
@@ -287,19 +302,21 @@ class CandidateRunner:
                 first=write_workflow(entry),
                 continuation=write_continuation(entry),
             ),
-            self.pool.subset(step.worker for step in entry.steps),
+            self.pool.subset(workers),
             self.open_clients(task),
             limits=Limits(rounds=ROUNDS if entry.stops else 1),
             seed=0,
-            settings=RunSettings(fallback=False),
+            settings=settings,
         )
 
-    async def repeat_run(self, task: Task, entry: Candidate) -> Run | None:
+    async def repeat_run(
+        self, task: Task, entry: Candidate, again: SampleSetting | None = None
+    ) -> Run | None:
         """Return the whole run behind a graded result without a call; None if there is none."""
         known = self.find_result(task, entry)
         if known is None or known.score is None or not self.meter.is_closed:
             return None
-        run = await self.conduct_candidate(task, entry)
+        run = await self.conduct_candidate(task, entry, again)
         return run if run.answer == known.answer else None
 
     async def ask(self, worker: WorkerId, prompt: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from batuta.core import Task, WorkerId
+from batuta.engine.confidence import SampleSetting
 from batuta.lab.tune.candidate_runner import CandidateRunner
 from batuta.lab.tune.parts import QuestionParts
 from batuta.lab.tune.spending import Allowance, bound_pool_costs
@@ -50,6 +51,14 @@ class TuneSettings:
     seed: int = 0
     last: TuneStage = TuneStage.JUDGE
     """The stage after which the tuning stops."""
+    samples: SampleSetting | None = None
+    """How often the questions that are fitted to are asked again; None: not at all."""
+
+    def sample_calls(self, parts: QuestionParts) -> int:
+        """Return about how many calls ask again, of the systems of ultra and mini."""
+        if self.samples is None:
+            return 0
+        return 2 * self.samples.count * len(parts.fitted)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +90,11 @@ class TuneContext:
         """Divide the budget among the stages, for about that many calls in all."""
         judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
         self.ends = stage_ends(
-            calls, judgement=judgement, rewrites=rewrites, last=self.settings.last
+            calls,
+            judgement=judgement,
+            rewrites=rewrites,
+            last=self.settings.last,
+            samples=self.settings.sample_calls(self.parts),
         )
 
     def spent_share(self, more: int = 0) -> float:

@@ -289,7 +289,11 @@ def forecast_tuning(
     before = 0.0
     judgement = len(parts.judgement)
     ends = stage_ends(
-        calls or 0, judgement=judgement, rewrites=settings.rewrites, last=settings.last
+        calls or 0,
+        judgement=judgement,
+        rewrites=settings.rewrites,
+        last=settings.last,
+        samples=settings.sample_calls(parts),
     )
     for stage, until in ends.items():
         share = until - before
@@ -298,6 +302,8 @@ def forecast_tuning(
             "usd": None if calls is None else round(share * calls * typical, 4),
         }
         before = until
+    if again := settings.sample_calls(parts):
+        stages["samples"] = {"calls": again, "usd": round(again * typical, 4)}
     return {
         "budget": {**asdict(settings.allowance), "unknown": None},
         "questions": {

@@ -32,6 +32,11 @@ class QuestionParts:
     doubles: int
     """The number of questions left out because their text occurs twice."""
 
+    @property
+    def fitted(self) -> tuple[Task, ...]:
+        """The questions that how sure answers are is fitted to: all that no search has used."""
+        return (*self.selection, *self.finalists, *self.judgement)
+
     def unjudged(self) -> QuestionParts:
         """Return the parts for a tuning without judgement: its questions join the selection."""
         return replace(self, selection=(*self.selection, *self.judgement), judgement=())

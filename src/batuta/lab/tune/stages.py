@@ -37,6 +37,8 @@ _SELECTION, _SELECTION_CALLS = (0.07, 0.12), 720
 no judgement follows."""
 _JUDGEMENT = 0.08, 0.25
 """The least and greatest share of the judgement, which does not spend what it does not need."""
+_SAMPLES = 0.3
+"""The greatest share of asking judged questions again, where the settings do."""
 _CALLS_A_JUDGEMENT, _JUDGED = 6, 200
 """Calls for judging one question with all nominees and opponents; and the most questions to plan
 for: half of them show gains of ten points."""
@@ -64,6 +66,7 @@ def stage_ends(
     judgement: int | None = None,
     rewrites: bool = False,
     last: TuneStage = TuneStage.JUDGE,
+    samples: int = 0,
 ) -> Mapping[TuneStage, float]:
     """Return the share of the budget that may be spent by the end of each stage.
 
@@ -72,6 +75,7 @@ def stage_ends(
         judgement: the number of questions kept back for the judgement.
         rewrites: whether workflows are rewritten.
         last: the stage after which the tuning stops; later ones get no budget.
+        samples: the calls that are to be kept for asking judged questions again.
     """
     stages = list(TuneStage)
     stages = stages[: stages.index(last) + 1]
@@ -90,7 +94,8 @@ def stage_ends(
         TuneStage.REWRITE: _PLANNED - judged,
         TuneStage.JUDGE: _PLANNED,
     }
-    return {stage: ends[stage] for stage in stages}
+    kept = _share_of(samples, calls, 0.0, _SAMPLES) if samples else 0.0
+    return {stage: ends[stage] * (1 - kept) for stage in stages}
 
 
 def _share_of(wanted: int, calls: int, least: float, most: float) -> float:

@@ -1,0 +1,162 @@
+"""What asking the same question again tells, on recorded answers of language models.
+
+    BATUTA_DATA=/path/to/data python recipes/confidence/samples.py
+
+Reasoning Gym, easy, is the one recorded set with several samples of a worker and what they said. One worker answers
+with its first sample: the best on the known families, and then each in turn. Asked again is, twice, itself (its other
+two samples) or another worker (its first two). Runs are made of the recorded answers and fitted by the function of
+`batuta eval --calibrate`; divisions, known questions and figures are those of measure.py.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from measure import KNOWN, SEEDS, has_answer, reply_of, risk_area
+
+from batuta.config.confidence import StoredCalibration
+from batuta.core import (
+    Limits,
+    Outcome,
+    Plan,
+    Pool,
+    Question,
+    Round,
+    Run,
+    RunHeader,
+    RunId,
+    Step,
+    StepRun,
+    TimeSpan,
+    Worker,
+    WorkerId,
+    Workflow,
+)
+from batuta.engine.confidence import Calibration, SampleSetting
+from batuta.lab.evals.confidence import GradedRun, fit_confidence, measure_confidence
+from batuta.lab.tasks.recorded import load_recorded, unseen_family_split
+
+SET = "reasoning_gym/easy"
+TAKEN = 2
+"""Samples beside the answer: of three that were recorded."""
+
+
+def make_round(record, row, places, purpose="answer"):
+    """The round of these recorded answers side by side; each is a worker's sample."""
+    names = [WorkerId(record.models[model]) for model, _ in places]
+    flow = Workflow(tuple(Step(subtask="", worker=name) for name in names))
+    steps = tuple(
+        StepRun(
+            index=index,
+            planned=name,
+            worker=name,
+            request=None,
+            result=reply_of(record, row, *place),
+            span=TimeSpan(0, 0),
+        )
+        for index, (name, place) in enumerate(zip(names, places, strict=True))
+    )
+    return Round(decision=Plan(flow, purpose=purpose), workflow=flow, steps=steps)
+
+
+def make_run(record, row, writer, sampler):
+    """The run in which one model answers, and is or another one is asked again; None: not recorded."""
+    again = [(sampler, number + (sampler == writer)) for number in range(TAKEN)]
+    places = [(writer, 0), *again]
+    if not all(has_answer(record, row, *place) for place in places):
+        return None
+    answering = make_round(record, row, places[:1])
+    step = answering.steps[0]
+    header = RunHeader(
+        id=RunId("r"),
+        question=Question.of(record.tasks[row].question or "?"),
+        pool=Pool((Worker(id=step.worker, model="m"),)),
+        seed=None,
+        limits=Limits(),
+        conductor="alone",
+    )
+    run = Run(
+        header=header,
+        rounds=(answering, make_round(record, row, again, "samples")),
+        outcome=Outcome.ANSWERED,
+        answer=step.result.text,
+        reply=step.result,
+    )
+    return GradedRun(run, step, step.result, bool(record.credit_qms[row, writer, 0] >= 0.5))
+
+
+def served(fitted: StoredCalibration, *, sampled: bool) -> Calibration:
+    """What is served of a fit: with its samples, or without."""
+    part = fitted.sampled if sampled else fitted
+    shares = {WorkerId(name): share for name, share in fitted.workers.items()}
+    return Calibration(weights=part.weights, workers=shares, runs=part.runs, curve=part.curve)
+
+
+def measure(record, seed, writer, sampler):
+    """Calibration error and area, without and with the samples; None where nothing can be fitted."""
+    split = unseen_family_split(record, seed, (0.7, 0.1, 0.2))
+    known = np.random.default_rng(seed).permutation([*split.train, *split.calibration])[:KNOWN]
+    graded = [run for row in known if (run := make_run(record, row, writer, sampler))]
+    fitted = fit_confidence(graded).stored.conductors.get("alone")
+    if fitted is None or fitted.sampled is None:
+        return None
+    asked = [run for row in split.test if (run := make_run(record, row, writer, sampler))]
+    right = np.array([one.right for one in asked], float)
+    setting = SampleSetting(count=TAKEN, worker=WorkerId(record.models[sampler]))
+    found = []
+    for samples in (None, setting):
+        calibration = served(fitted, sampled=samples is not None)
+        plain = served(fitted, sampled=False)
+        sure = np.array([state(one, calibration, plain, samples) for one in asked])
+        told = measure_confidence(sure, right)
+        found += [told.calibration_error, risk_area(sure, right), told.right_at_80]
+    return np.array([*found, right.mean()])
+
+
+def state(one, calibration, plain, samples):
+    """The probability as it is served: without the samples where they tell nothing."""
+    share = calibration.workers[one.step.worker]
+    tells = samples is not None and one.share_of_samples(samples) is not None
+    return (calibration if tells else plain).probability(one.signals(share, samples))
+
+
+def best_known(record, seed, able):
+    """The best of these models on the known families."""
+    split = unseen_family_split(record, seed, (0.7, 0.1, 0.2))
+    strength = record.credit_qm()[[*split.train, *split.calibration]].mean(axis=0)
+    return max(able, key=lambda model: strength[model])
+
+
+def mean_over(record, pairs):
+    """The mean figures of these pairs of writer and sampler, over the divisions."""
+    found = [got for seed, one, other in pairs if (got := measure(record, seed, one, other)) is not None]  # fmt: skip
+    return np.mean(found, axis=0), len(found)
+
+
+def main():
+    """Print the table."""
+    record = load_recorded(SET)
+    able = [m for m in range(len(record.models)) if has_answer(record, slice(None), m, TAKEN).any()]
+    best = {seed: best_known(record, seed, able) for seed in SEEDS}
+    rows = {
+        "the best, itself again": [(seed, best[seed], best[seed]) for seed in SEEDS],
+        "each worker, itself again": [(seed, one, one) for seed in SEEDS for one in able],
+        "each worker, each other one": [(seed, one, other) for seed in SEEDS for one in able for other in able if one != other],
+    }  # fmt: skip
+    for model in able:
+        others = [(seed, best[seed], model) for seed in SEEDS if best[seed] != model]
+        rows[f"the best, {record.models[model]}"] = others
+    print("| who answers, and who is asked again | fits | calibration error without | with | area without | with | right of all | of the surest 80 % without | with |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, pairs in rows.items():
+        if not pairs:
+            continue
+        (error, area, sure, error_with, area_with, sure_with, right), count = mean_over(record, pairs)  # fmt: skip
+        sys.stdout.flush()
+        print(f"| {name} | {count} | {error:.3f} | {error_with:.3f} | {area:.3f} | {area_with:.3f} | {right:.1%} | {sure:.1%} | {sure_with:.1%} |")  # fmt: skip
+    print(f"answered by {[record.models[one] for one in best.values()]}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
