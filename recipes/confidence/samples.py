@@ -15,7 +15,6 @@ import sys
 import numpy as np
 from measure import KNOWN, SEEDS, has_answer, reply_of, risk_area
 
-from batuta.config.confidence import StoredCalibration
 from batuta.core import (
     Limits,
     Outcome,
@@ -33,8 +32,8 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.engine.confidence import Calibration, SampleSetting
-from batuta.lab.evals.confidence import GradedRun, fit_confidence, measure_confidence
+from batuta.engine.confidence import SampleSetting
+from batuta.lab.evals.confidence import GradedRun, fit_calibrated, measure_confidence
 from batuta.lab.tasks.recorded import load_recorded, unseen_family_split
 
 SET = "reasoning_gym/easy"
@@ -86,39 +85,29 @@ def make_run(record, row, writer, sampler):
     return GradedRun(run, step, step.result, bool(record.credit_qms[row, writer, 0] >= 0.5))
 
 
-def served(fitted: StoredCalibration, *, sampled: bool) -> Calibration:
-    """What is served of a fit: with its samples, or without."""
-    part = fitted.sampled if sampled else fitted
-    shares = {WorkerId(name): share for name, share in fitted.workers.items()}
-    return Calibration(weights=part.weights, workers=shares, runs=part.runs, curve=part.curve)
-
-
 def measure(record, seed, writer, sampler):
-    """Calibration error and area, without and with the samples; None where nothing can be fitted."""
+    """Calibration error, area and the surest, without and with the samples, and the share right."""
     split = unseen_family_split(record, seed, (0.7, 0.1, 0.2))
     known = np.random.default_rng(seed).permutation([*split.train, *split.calibration])[:KNOWN]
     graded = [run for row in known if (run := make_run(record, row, writer, sampler))]
-    fitted = fit_confidence(graded).stored.conductors.get("alone")
-    if fitted is None or fitted.sampled is None:
-        return None
+    setting = SampleSetting(count=TAKEN, worker=WorkerId(record.models[sampler]))
+    told = [one for one in graded if one.share_of_samples(setting) is not None]
+    plain, sampled = fit_calibrated(graded), fit_calibrated(told, setting)
     asked = [run for row in split.test if (run := make_run(record, row, writer, sampler))]
     right = np.array([one.right for one in asked], float)
-    setting = SampleSetting(count=TAKEN, worker=WorkerId(record.models[sampler]))
     found = []
     for samples in (None, setting):
-        calibration = served(fitted, sampled=samples is not None)
-        plain = served(fitted, sampled=False)
-        sure = np.array([state(one, calibration, plain, samples) for one in asked])
-        told = measure_confidence(sure, right)
-        found += [told.calibration_error, risk_area(sure, right), told.right_at_80]
+        sure = np.array([state(one, plain, sampled, samples) for one in asked])
+        measured = measure_confidence(sure, right)
+        found += [measured.calibration_error, risk_area(sure, right), measured.right_at_80]
     return np.array([*found, right.mean()])
 
 
-def state(one, calibration, plain, samples):
+def state(one, plain, sampled, samples):
     """The probability as it is served: without the samples where they tell nothing."""
-    share = calibration.workers[one.step.worker]
     tells = samples is not None and one.share_of_samples(samples) is not None
-    return (calibration if tells else plain).probability(one.signals(share, samples))
+    share = plain.workers[one.step.worker]
+    return (sampled if tells else plain).probability(one.signals(share, samples))
 
 
 def best_known(record, seed, able):
@@ -130,14 +119,13 @@ def best_known(record, seed, able):
 
 def mean_over(record, pairs):
     """The mean figures of these pairs of writer and sampler, over the divisions."""
-    found = [got for seed, one, other in pairs if (got := measure(record, seed, one, other)) is not None]  # fmt: skip
-    return np.mean(found, axis=0), len(found)
+    return np.mean([measure(record, *pair) for pair in pairs], axis=0), len(pairs)
 
 
 def main():
     """Print the table."""
     record = load_recorded(SET)
-    able = [m for m in range(len(record.models)) if has_answer(record, slice(None), m, TAKEN).any()]
+    able = [m for m in range(len(record.models)) if not np.isnan(record.scores_qms[:, m, TAKEN]).all()]
     best = {seed: best_known(record, seed, able) for seed in SEEDS}
     rows = {
         "the best, itself again": [(seed, best[seed], best[seed]) for seed in SEEDS],
@@ -153,8 +141,7 @@ def main():
         if not pairs:
             continue
         (error, area, sure, error_with, area_with, sure_with, right), count = mean_over(record, pairs)  # fmt: skip
-        sys.stdout.flush()
-        print(f"| {name} | {count} | {error:.3f} | {error_with:.3f} | {area:.3f} | {area_with:.3f} | {right:.1%} | {sure:.1%} | {sure_with:.1%} |")  # fmt: skip
+        print(f"| {name} | {count} | {error:.3f} | {error_with:.3f} | {area:.3f} | {area_with:.3f} | {right:.1%} | {sure:.1%} | {sure_with:.1%} |", flush=True)  # fmt: skip
     print(f"answered by {[record.models[one] for one in best.values()]}", file=sys.stderr)
 
 

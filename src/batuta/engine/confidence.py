@@ -189,7 +189,18 @@ def share_of_samples(
 def answer_signals(
     rounds: Sequence[Round], step: StepRun, reply: Reply, share: float
 ) -> dict[str, float]:
-    """Return the signals of an answer."""
+    """Return the signals of an answer, by a worker whose share right is that."""
+    return {**run_signals(rounds, step, reply), "worker": worker_signal(share)}
+
+
+def worker_signal(share: float) -> float:
+    """Return the log-odds of a worker's share right."""
+    bounded = min(1 - _LEAST_SHARE, max(_LEAST_SHARE, share))
+    return log(bounded / (1 - bounded))
+
+
+def run_signals(rounds: Sequence[Round], step: StepRun, reply: Reply) -> dict[str, float]:
+    """Return the signals of an answer that its run alone has."""
     own = answer_form(reply.text)
     others = [
         form
@@ -199,14 +210,12 @@ def answer_signals(
         if isinstance(other.result, Reply) and other is not step
         if (form := answer_form(other.result.text))
     ]
-    bounded = min(1 - _LEAST_SHARE, max(_LEAST_SHARE, share))
     likely = [token.logprob for token in reply.logprobs]
     compared = bool(own and others)
     read = [form for text in _texts_read(rounds, step) if (form := answer_form(text))]
     checked = 0.0 if not (own and read) else 1.0 if own in read else -1.0
     return {
         "intercept": 1.0,
-        "worker": log(bounded / (1 - bounded)),
         "compared": float(compared),
         "agreement": others.count(own) / len(others) if compared else 0.0,
         "checked": checked,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,11 @@ from batuta.engine.confidence import (
     SIGNALS,
     Calibration,
     SampleSetting,
-    answer_signals,
     find_sample_round,
     find_step,
+    run_signals,
     share_of_samples,
+    worker_signal,
 )
 from batuta.errors import ConfigError
 from batuta.lab.learners.regression import fit_logistic
@@ -55,7 +57,7 @@ _COVERAGE = 0.8
 _RIGHT = 0.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class GradedRun:
     """A run, the step that gave its answer, and its grade."""
 
@@ -66,13 +68,25 @@ class GradedRun:
 
     def share_of_samples(self, samples: SampleSetting) -> float | None:
         """Return the share of such samples that state the same answer; None: they do not tell."""
-        return share_of_samples(self.run.rounds, self.step, self.reply, samples)
+        if samples not in self._shares:
+            found = share_of_samples(self.run.rounds, self.step, self.reply, samples)
+            self._shares[samples] = found
+        return self._shares[samples]
+
+    @cached_property
+    def _shares(self) -> dict[SampleSetting, float | None]:
+        return {}
 
     def signals(self, share: float, samples: SampleSetting | None) -> dict[str, float]:
         """Return the signals of its answer, where its worker's share right is that."""
-        signals = answer_signals(self.run.rounds, self.step, self.reply, share)
+        signals = {**self._own_signals, "worker": worker_signal(share)}
         same = None if samples is None else self.share_of_samples(samples)
         return signals if same is None else {**signals, SAMPLES: same}
+
+    @cached_property
+    def _own_signals(self) -> dict[str, float]:
+        """What each of many fits reads of the same texts."""
+        return run_signals(self.run.rounds, self.step, self.reply)
 
     @property
     def fold(self) -> int:
@@ -174,7 +188,7 @@ def _describe_lack(group: Sequence[GradedRun]) -> str:
 
 def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
     """Fit one conductor; what is measured is measured on the folds that were left out."""
-    whole = _fit_calibrated(group)
+    whole = fit_calibrated(group)
     return StoredCalibration(
         weights=_rounded(whole.weights),
         workers=_rounded(whole.workers),
@@ -192,7 +206,7 @@ def _rounded(values: Mapping[Any, float]) -> dict[str, float]:
 def _measure_fit(
     group: Sequence[GradedRun], samples: SampleSetting | None = None
 ) -> MeasuredConfidence:
-    sure_n = _cross_fit(group, _fit_calibrated, samples)
+    sure_n = _cross_fit(group, fit_calibrated, samples)
     right_n = np.array([one.right for one in group], float)
     told_n = ~np.isnan(sure_n)
     return measure_confidence(sure_n[told_n], right_n[told_n])
@@ -207,7 +221,7 @@ def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
     if _describe_lack(asked):
         return None
     samplers = {setting.sampler_of(one.step.worker) for one in asked}
-    whole = _fit_calibrated(asked, setting)
+    whole = fit_calibrated(asked, setting)
     return StoredSamples(
         count=setting.count,
         worker=str(min(samplers)) if len(samplers) == 1 else None,
@@ -249,7 +263,7 @@ def _cross_fit(
     return sure_n
 
 
-def _fit_calibrated(
+def fit_calibrated(
     group: Sequence[GradedRun], samples: SampleSetting | None = None
 ) -> Calibration:
     """Fit weights and, of enough runs, what their probabilities stand for."""
