@@ -94,7 +94,12 @@ def make_run(record, row, models, samples):
         answer=last.result.text,
         reply=last.result,
     )
-    return GradedRun(run, last, last.result, bool(record.credit_qms[row, models[0], 0] >= 0.5))
+    return GradedRun(
+        run=run,
+        step=last,
+        reply=last.result,
+        right=bool(record.credit_qms[row, models[0], 0] >= 0.5),
+    )
 
 
 def has_answer(record, row, model, sample):

@@ -11,6 +11,7 @@ two samples) or another worker (its first two). Runs are made of the recorded an
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 
 import numpy as np
 from measure import KNOWN, SEEDS, has_answer, reply_of, risk_area
@@ -82,7 +83,15 @@ def make_run(record, row, writer, sampler):
         answer=step.result.text,
         reply=step.result,
     )
-    return GradedRun(run, step, step.result, bool(record.credit_qms[row, writer, 0] >= 0.5))
+    return GradedRun(
+        run=run, step=step, reply=step.result, right=bool(credit_of(record)[row, writer] >= 0.5)
+    )
+
+
+@lru_cache(maxsize=1)
+def credit_of(record):
+    """Whether each model's first sample is right: (q, m)."""
+    return record.credit_qms[:, :, 0]
 
 
 def measure(record, seed, writer, sampler):
@@ -125,16 +134,19 @@ def mean_over(record, pairs):
 def main():
     """Print the table."""
     record = load_recorded(SET)
-    able = [m for m in range(len(record.models)) if not np.isnan(record.scores_qms[:, m, TAKEN]).all()]
+    able = [
+        m for m in range(len(record.models)) if not np.isnan(record.scores_qms[:, m, TAKEN]).all()
+    ]
     best = {seed: best_known(record, seed, able) for seed in SEEDS}
     rows = {
         "the best, itself again": [(seed, best[seed], best[seed]) for seed in SEEDS],
         "each worker, itself again": [(seed, one, one) for seed in SEEDS for one in able],
-        "each worker, each other one": [(seed, one, other) for seed in SEEDS for one in able for other in able if one != other],
     }  # fmt: skip
     for model in able:
         others = [(seed, best[seed], model) for seed in SEEDS if best[seed] != model]
         rows[f"the best, {record.models[model]}"] = others
+    several = [(seed, one, other) for seed in SEEDS for one in able for other in able]
+    rows["each worker, each other one"] = [pair for pair in several if pair[1] != pair[2]]
     print("| who answers, and who is asked again | fits | calibration error without | with | area without | with | right of all | of the surest 80 % without | with |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|---|")
     for name, pairs in rows.items():

@@ -15,9 +15,7 @@ from batuta.config.load import load_config
 from batuta.config.settings import (
     AnswerCacheSetting,
     ApprovalSetting,
-    AuditSetting,
     ConductorSetting,
-    ConfidenceSetting,
     ModerationSetting,
     OidcSetting,
     PlanRuleSetting,
@@ -35,6 +33,7 @@ from batuta.config.tool_settings import (
     ReaderSetting,
     SearchSetting,
 )
+from batuta.config.trust_settings import AuditSetting, ConfidenceSetting
 from batuta.config.worker_settings import DeploymentSetting, WorkerSetting
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from batuta.config.settings import ConfidenceSetting
 from batuta.config.settings_file import StrictModel
+from batuta.config.trust_settings import ConfidenceSetting
 from batuta.core import Pool, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.engine.confidence import (
@@ -86,13 +86,13 @@ def open_confidence(setting: ConfidenceSetting, folder: Path, pool: Pool) -> Con
     Raises:
         ConfigError: the file cannot be used, or there is no such sampler.
     """
-    samples = _sample_setting(setting, pool) if setting.samples else None
+    samples = _read_sample_setting(setting, pool) if setting.samples else None
     if setting.file is None:
         return ConfidenceModel(samples=samples, collects=True)
     return read_confidence(folder / setting.file, samples)
 
 
-def _sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSetting:
+def _read_sample_setting(setting: ConfidenceSetting, pool: Pool) -> SampleSetting:
     name = setting.sampler
     if name is None:
         return SampleSetting(count=setting.samples)
@@ -131,7 +131,7 @@ def read_confidence(path: Path, samples: SampleSetting | None = None) -> Confide
     _check_weights(path, stored)
     if samples is not None:
         _check_samples(path, stored, samples)
-    conductors = {name: _calibration(one, samples) for name, one in stored.conductors.items()}
+    conductors = {name: _make_calibration(one, samples) for name, one in stored.conductors.items()}
     return ConfidenceModel(conductors=conductors, samples=samples)
 
 
@@ -159,12 +159,12 @@ def _check_samples(path: Path, stored: ConfidenceFile, samples: SampleSetting) -
     )
 
 
-def _calibration(one: StoredCalibration, samples: SampleSetting | None) -> Calibration:
+def _make_calibration(one: StoredCalibration, samples: SampleSetting | None) -> Calibration:
     workers = {WorkerId(worker): share for worker, share in one.workers.items()}
-    told, sampled = one.sampled, None
-    if told is not None and samples is not None and told.is_of(samples):
-        curve = tuple(sorted(told.curve))
-        sampled = Calibration(weights=told.weights, workers=workers, runs=told.runs, curve=curve)
+    again, sampled = one.sampled, None
+    if again is not None and samples is not None and again.is_of(samples):
+        curve = tuple(sorted(again.curve))
+        sampled = Calibration(weights=again.weights, workers=workers, runs=again.runs, curve=curve)
     return Calibration(
         weights=one.weights,
         workers=workers,

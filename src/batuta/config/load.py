@@ -27,7 +27,6 @@ from batuta.config.loaded import LoadedConfig, PoolPlugin
 from batuta.config.presets import Preset, open_patterns, open_presets
 from batuta.config.settings import (
     ConductorSetting,
-    ConfidenceSetting,
     LimitsSetting,
     PresetLimits,
     ResilienceSetting,
@@ -35,6 +34,7 @@ from batuta.config.settings import (
     Settings,
 )
 from batuta.config.settings_file import read_settings
+from batuta.config.trust_settings import ConfidenceSetting
 from batuta.config.worker_settings import WorkerSetting
 from batuta.config.workers import (
     divide_limits,

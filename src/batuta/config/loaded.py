@@ -13,13 +13,13 @@ from batuta.config.aliases import Aliases
 from batuta.config.presets import Preset
 from batuta.config.settings import (
     AnswerCacheSetting,
-    AuditSetting,
     ExploreSetting,
     OidcSetting,
     ServerSetting,
     SessionsSetting,
 )
 from batuta.config.tool_settings import FilesSetting
+from batuta.config.trust_settings import AuditSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.core.server_tools import ServerTools
 from batuta.engine import TimeoutPolicy

@@ -176,14 +176,14 @@ def share_of_samples(
     if not own or taken is None:
         return None
     sampler = wanted.sampler_of(step.worker)
-    told = [
+    texts = [
         one.result.text
         for one in taken.steps
         if isinstance(one.result, Reply) and one.worker == sampler
     ]
-    if len(told) != wanted.count:
+    if len(texts) != wanted.count:
         return None
-    return sum(answer_form(text) == own for text in told) / wanted.count
+    return sum(answer_form(text) == own for text in texts) / wanted.count
 
 
 def answer_signals(

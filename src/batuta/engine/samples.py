@@ -62,7 +62,7 @@ async def take_samples(
         seed=context.question.sampling.seed if context.seed is None else context.seed,
         settings=replace(aside.settings, timeouts=NO_TIMEOUT),
     )
-    with anyio.move_on_after(_patience(context)):
+    with anyio.move_on_after(_limit_patience(context)):
         await run_extra_round(context, plan, inner=inner, gated=False)
 
 
@@ -77,7 +77,7 @@ def _warm_question(question: Question, worker: Worker) -> Question:
     return replace(question, sampling=sampling, tool_choice=choice)
 
 
-def _patience(context: RunContext) -> float:
+def _limit_patience(context: RunContext) -> float:
     """Return the seconds that the samples may take."""
     patience = max(_LEAST_PATIENCE, _PATIENCE * context.elapsed())
     if context.deadline is None:

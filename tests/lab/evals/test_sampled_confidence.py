@@ -32,7 +32,7 @@ def says(body):
 def write(folder, url, confidence):
     (folder / "batuta.toml").write_text(
         f'[[workers]]\nid = "a"\nmodel = "model-a"\nbase_url = "{url}"\nkey_env = "TEST_KEY"\n'
-        f"price = {{ input = 1, output = 1 }}\n[models.mine]\nconductor = \"single/a\"\n[confidence]\n{confidence}\n"
+        f'price = {{ input = 1, output = 1 }}\n[models.mine]\nconductor = "single/a"\n[confidence]\n{confidence}\n'
     )
     lines = ({"question": f"What is number {n}?", "answer": n} for n in range(QUESTIONS))
     (folder / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -94,7 +94,7 @@ def sampled_run(number, worker, sampler, texts, *, right):
     )  # fmt: skip
     again = Round(decision=plan, workflow=plan.workflow, steps=steps)
     run = replace(run, rounds=(*run.rounds, again))
-    return GradedRun(run, run.rounds[0].steps[0], run.reply, right)
+    return GradedRun(run=run, step=run.rounds[0].steps[0], reply=run.reply, right=right)
 
 
 def many(sampler=None, count=2):

@@ -57,7 +57,7 @@ _COVERAGE = 0.8
 _RIGHT = 0.5
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GradedRun:
     """A run, the step that gave its answer, and its grade."""
 
@@ -115,14 +115,16 @@ class FittedConfidence:
         lines: list[str] = []
         for name, one in self.stored.conductors.items():
             known = f"{one.runs} runs, {one.measured.right:.1%} right"
-            lines.append(f"{name}: {known}; on runs it was not fitted to: {_tell(one.measured)}")
+            lines.append(
+                f"{name}: {known}; on runs it was not fitted to: {_describe_measured(one.measured)}"
+            )
             if (again := one.sampled) is not None:
-                told = f"{_tell(again.measured)}; without them: {_tell(again.without)}"
-                lines.append(f"{name}, with {again}: {again.runs} runs; {told}")
+                figures = f"{_describe_measured(again.measured)}; without them: {_describe_measured(again.without)}"
+                lines.append(f"{name}, with {again}: {again.runs} runs; {figures}")
         return [*lines, *self.left_out]
 
 
-def _tell(measured: MeasuredConfidence) -> str:
+def _describe_measured(measured: MeasuredConfidence) -> str:
     return (
         f"calibration error {measured.calibration_error:.3f}, Brier {measured.brier:.3f}, "
         f"{measured.right_at_80:.1%} right of the surest 80 %"
@@ -134,7 +136,11 @@ def graded_run(run: Run, score: float) -> GradedRun | None:
     if run.reply is None or run.reply.tool_calls:
         return None
     step = find_step(run.rounds, run.reply)
-    return None if step is None else GradedRun(run, step, run.reply, score >= _RIGHT)
+    return (
+        None
+        if step is None
+        else GradedRun(run=run, step=step, reply=run.reply, right=score >= _RIGHT)
+    )
 
 
 async def calibrate_confidence(target: Path | str, out: Path) -> FittedConfidence:
@@ -170,8 +176,8 @@ def fit_confidence(graded: Sequence[GradedRun]) -> FittedConfidence:
         fitted = found[name] = _fit_group(group)
         setting = find_sample_setting(group)
         if setting is not None and fitted.sampled is None:
-            told = [one for one in group if one.share_of_samples(setting) is not None]
-            left_out.append(f"{name}, with samples: {_describe_lack(told)}")
+            sampled = [one for one in group if one.share_of_samples(setting) is not None]
+            left_out.append(f"{name}, with samples: {_describe_lack(sampled)}")
     return FittedConfidence(ConfidenceFile(conductors=found), tuple(left_out))
 
 
@@ -190,8 +196,8 @@ def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
     """Fit one conductor; what is measured is measured on the folds that were left out."""
     whole = fit_calibrated(group)
     return StoredCalibration(
-        weights=_rounded(whole.weights),
-        workers=_rounded(whole.workers),
+        weights=_round_values(whole.weights),
+        workers=_round_values(whole.workers),
         runs=len(group),
         curve=whole.curve,
         measured=_measure_fit(group),
@@ -199,7 +205,7 @@ def _fit_group(group: Sequence[GradedRun]) -> StoredCalibration:
     )
 
 
-def _rounded(values: Mapping[Any, float]) -> dict[str, float]:
+def _round_values(values: Mapping[Any, float]) -> dict[str, float]:
     return {str(name): round(value, 6) for name, value in values.items()}
 
 
@@ -226,7 +232,7 @@ def _fit_samples(group: Sequence[GradedRun]) -> StoredSamples | None:
         count=setting.count,
         worker=str(min(samplers)) if len(samplers) == 1 else None,
         own=all(setting.sampler_of(one.step.worker) == one.step.worker for one in asked),
-        weights=_rounded(whole.weights),
+        weights=_round_values(whole.weights),
         runs=len(asked),
         curve=whole.curve,
         measured=_measure_fit(asked, setting),
@@ -263,9 +269,7 @@ def _cross_fit(
     return sure_n
 
 
-def fit_calibrated(
-    group: Sequence[GradedRun], samples: SampleSetting | None = None
-) -> Calibration:
+def fit_calibrated(group: Sequence[GradedRun], samples: SampleSetting | None = None) -> Calibration:
     """Fit weights and, of enough runs, what their probabilities stand for."""
     whole = _fit_signals(group, samples)
     if len(group) < LEAST_FOR_CURVE:
