@@ -134,7 +134,7 @@ async def test_samples_are_paid_told_and_never_shown_as_the_answer():
     assert run.answer == "Answer: 42" and run.reply is not None
     told = [event for event in desk.events if isinstance(event, StepDelta)]
     assert told and all(event.round == 0 for event in told)
-    assert "asked again" in run.rounds[1].decision.reason
+    assert "asks ada again" in run.rounds[1].decision.reason
     assert [step.worker for step in run.rounds[1].steps] == [ADA] * 3
 
 

@@ -1,5 +1,6 @@
 """How sure an answer is, over HTTP."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,12 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.conductors import FixedConductor
 from batuta.core import Step, WorkerId, Workflow
-from batuta.engine.confidence import Calibration, ConfidenceModel
+from batuta.engine.confidence import Calibration, ConfidenceModel, SampleSetting
 from batuta.gateway.access.caller import Authenticator
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, PRICE, Serving, orchestra
 
 pytestmark = pytest.mark.anyio
 ADA, BOB = map(WorkerId, ("ada", "bob"))
@@ -67,6 +68,46 @@ async def test_the_higher_of_a_models_least_and_a_requests_counts(own, asked, ou
     async with Serving(state) as serving:
         _, headers, _ = await serving.post("/v1/chat/completions", json=body)
     assert headers["x-batuta-outcome"] == outcome
+
+
+SAMPLED = replace(FITTED, sampled=replace(FITTED, weights={"intercept": -2.0, "samples": 4.0}))
+
+
+@pytest.mark.parametrize(("again", "sure"), [("42", 0.8808), ("41", 0.1192)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_asked_for_again_paid_and_told(store, again, sure, stream):
+    replies = iter(["Answer: 42", *[f"So it is. Answer: {again}"] * 2])
+    clients = {
+        "ada": ScriptedClient(lambda _: next(replies), price=PRICE),
+        "bob": ScriptedClient(lambda _: "Answer: 7"),
+    }
+    model = ConfidenceModel(conductors={"hand": SAMPLED}, samples=SampleSetting(count=2))
+    state = orchestra(clients, conductor=CONDUCTOR, confidence=model, store=store)
+    body = {"model": "batuta-ultra", "messages": HI, "stream": stream, "orchestration": {"trace": True}}  # fmt: skip
+    async with Serving(state) as serving, serving.http.post("/v1/chat/completions", json=body) as response:  # fmt: skip
+        told = await response.text()
+        run_id = response.headers["x-batuta-run-id"]
+        assert response.status == 200 and f'"confidence":{sure}' in told
+        await store.flush()
+        page = await serving.http.get(f"/ui/runs/{run_id}")
+        shown = await page.text()
+    run = await store.get(run_id)
+    assert run.confidence == sure and run.usage.calls == 3 and run.answer == "Answer: 42"
+    assert run.cost.usd == sum(step.cost.usd for step in run.steps) > run.steps[0].cost.usd
+    assert "asks ada again" in told and "Asks ada again" in shown
+    if stream:
+        texts = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: {")]
+        words = [c["delta"].get("content") or "" for one in texts for c in one["choices"]]
+        assert "".join(words) == "Answer: 42"
+
+
+async def test_a_dry_run_foretells_the_samples():
+    model = ConfidenceModel(conductors={"hand": SAMPLED}, samples=SampleSetting(count=2))
+    _, _, plain = await ask(MODEL, dry_run=True)
+    _, _, told = await ask(model, dry_run=True)
+    once, thrice = (one["orchestration"]["estimate"] for one in (plain, told))
+    assert (once["calls"], thrice["calls"]) == (1, 3)
+    assert thrice["output_tokens"] == 3 * once["output_tokens"]
 
 
 DIALECTS = {

@@ -52,7 +52,7 @@ async def take_samples(
     step = Step(subtask="", worker=worker.id)
     plan = Plan(
         Workflow((step,) * wanted.count),
-        reason=f"{worker.id} is asked again, to see how often the answer is the same",
+        reason=f"asks {worker.id} again, to see how often the answer is the same",
         purpose="samples",
     )
     aside = context_aside(context, _warm_question(context.question, worker), Pool((worker,)))

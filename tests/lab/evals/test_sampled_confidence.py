@@ -68,7 +68,7 @@ async def test_what_is_fitted_to_samples_is_served_with_them_and_says_more(tmp_p
             said = json.loads((await run(command_line, tmp_path, *asked)).stdout)
             assert len(server.requests) - before == said["usage"]["calls"] == 4
             sure[number] = said["confidence"]
-        assert sure[2] > 0.8 > 0.6 > sure[3]
+        assert sure[2] > 0.8 and sure[3] < 0.6
         write(tmp_path, server.url, 'samples = 5\nfile = "confidence.json"')
         refused = await run(command_line, tmp_path, *asked)
         assert refused.returncode == 2

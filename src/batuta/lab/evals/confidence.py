@@ -119,8 +119,9 @@ class FittedConfidence:
                 f"{name}: {known}; on runs it was not fitted to: {_describe_measured(one.measured)}"
             )
             if (again := one.sampled) is not None:
-                figures = f"{_describe_measured(again.measured)}; without them: {_describe_measured(again.without)}"
-                lines.append(f"{name}, with {again}: {again.runs} runs; {figures}")
+                better, before = map(_describe_measured, (again.measured, again.without))
+                samples = f"{again.runs} runs; {better}; without them: {before}"
+                lines.append(f"{name}, with {again}: {samples}")
         return [*lines, *self.left_out]
 
 
