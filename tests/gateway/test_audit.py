@@ -174,7 +174,7 @@ async def test_the_settings_that_are_served_are_recorded_by_their_digest(store, 
     assert json.loads(record.details)["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     old = await store.audit.append(_old_entry(), at=1.0)
     await store.database.execute(AUDIT.delete().where(AUDIT.c.seq < old.seq))
-    keeper = AuditKeeper(store, FailedSignIns(store), config.audit.kept_days)
+    keeper = AuditKeeper(store, FailedSignIns(store), config.audit.kept_days, started=2.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keeper.work)
         with anyio.fail_after(60):

@@ -8,7 +8,6 @@ design/0003-jobs.md.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,6 +45,7 @@ from batuta.store.database import (
     open_database,
     parse_url,
 )
+from batuta.store.steady_clock import STEADY_CLOCK
 
 logger = logging.getLogger(__name__)
 
@@ -332,7 +332,7 @@ class DurableJobs:
             await anyio.sleep(_SWEEP_SECONDS)
 
     async def _forget_old(self) -> None:
-        limit = time.time() - self._kept_days * 86_400
+        limit = STEADY_CLOCK() - self._kept_days * 86_400
         while found := await self._table.find_ended_before(limit):
             for job_id in found:
                 await self._table.erase(job_id)

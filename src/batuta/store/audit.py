@@ -19,6 +19,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import AUDIT
+from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
 GENESIS = "0" * 64
 """The first record seals this in the place of a hash."""
@@ -225,12 +226,16 @@ class AuditTrail:
         [row] = await self._database.fetch_rows(query)
         return row["first"] is not None and row["first"] > first
 
+    async def unvouched_seconds(self, started: float | None = None) -> float:
+        """Return the seconds to wait after a start before records are cut by the clock."""
+        return await unvouched_seconds(self._database, AUDIT.c.at, started)
+
     async def cut(self, days: float, *, now: float | None = None) -> int:
         """Remove the oldest records, all older than so many days; how many.
 
         A record of the cut keeps the last removed hash, so that the rest can be verified.
         """
-        limit = (time() if now is None else now) - days * _DAY_SECONDS
+        limit = (STEADY_CLOCK() if now is None else now) - days * _DAY_SECONDS
 
         def cut(connection: Connection) -> int:
             _lock_trail(connection)

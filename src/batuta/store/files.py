@@ -18,6 +18,7 @@ from batuta.errors import StoreError
 from batuta.store.codec import sql_text, sql_values
 from batuta.store.database import Database
 from batuta.store.models import FILES
+from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
 SWEEP_SECONDS = 3600.0
 _LOG = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class FileTable:
         """
 
         def write(connection: Connection) -> None:
-            connection.execute(delete(FILES).where(FILES.c.expires < time()))
+            connection.execute(delete(FILES).where(FILES.c.expires < STEADY_CLOCK()))
             own = FILES.c.tenant == sql_text(file.tenant)
             counted = select(func.count(), func.coalesce(func.sum(FILES.c.size), 0)).where(own)
             count, size = connection.execute(counted).one()
@@ -186,12 +187,15 @@ class FileTable:
         return found > 0
 
     async def work(self) -> None:
-        """Erase what expired, at once and then every hour, until cancelled."""
+        """Erase what expired, at once if the clock can be believed, and then every hour."""
+        wait = None
         while True:
             try:
-                await self._database.run_write(
-                    lambda one: one.execute(delete(FILES).where(FILES.c.expires < time())).rowcount
-                )
+                if wait is None:
+                    wait = await unvouched_seconds(self._database, FILES.c.created)
+                    await anyio.sleep(wait)
+                expired = delete(FILES).where(FILES.c.expires < STEADY_CLOCK())
+                await self._database.run_write(lambda one, what=expired: one.execute(what).rowcount)
             except StoreError as error:
                 _LOG.warning("files that expired are not erased now: %s", error)
             await anyio.sleep(SWEEP_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import final
 
@@ -12,8 +11,10 @@ from sqlalchemy import Connection, delete, select, tuple_
 
 from batuta.errors import StoreError
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, is_transient
+from batuta.store.models import RUNS
 from batuta.store.partitions import drop_old_days, prunable_tables
 from batuta.store.responses import RESPONSES
+from batuta.store.steady_clock import STEADY_CLOCK, unvouched_seconds
 
 BATCH_ROWS = 500
 """Rows of one transaction at most: others must get their turn."""
@@ -36,7 +37,7 @@ class RetentionSweeper:
         database: Database,
         days: float,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = STEADY_CLOCK,
         batch: int = BATCH_ROWS,
     ) -> None:
         """Forgets nothing yet.
@@ -53,9 +54,13 @@ class RetentionSweeper:
         self._batch = batch
 
     async def work(self) -> None:
-        """Look at once and then every hour, until cancelled."""
+        """Look, at once if the clock can be believed, and then every hour, until cancelled."""
+        wait = None
         while True:
             try:
+                if wait is None:
+                    wait = await unvouched_seconds(self._database, RUNS.c.created)
+                    await anyio.sleep(wait)
                 await self.sweep()
             except StoreError as error:
                 _LOG.warning("what is old is not forgotten now: %s", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import ceil
 from time import monotonic
 from typing import final
 
@@ -77,20 +78,39 @@ class AuditKeeper:
     """Looks after the trail of one server."""
 
     def __init__(
-        self, store: Store, failures: FailedSignIns, kept_days: float | None = None
+        self,
+        store: Store,
+        failures: FailedSignIns,
+        kept_days: float | None = None,
+        *,
+        started: float | None = None,
     ) -> None:
+        """Cut nothing yet.
+
+        Args:
+            store: whose trail it is.
+            failures: sign-ins that failed and are not recorded yet.
+            kept_days: how long records are kept; None: for ever.
+            started: when the server started, by the clock; None: when this process did.
+        """
+        self._started = started
         self._store = store
         self._failures = failures
         self._days = kept_days
 
     async def work(self) -> None:
-        """Look at once and then every minute, until cancelled."""
-        looks = 0
+        """Look at once and then every minute, until cancelled; cut when the clock is believed."""
+        looks, cut_at = 0, None
         while True:
             try:
                 await self._failures.flush()
-                if self._days is not None and looks % _CUT_EVERY == 0:
-                    await self._store.audit.cut(self._days)
+                if self._days is not None:
+                    if cut_at is None:
+                        wait = await self._store.audit.unvouched_seconds(self._started)
+                        cut_at = looks + ceil(wait / WINDOW_SECONDS)
+                    if looks >= cut_at:
+                        cut_at = looks + _CUT_EVERY
+                        await self._store.audit.cut(self._days)
             except StoreError as error:
                 _LOG.warning("the audit trail cannot be kept in order now: %s", error)
             looks += 1

@@ -1,0 +1,73 @@
+"""A clock for what cannot be undone: what is old is removed by it.
+
+The system's clock may jump, for a minute or for good; by it a year's records would be a year older
+at once. This one follows it back at once, and ahead no faster than time passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from sqlalchemy import Column, func, select
+
+from batuta.store.database import Database
+
+VOUCHED_SECONDS = 7 * 86_400.0
+"""Seconds by which a server's start may come after all that was stored before, and be believed."""
+SETTING_SECONDS = 600.0
+"""Seconds in which a clock that was wrong at the start is likely to be set."""
+
+
+@final
+class SteadyClock:
+    """Tells the seconds since the epoch, and does not believe a jump ahead."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        passing: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Believe the system's clock as it is now.
+
+        Args:
+            clock: seconds since the epoch; may jump.
+            passing: seconds since any moment; never jumps.
+        """
+        self._clock = clock
+        self._passing = passing
+        self._told = self.started = clock()
+        """The time at which it began."""
+        self._at = passing()
+
+    def __call__(self) -> float:
+        """Return the seconds since the epoch, or fewer."""
+        at = self._passing()
+        self._told = min(self._clock(), self._told + at - self._at)
+        self._at = at
+        return self._told
+
+
+STEADY_CLOCK = SteadyClock()
+"""This process's, since it was started."""
+
+
+async def unvouched_seconds(
+    database: Database, written: Column[Any], started: float | None = None
+) -> float:
+    """Return the seconds to wait before anything is removed by the clock, after a start.
+
+    They are 0 where something was written not long before the start: then the clock was right, or
+    wrong for so long that nobody can tell.
+
+    Args:
+        database: where it was written.
+        written: when, in seconds since the epoch.
+        started: the start; None: this process's.
+    """
+    began = STEADY_CLOCK.started if started is None else started
+    query = select(func.max(written).label("newest")).where(written < began)
+    [row] = await database.fetch_rows(query)
+    newest = row["newest"]
+    return 0.0 if newest is None or began - newest <= VOUCHED_SECONDS else SETTING_SECONDS
