@@ -1,6 +1,7 @@
 """Calls of tools that a model writes into its answer: which are calls, and what a stream shows of them."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,9 @@ CALLS = {
     "tag": f"<tool_call>\n{CALL}\n</tool_call>",
     "another tag": f"<tools>{CALL}</tools>",
     "list": f"[{CALL}]",
+    "Mistral's sign": f"[TOOL_CALLS][{CALL}]",
+    "Mistral's sign behind words": f"I look. [TOOL_CALLS]{CALL}",
+    "Llama's sign": f"<|python_tag|>{CALL.replace('arguments', 'parameters')}",
     "parameters": CALL.replace("arguments", "parameters"),
     "arguments as a text": json.dumps({"name": "weather", "arguments": '{"city": "Rome"}'}),
     "as OpenAI has it": json.dumps({"id": "1", "type": "function", "function": json.loads(CALL)}),
@@ -111,7 +115,7 @@ def pieces_of(text):
 
 
 TEXTS = st.sampled_from([*CALLS.values(), *ANSWERS.values()]) | st.lists(
-    st.sampled_from(["```", "json", "\n", " ", CALL, "<tool_call>", "</tool_call>", "a", "`", "<", "{", '"name"'])
+    st.sampled_from(["```", "json", "\n", " ", CALL, "<tool_call>", "</tool_call>", "a", "`", "<", "[", "[TOOL_CALLS]", "{", '"name"'])
 ).map("".join)  # fmt: skip
 
 
@@ -138,6 +142,30 @@ async def test_an_answer_that_is_no_call_is_not_kept_back(pieces):
 async def test_where_no_call_is_wanted_the_text_stays(asked):
     reply = await TextCallClient(Pieces([CALL]), worker()).complete(asked, Stream())
     assert reply.text == CALL and not reply.tool_calls
+
+
+HOSTILE = {
+    "marks": "```" * 300_000,
+    "calls and a word": f"```json\n{CALL}\n```\n" * 20_000 + "word",
+    "tags": "<tool_call>" * 100_000,
+    "brackets": "[" * 1_000_000,
+    "blanks": " " * 1_000_000 + "{",
+    "beginnings": f"```{CALL[:-2]}" * 20_000,
+    "lists": ('```[{"name": "weather", "arguments": {}}, 1]') * 20_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("size", [10**9, 5_000])
+async def test_no_answer_takes_much_longer_to_read_than_words(text, size):
+    async def seconds(said):
+        pieces = [said[at : at + size] for at in range(0, len(said), size)]
+        began = time.process_time()
+        reply = await TextCallClient(Pieces(pieces), worker()).complete(request(), Stream())
+        assert reply.text == said and not reply.tool_calls
+        return time.process_time() - began
+
+    assert await seconds(text) < 0.5 + 20 * await seconds("word " * (len(text) // 5))
 
 
 async def test_calls_that_the_server_has_read_are_the_calls():

@@ -20,18 +20,25 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 
 _TAGS = ("tool_call", "tools", "function_call")
-_OPENING = re.compile(rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>")
+_SIGNS = ("[TOOL_CALLS]", "<|python_tag|>")
+"""What models of Mistral's and Llama's families write before a call."""
+_OPENING = re.compile(
+    rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
+    rf"|{'|'.join(map(re.escape, _SIGNS))}"
+)
 _CLOSING = re.compile(rf"\s*(?:```|</(?:{'|'.join(_TAGS)})>)?\s*")
-_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS))
+_MARKS = ("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS)
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 _BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))
 _LONGEST_BEGINNING = 200
 _LONGEST_MARK = max(map(len, _MARKS))
 _BLANKS = re.compile(r"\s*")
 _NAME = re.compile(r'\[?\{"name":"([^"]*)"')
-_MARK_BEGINNING = re.compile("[`<]")
-_MOST_PLACES = 16
-"""Places in one answer at which calls are looked for: each is read to the end of the answer."""
+_MARK = re.compile("|".join(map(re.escape, _MARKS)))
+_MOST_PLACES = 256
+"""Places in one answer at which calls are looked for, so that no answer takes long to read."""
+_MOST_CALLS = 128
+"""Calls that one answer may have."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends into strings
 
 
@@ -47,10 +54,12 @@ def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
         at = _next_place(text, at)
         if at >= len(text):
             break
-        calls = _read_calls(text, at, names) if _may_be_calls(text, at, names) else ()
-        if calls:
-            return text[:at], calls
-        at += 1
+        end = at
+        if _may_be_calls(text, at, names):
+            calls, end = _read_calls(text, at, names)
+            if calls and end >= len(text):
+                return text[:at], calls
+        at = max(at + 1, end)  # whatever began in between would end there, too
     return text, ()
 
 
@@ -59,8 +68,8 @@ def _next_place(text: str, start: int) -> int:
     bare = len(text) - len(text.lstrip())
     if start <= bare and text[bare : bare + 1] in {"{", "["}:
         return bare
-    found = [text.find(mark, start) for mark in _MARKS]
-    return min((at for at in found if at >= 0), default=len(text))
+    found = _MARK.search(text, start)
+    return found.start() if found else len(text)
 
 
 def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
@@ -83,24 +92,28 @@ def _read_beginning(text: str, at: int) -> str:
     return "".join(text[at : at + _LONGEST_BEGINNING].split())
 
 
-def _read_calls(text: str, at: int, names: Collection[str]) -> tuple[ToolCall, ...]:
-    """Return the calls from `at` to the end; none if anything else stands there."""
+def _read_calls(text: str, at: int, names: Collection[str]) -> tuple[tuple[ToolCall, ...], int]:
+    """Return the calls that stand from `at` on, and where something else begins, or the end."""
     calls: list[ToolCall] = []
-    while at < len(text):
+    while at < len(text) and len(calls) < _MOST_CALLS:
         opening = _OPENING.match(text, at)
-        at = opening.end() if opening else at
-        at = _BLANKS.match(text, at).end()  # pyright: ignore[reportOptionalMemberAccess]
+        begin = _end_of(_BLANKS, text, opening.end() if opening else at)
         try:
-            value, at = _DECODER.raw_decode(text, at)
+            value, end = _DECODER.raw_decode(text, begin)
         except (ValueError, RecursionError):
-            return ()
-        for entry in cast("list[Any]", value) if isinstance(value, list) else [value]:
-            call = _read_call(entry, names)
-            if call is None:
-                return ()
-            calls.append(call)
-        at = closing.end() if (closing := _CLOSING.match(text, at)) else at
-    return tuple(calls)
+            break
+        entries = cast("list[Any]", value) if isinstance(value, list) else [value]
+        found = [_read_call(entry, names) for entry in entries]
+        if None in found:
+            break
+        calls += filter(None, found)
+        at = _end_of(_CLOSING, text, end)
+    return tuple(calls), at
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found else at
 
 
 def _read_call(value: object, names: Collection[str]) -> ToolCall | None:
@@ -155,15 +168,20 @@ class _HeldText:
     """Whether it has named a tool: then all that follows is held."""
     is_begun: bool = False
     """Whether some text of the choice has been passed on."""
+    tried: int = 0
+    """The places at which no call has begun."""
 
     def take(self, names: Collection[str]) -> str:
         """Return what cannot belong to a call, and hold the rest."""
         held = "".join(self.pieces)
-        for at in _find_places(held, is_begun=self.is_begun):
-            if _may_be_calls(held, at, names):
+        at = len(held)
+        for place in _find_places(held, is_begun=self.is_begun):
+            if self.tried >= _MOST_PLACES:
                 break
-        else:
-            at = len(held)
+            if _may_be_calls(held, place, names):
+                at = place
+                break
+            self.tried += 1
         self.pieces = [held[at:]]
         self.is_begun = self.is_begun or at > 0
         self.is_named = at < len(held) and _NAME.match(_read_beginning(held, at)) is not None
@@ -226,7 +244,8 @@ def _find_places(held: str, *, is_begun: bool) -> Iterator[int]:
         blank = len(held) - len(held.lstrip())
         if held[blank : blank + 1] in {"", "{", "["}:
             yield 0
-    for found in _MARK_BEGINNING.finditer(held):
-        rest = held[found.start() : found.start() + _LONGEST_MARK]
-        if any(rest.startswith(mark) or mark.startswith(rest) for mark in _MARKS):
-            yield found.start()
+    for found in _MARK.finditer(held):
+        yield found.start()
+    for at in range(max(len(held) - _LONGEST_MARK, 0), len(held)):
+        if any(mark.startswith(held[at:]) for mark in _MARKS):
+            yield at
