@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, final
 
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
@@ -159,11 +159,11 @@ class TextCallClient:
         return replace(choices[0], alternatives=tuple(choices[1:]))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _HeldText:
     """The text of one choice that is not passed on yet, as it may be a call."""
 
-    pieces: list[str]
+    pieces: list[str] = field(default_factory=list[str])
     is_named: bool = False
     """Whether it has named a tool: then all that follows is held."""
     is_begun: bool = False
@@ -212,7 +212,7 @@ class _HoldingListener:
         if not delta.text or delta.is_refusal:
             await self._listener.on_delta(delta)
             return
-        choice = self._choices.setdefault(delta.choice, _HeldText([]))
+        choice = self._choices.setdefault(delta.choice, _HeldText())
         choice.pieces.append(delta.text)
         passed = "" if choice.is_named else choice.take(self._names)
         if passed or delta.reasoning:
@@ -220,7 +220,7 @@ class _HoldingListener:
 
     async def settle(self, number: int, reply: Reply) -> Reply:
         """Return a choice with its calls, and pass on what is still held of it."""
-        held = "".join(self._choices.pop(number, _HeldText([])).pieces)
+        held = "".join(self._choices.pop(number, _HeldText()).pieces)
         text, calls = find_calls(reply.text, self._names)
         if reply.tool_calls or reply.is_refusal or not calls:
             await self._pass_text(number, held)
