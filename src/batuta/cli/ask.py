@@ -315,8 +315,10 @@ async def _print_plan(asked: _AskedQuestion) -> int:
         )
         table.add_row("·", *row, "", "")
     console.print(table)
-    cost = (
-        f"~{format_count(expected.usage.total)} tokens, about {format_cost(expected.cost)} expected"
-    )
-    console.print(f"{cost}; no worker was called", style="dim")
+    tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
+    if expected.cost.unpriced_calls and not expected.cost.usd:
+        told = f"{tokens} expected, at a cost that is not known: no worker of it has a price"
+    else:
+        told = f"{tokens}, about {cost} expected"
+    console.print(f"{told}; no worker was called", style="dim")
     return 0

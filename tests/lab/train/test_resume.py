@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack
 
 import anyio
@@ -10,8 +11,12 @@ import pytest
 from anyio import to_thread
 from safetensors.torch import load_file
 
+from batuta.gateway.ui import learning
+from batuta.gateway.ui.training_stop import ask_to_stop
 from batuta.lab.train.conductor_training import last_checkpoint, train_conductor
-from batuta.lab.train.run_folder import RunFolder
+from batuta.lab.train.live_view import TrainingState, read_view
+from batuta.lab.train.run_folder import STOP_FILE, STOPPED_FILE, RunFolder
+from batuta.lab.train.stopping import TrainingStoppedError
 from lab.train.loopback import ENVIRONMENT, NAMES, Provider, pool_file, questions_file
 from lab.train.stage import LIBRARIES, metrics, settings, untimed
 
@@ -134,3 +139,41 @@ async def test_a_training_begun_anew_leaves_nothing_of_the_old_one(tmp_path, lea
     assert [line["step"] for line in metrics(tmp_path)] == [1]
     kept = last_checkpoint(RunFolder(tmp_path))
     assert kept is None or kept.name == "checkpoint-1"
+
+
+async def test_a_training_that_is_stopped_ends_with_a_checkpoint_and_goes_on(
+    tmp_path, learned, key
+):
+    questions, policy = questions_file(tmp_path), learned / "policy"
+    async with Provider() as provider:
+        pool = pool_file(tmp_path, provider.url)
+        straight = told(tmp_path / "whole", policy, pool, questions)
+        await trained(straight)
+        broken = told(tmp_path / "cut", policy, pool, questions)
+        broken.output.mkdir()
+        (broken.output / STOP_FILE).touch()  # of an earlier training, and forgotten
+
+        def stop_after_three(line):
+            if line["step"] == WHOLE:
+                ask_to_stop(broken.output)
+
+        with pytest.raises(TrainingStoppedError) as ended:
+            await trained(broken, heard=stop_after_three)
+        folder = RunFolder(broken.output)
+        done = len(metrics(broken.output))
+        assert WHOLE <= done < STEPS and f"stopped after {done} of {STEPS} steps" in str(
+            ended.value
+        )
+        assert last_checkpoint(folder).name == f"checkpoint-{done}"
+        assert (folder.policy / "model.safetensors").is_file()
+        assert (learning.STOP_FILE, learning.STOPPED_FILE) == (STOP_FILE, STOPPED_FILE)
+        assert read_view(broken.output, time.time()).state is TrainingState.STOPPED
+        assert not (broken.output / STOP_FILE).exists()
+        await trained(broken, resume=True)
+        assert not (broken.output / STOPPED_FILE).exists()
+    assert provider.wrong == []
+    assert untimed(metrics(broken.output)) == untimed(metrics(straight.output))
+    one, two = (
+        load_file(each.output / "policy" / "model.safetensors") for each in (straight, broken)
+    )
+    assert all(one[name].equal(two[name]) for name in one)

@@ -32,6 +32,7 @@ from batuta.gateway.ui.session import WebSession
 from batuta.language import parse_workflow
 
 METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
+STOP_FILE, STOPPED_FILE = "stop", "stopped"
 REPORT, REPORT_PAGE, QUESTION_PAGE = "report.json", "report.html", "questions.html"
 _MAX_DEPTH = 4
 """Folders below one that is searched."""
@@ -72,6 +73,8 @@ class TrainingFolder:
     """The figures of each step."""
     steps: int | None
     """Steps of the whole training; None if not written down."""
+    is_asked_to_stop: bool = False
+    """Whether it runs and ends after its step."""
 
     @property
     def current_step(self) -> int:
@@ -115,11 +118,13 @@ def read_training(found: ResultFolder, now: float | None = None) -> TrainingFold
     """Read the folder's contents."""
     lines = tuple(read_lines(found.path / METRICS))
     steps = _planned_steps(found.path)
+    state = _training_state(found, lines, steps, now or time.time())
     return TrainingFolder(
         folder=found,
-        state=_training_state(found, lines, steps, now or time.time()),
+        state=state,
         lines=lines,
         steps=steps,
+        is_asked_to_stop=state == "running" and (found.path / STOP_FILE).exists(),
     )
 
 
@@ -280,6 +285,8 @@ def _training_state(
         return "begun"
     if steps is not None and lines[-1].get("step", 0) >= steps:
         return "finished"
+    if (found.path / STOPPED_FILE).exists():
+        return "stopped"
     usual = max(float(line.get("step_time") or 0.0) for line in lines[-_RECENT_STEPS:])
     return "running" if now - found.modified_at < _STALE_SECONDS + 3 * usual else "stopped"
 

@@ -37,6 +37,7 @@ from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, Handler, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages
 from batuta.gateway.ui.sources import SourcesPage
+from batuta.gateway.ui.training_stop import TrainingStopForm
 from batuta.gateway.ui.usage import UsagePage
 from batuta.store import Store
 
@@ -91,7 +92,7 @@ def page_routes(
         *_list_routes(sessions, screens, "GET"),
         *_list_key_routes(sessions, keys, own_keys),
         *_list_account_routes(sessions, catalogue, store),
-        *_list_learning_routes(sessions, LearningPages(catalogue)),
+        *_list_learning_routes(sessions, catalogue, store),
         *_list_pool_routes(sessions, pool_forms, PoolPage(catalogue, store, drift, pool_forms)),
         *_list_routes(sessions, forms, "POST"),
         *_list_other_routes(sessions),
@@ -137,8 +138,11 @@ def _list_pool_routes(sessions: SessionManager, forms: PoolForms, screen: PoolPa
     ]
 
 
-def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> list[Route]:
+def _list_learning_routes(
+    sessions: SessionManager, catalogue: Catalogue, store: Store | None
+) -> list[Route]:
     """List the routes of trainings and reports."""
+    learning, form = LearningPages(catalogue), TrainingStopForm(catalogue, store)
     shown = {
         "/ui/learning": learning.page,
         "/ui/learning/training/{mark}": learning.training,
@@ -146,7 +150,8 @@ def _list_learning_routes(sessions: SessionManager, learning: LearningPages) -> 
         "/ui/learning/report/{mark}/whole": learning.report_page,
         "/ui/learning/report/{mark}/questions": learning.question_page,
     }
-    return _list_routes(sessions, shown, "GET")
+    forms = {"/ui/learning/training/{mark}/stop": form.stop}
+    return [*_list_routes(sessions, shown, "GET"), *_list_routes(sessions, forms, "POST")]
 
 
 def _list_other_routes(sessions: SessionManager) -> list[Route]:

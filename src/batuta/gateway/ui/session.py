@@ -61,6 +61,14 @@ class WebSession:
         return self.caller.role is CallerRole.ADMIN
 
     @property
+    def is_operator(self) -> bool:
+        """Return True for the admin, and for anybody where there are no keys.
+
+        A server without keys serves its own machine alone.
+        """
+        return self.caller.role in {CallerRole.ADMIN, CallerRole.LOCAL}
+
+    @property
     def tenant(self) -> str | None:
         """The tenant whose runs are shown; None for everybody's."""
         return self.caller.visible_tenant

@@ -24,7 +24,7 @@ from batuta.rendering.terminal import write_error
 if TYPE_CHECKING:
     from batuta.lab.train.settings import TrainSettings
 
-EXIT_LIMIT = 4
+EXIT_LIMIT, EXIT_INTERRUPTED = 4, 130
 REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 
@@ -79,7 +79,7 @@ def require_packages() -> None:
 
 @contextmanager
 def budget_exit() -> Generator[None]:
-    """Say in one sentence that the budget is spent, and exit with 4.
+    """Say in one sentence that the budget is spent or the training stopped: exit with 4 or 130.
 
     Of several processes the first one does: a launcher ends all where one of them fails, and the
     first one may still be writing the checkpoint.
@@ -88,14 +88,16 @@ def budget_exit() -> Generator[None]:
         typer.Exit: it is.
     """
     from batuta.lab.train.budget import BudgetSpentError  # noqa: PLC0415 - after the check
+    from batuta.lab.train.stopping import TrainingStoppedError  # noqa: PLC0415 - loads torch
 
     try:
         yield
-    except BudgetSpentError as spent:
+    except (BudgetSpentError, TrainingStoppedError) as ended:
         if os.environ.get("RANK", "0") != "0":
             raise typer.Exit(0) from None
-        write_error(f"batuta: {spent}\n")
-        raise typer.Exit(EXIT_LIMIT) from None
+        write_error(f"batuta: {ended}\n")
+        is_spent = isinstance(ended, BudgetSpentError)
+        raise typer.Exit(EXIT_LIMIT if is_spent else EXIT_INTERRUPTED) from None
 
 
 def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:

@@ -39,6 +39,7 @@ from batuta.lab.train.rollout_setup import RolloutRunnerFactory
 from batuta.lab.train.rollouts import GradedRollout
 from batuta.lab.train.run_folder import EVALUATION_FILE, RunFolder, read_jsonl
 from batuta.lab.train.settings import TrainSettings
+from batuta.lab.train.stopping import StopFileCallback, TrainingStoppedError
 from batuta.lab.train.trainer import MetricsListener, make_trainer, restore_pending
 from batuta.rendering.terminal import write_error
 
@@ -67,6 +68,7 @@ def train_conductor(
         ConfigError: the settings cannot be carried out.
         StoreError: the run folder cannot be written.
         BudgetSpentError: `pool.max_usd` does not suffice; the policy so far is kept.
+        TrainingStoppedError: somebody has stopped it; the policy so far is kept.
     """
     retain_freed_memory()
     require_hub(settings.hub)
@@ -97,6 +99,8 @@ def train_conductor(
 
     reward = RewardFunction(settings, asked, runner_factory, record_rollouts)
     trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=record_metrics)
+    stop = StopFileCallback(trainer, folder)
+    trainer.add_callback(stop)
     keep = partial(_keep_policy, trainer, settings, folder, pool)
     supervising.attach(trainer, reward, held, keep)
     restore_pending(trainer, settings, before)
@@ -104,8 +108,7 @@ def train_conductor(
         _begin_run(settings, folder, command, before=before, resume=resume)
     whole = _run_trainer(trainer, reward, runner_factory, before)
     _keep_result(trainer, keep, supervising, whole=whole)
-    if not whole:
-        _end_by_budget(trainer, runner_factory.budget, folder)
+    _check_whole(trainer, runner_factory.budget, folder, stop, whole=whole, ends=supervising.keeps)
     if is_main and settings.hub.repo:
         upload_policy(settings.hub, folder.policy)
     return folder.policy
@@ -118,6 +121,24 @@ def _keep_result(
     if not supervising.keeps and (whole or trainer.state.global_step):
         load_best(trainer)
         keep()
+
+
+def _check_whole(
+    trainer: GRPOTrainer,
+    budget: TrainingBudget | None,
+    folder: RunFolder,
+    stop: StopFileCallback,
+    *,
+    whole: bool,
+    ends: bool,
+) -> None:
+    """Raise an error if the training ended before its last step, unless its supervision ends it."""
+    if not whole:
+        _end_by_budget(trainer, budget, folder)
+    if stop.has_stopped:
+        ended = stop.note_end()
+        if not ends:
+            raise TrainingStoppedError(ended)
 
 
 def _begin_run(

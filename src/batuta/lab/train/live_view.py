@@ -19,7 +19,13 @@ from rich.text import Text
 
 from batuta.core.formatting import format_short
 from batuta.errors import ConfigError
-from batuta.lab.train.run_folder import METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE, read_jsonl
+from batuta.lab.train.run_folder import (
+    METRICS_FILE,
+    SAMPLES_FILE,
+    SETTINGS_FILE,
+    STOPPED_FILE,
+    read_jsonl,
+)
 
 REFRESH_SECONDS = 1.0
 """Seconds between two reads of the folder."""
@@ -118,6 +124,8 @@ def _find_state(
         return TrainingState.WARM if (folder / "warmup").is_dir() else TrainingState.EMPTY
     if steps is not None and lines[-1]["step"] >= steps and (folder / "policy").is_dir():
         return TrainingState.FINISHED
+    if (folder / STOPPED_FILE).exists():
+        return TrainingState.STOPPED
     quiet = now - (folder / METRICS_FILE).stat().st_mtime
     usual = max(float(line.get("step_time") or 0.0) for line in lines[-RECENT_STEPS:])
     return TrainingState.RUNNING if quiet < STALL_SECONDS + 3 * usual else TrainingState.STOPPED

@@ -21,6 +21,8 @@ LIBRARIES = ("batuta", "torch", "transformers", "trl", "accelerate", "peft", "to
 METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "settings.json"
 EVALUATION_FILE = "evaluation.jsonl"
 WANDB_FILE = "wandb-id.txt"
+STOP_FILE, STOPPED_FILE = "stop", "stopped"
+"""The first asks a training to stop, and becomes the second when it has."""
 
 
 class RunFolder:

@@ -1,0 +1,66 @@
+"""A training is stopped from the page, by a file in its folder that it looks for at each step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from batuta.gateway.errors import APIError, not_found
+from batuta.gateway.serving.models import Catalogue
+from batuta.gateway.ui.learning import STOP_FILE, find_trainings, folder_by_mark
+from batuta.gateway.ui.rendering import PAGE_HEADERS
+from batuta.gateway.ui.session import WebSession, read_form
+from batuta.store import Store
+from batuta.store.audit import AuditEntry
+
+_SEE_OTHER = 303
+
+
+@final
+class TrainingStopForm:
+    """The form of a training's screen."""
+
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._store = store
+
+    async def stop(self, request: Request, session: WebSession) -> Response:
+        """Ask the training to end after its step.
+
+        Raises:
+            APIError: the visitor may not, or the folder cannot be written.
+        """
+        if not session.is_operator:
+            raise not_found(f"The screen {request.url.path[:80]}")
+        await read_form(request, session)
+        known = await run_sync(find_trainings, self._catalogue.page_context.folders)
+        found = folder_by_mark(known, request.path_params["mark"])
+        if found is None:
+            raise not_found("The training")
+        try:
+            await run_sync(ask_to_stop, found.path)
+        except OSError as error:
+            reason = f"This server may not write into the training's folder: {error.strerror}."
+            raise APIError(409, "conflict", reason) from None
+        if self._store is not None:
+            actor, action = session.caller.actor, "training.stopped"
+            await self._store.audit.append(
+                AuditEntry(actor=actor, action=action, subject=found.name)
+            )
+        target = f"/ui/learning/training/{found.mark}"
+        return RedirectResponse(target, _SEE_OTHER, PAGE_HEADERS)
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Ask the training in that folder to stop; what is there already is neither read nor followed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    with suppress(FileExistsError):
+        (folder / STOP_FILE).open("x").close()

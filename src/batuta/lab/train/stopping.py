@@ -1,0 +1,55 @@
+"""A training is stopped by a file in its folder: it ends after a step, with a checkpoint of it."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from transformers import TrainerCallback
+
+from batuta.errors import BatutaError
+from batuta.lab.train.run_folder import STOP_FILE, STOPPED_FILE, RunFolder
+
+
+class TrainingStoppedError(BatutaError):
+    """Somebody has stopped the training; the sentence says what is kept and how to go on."""
+
+
+@final
+class StopFileCallback(TrainerCallback):
+    """Ends the training, with a checkpoint, after the first step at whose end the file is there."""
+
+    def __init__(self, trainer: Any, folder: RunFolder) -> None:
+        self._trainer = trainer
+        self._folder = folder
+        self._is_asked = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Forget an earlier stop: somebody has begun or resumed the training since."""
+        if self._trainer.accelerator.is_main_process:
+            for name in (STOP_FILE, STOPPED_FILE):
+                (self._folder.path / name).unlink(missing_ok=True)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End all processes after the same step, as each may see the file at another time."""
+        accelerator = self._trainer.accelerator
+        there = torch.tensor([float((self._folder.path / STOP_FILE).exists())])
+        if accelerator.reduce(there.to(accelerator.device), reduction="sum") > 0:
+            self._is_asked = control.should_save = control.should_training_stop = True
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the training has ended before its last step because somebody asked it to."""
+        return self._is_asked and self._trainer.state.global_step < self._trainer.state.max_steps
+
+    def note_end(self) -> str:
+        """Write down that the training has stopped; return what is kept and how to go on."""
+        accelerator, state = self._trainer.accelerator, self._trainer.state
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            (self._folder.path / STOP_FILE).replace(self._folder.path / STOPPED_FILE)
+        return (
+            f"stopped after {state.global_step} of {state.max_steps} steps, as was asked for: "
+            f"checkpoint-{state.global_step} and the policy so far are in {self._folder.path}; "
+            "go on with --resume"
+        )
