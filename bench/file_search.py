@@ -54,7 +54,7 @@ def draw_vectors(documents: dict[str, str]) -> dict[str, bytes]:
     import numpy as np
 
     from batuta.encoder import WIDTH
-    from batuta.tools.passage_vectors import pack_vectors
+    from batuta.tools.text_index import pack_vectors
 
     source = np.random.default_rng(7)
     drawn: dict[str, bytes] = {}

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from measure import recorded
 
-from batuta.conductors.sentence_features import EncodedSentences
+from batuta.conductors.feature_kinds import EncodedSentences
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.lab.baselines.routing import knn, routellm_mf, routerdc
 from batuta.lab.evals.learned_methods import QUESTION_FEATURES

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.conductors.feature_kinds import choose_features, load_features
+from batuta.conductors.feature_kinds import (
+    EncodedSentences,
+    SentenceEmbedding,
+    choose_features,
+    load_features,
+)
 from batuta.conductors.hashed_ngrams import HashedNgrams
-from batuta.conductors.sentence_features import EncodedSentences, SentenceEmbedding
 from batuta.encoder import ENCODER_NAME, WIDTH
 from batuta.errors import ConfigError
 

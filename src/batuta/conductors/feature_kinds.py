@@ -2,13 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Self
 
-from batuta.conductors.features import Features, Floats
+import numpy as np
+
+from batuta.conductors.features import Features, Floats, SavedFeatures
 from batuta.conductors.hashed_ngrams import HashedNgrams
-from batuta.conductors.sentence_features import EncodedSentences, SentenceEmbedding
+from batuta.distribution import package_hint
+from batuta.encoder import ENCODER_NAME, WIDTH, open_encoder
 from batuta.errors import ConfigError
+
+_CACHED_VECTORS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSentences:
+    """MiniLM's vectors from the extra `encoder`, without torch, cached in the process.
+
+    A long text is truncated.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return ENCODER_NAME
+
+    def fit(self, texts: Sequence[str]) -> EncodedSentences:
+        """Return these features; the model is pretrained.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
+        if not texts:
+            raise ConfigError("features are fitted on questions, and there are none")
+        return self
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """Return a row of length 1 for each text: (n, WIDTH).
+
+        Raises:
+            ConfigError: the extra is not installed.
+        """
+        rows = [_encode_text(text) for text in texts]
+        return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
+
+    def save(self) -> SavedFeatures:
+        """Return the name of the model."""
+        return {"kind": "sentence-encoder", "model": ENCODER_NAME}, {}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
+        """Load what `save` returned."""
+        if card["model"] != ENCODER_NAME:
+            raise ValueError(f"it was learned with {card['model']}, and {ENCODER_NAME} is here")
+        return cls()
+
+
+@lru_cache(_CACHED_VECTORS)
+def _encode_text(text: str) -> Floats:
+    return open_encoder()([text])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceEmbedding:
+    """A sentence-transformers model, which needs torch and is loaded at the first use."""
+
+    folder: str
+    """Its folder, or its name on the Hugging Face hub."""
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return f"sentence-embedding/{Path(self.folder).name}"
+
+    def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
+        """Return these features; the model is pretrained."""
+        return self
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """Return a row of length 1 for each text: (n, d).
+
+        Raises:
+            ConfigError: sentence-transformers is not installed, or the model cannot be loaded.
+        """
+        encoder = _load_encoder(self.folder)
+        return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
+
+    def save(self) -> SavedFeatures:
+        """Return the place of the model."""
+        return {"kind": "sentence-embedding", "folder": self.folder}, {}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
+        """Load what `save` returned."""
+        return cls(str(card["folder"]))
+
+
+@cache
+def _load_encoder(folder: str) -> Any:
+    try:
+        library = importlib.import_module("sentence_transformers")
+    except ImportError:
+        raise ConfigError(
+            "sentence embeddings need sentence-transformers; install it "
+            f"({package_hint('sentence-transformers')}), or use the hashed n-grams"
+        ) from None
+    try:
+        return library.SentenceTransformer(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no sentence embedding could be loaded from {folder}: {error}") from None
+
 
 MINILM = "minilm"
 """The name of the encoder of the extra `encoder`."""

@@ -121,9 +121,7 @@ MODELS: Mapping[str, KnownModel] = {model.name: model for model in _KNOWN}
 """The known models by name, the strongest first."""
 
 
-def choose_known(
-    names: Iterable[str], models: Mapping[str, KnownModel] = MODELS
-) -> list[KnownModel]:
+def choose_known(names: Iterable[str]) -> list[KnownModel]:
     """Return the models of those names, in their order.
 
     Raises:
@@ -131,9 +129,9 @@ def choose_known(
     """
     chosen: list[KnownModel] = []
     for name in names:
-        if name not in models:
-            raise ConfigError(f"there is no local model {name!r}; {suggest_names(name, models)}")
-        chosen.append(models[name])
+        if name not in MODELS:
+            raise ConfigError(f"there is no local model {name!r}; {suggest_names(name, MODELS)}")
+        chosen.append(MODELS[name])
     return chosen
 
 

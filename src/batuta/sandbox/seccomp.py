@@ -170,10 +170,10 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
     return code + _bpf_statement(RETURN, ALLOW)
 
 
-def count_filter(machine: str | None = None) -> bytes:
+def count_filter() -> bytes:
     """Return the filter that lets a listener decide about every new process and thread."""
     code = _bpf_statement(LOAD, NUMBER_AT)
-    for number in PROCESS_CREATION[machine or platform.machine()]:
+    for number in PROCESS_CREATION[platform.machine()]:
         code += _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, NOTIFY)
     return code + _bpf_statement(RETURN, ALLOW)
 

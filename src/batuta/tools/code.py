@@ -27,7 +27,6 @@ MAX_CODE = 50_000
 MEGABYTE = 1 << 20
 _START_SECONDS = 10.0
 """Seconds in which a sandbox starts, beside the program's own time."""
-NOTHING_PRINTED = "The program ended without printing anything."
 CODE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {

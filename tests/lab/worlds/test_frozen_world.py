@@ -93,7 +93,7 @@ def prompt(question, instruction, replies):
 
 def replies():
     for world, profiles in WORLD_PROFILES.items():
-        clients = [RehearsalClient(profile, 0, 0.0) for profile in profiles]
+        clients = [RehearsalClient(profile, 0.0) for profile in profiles]
         for task in questions()[::3]:
             heard = []
             for client in clients:

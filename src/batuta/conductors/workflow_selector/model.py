@@ -191,20 +191,17 @@ def ease_inputs(inputs_nf: Floats, group_n: Places, groups: int) -> Floats:
     return np.concatenate([inputs_nf, apart], axis=1)
 
 
-def fit_reader(
-    texts: Sequence[str], group_n: Places, dimensions: int = DIMENSIONS
-) -> QuestionReader:
+def fit_reader(texts: Sequence[str], group_n: Places) -> QuestionReader:
     """Fit a reader to the groups; it rates all questions as equally easy.
 
     Args:
         texts: the questions, at least one.
         group_n: the group of each, numbered from 0.
-        dimensions: the dimensions of the text's vector.
 
     Raises:
         ConfigError: there are no texts.
     """
-    fitted = fit_text(texts, dimensions)
+    fitted = fit_text(texts, DIMENSIONS)
     text_nd = fitted([mask_digits(text) for text in texts])
     count_nc = count_marks(texts)
     scale_2c = np.stack([count_nc.mean(axis=0), np.maximum(count_nc.std(axis=0), 1e-3)])

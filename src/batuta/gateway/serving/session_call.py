@@ -9,7 +9,7 @@ sends another tenant's name of a session gets another id. No words of a conversa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from time import monotonic, time
@@ -136,15 +136,8 @@ class SessionPlan:
 class SessionKeeper:
     """Says what is run for each request of a session, and keeps what it did."""
 
-    def __init__(self, memory: SessionMemory, clock: Callable[[], float] = time) -> None:
-        """Keep nothing yet.
-
-        Args:
-            memory: has the states of sessions.
-            clock: tells the seconds since the epoch.
-        """
+    def __init__(self, memory: SessionMemory) -> None:
         self._memory = memory
-        self._clock = clock
 
     async def begin(
         self,
@@ -234,7 +227,7 @@ class SessionKeeper:
             question=question,
             pool=pool,
             tokens=call.tokens,
-            now=self._clock(),
+            now=time(),
             consultations=call.state.consultations,
             rules=rules,
         )
@@ -247,7 +240,7 @@ class SessionKeeper:
             return None
         thread = call.before
         best = strongest_actor(question, pool)
-        now, warm = self._clock(), rules.warm_seconds
+        now, warm = time(), rules.warm_seconds
         return estimate_alone(run, best, question, thread, now=now, warm_seconds=warm)
 
     async def end(self, call: SessionCall, run: Run) -> None:
@@ -257,7 +250,7 @@ class SessionKeeper:
         if step is not None:
             waits = isinstance(step.result, Reply) and bool(step.result.tool_calls)
             after = replace(after, acting=step.worker, waits=waits, compacted=False)
-            after = after.with_reader(step.worker, call.tokens, self._clock())
+            after = after.with_reader(step.worker, call.tokens, time())
         entry = SessionEntry(
             thread=call.thread,
             after=after,

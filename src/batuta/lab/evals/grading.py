@@ -41,7 +41,6 @@ async def open_answer_grader(
     tasks: Iterable[Task],
     judge: Client | None = None,
     tier: SandboxBackend | str = SandboxBackend.AUTO,
-    programs: int = 2,
 ) -> AsyncGenerator[AnswerGrader]:
     """Open the graders of those tasks, with a sandbox if one of them runs programs.
 
@@ -49,7 +48,6 @@ async def open_answer_grader(
         tasks: the tasks to be graded; one of each kind is tried before anything is paid for.
         judge: grades answers that no rule decides; None leaves them undecided.
         tier: the isolation of the sandbox; `none` runs programs without isolation.
-        programs: the number of concurrent programs.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
@@ -59,7 +57,7 @@ async def open_answer_grader(
     async with AsyncExitStack() as stack:
         sandbox = None
         if any(name.startswith(PROGRAM_PREFIX) for name in kinds):
-            sandbox = await stack.enter_async_context(Sandbox.open(tier, slots=programs))
+            sandbox = await stack.enter_async_context(Sandbox.open(tier))
         graders = stack.enter_context(GraderRegistry(sandbox=sandbox, judge=judge))
         for task in kinds.values():
             graders.grader_for(task)

@@ -159,12 +159,12 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def draw_sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:
+def draw_sparkline(values: Sequence[float | None]) -> str:
     """Draw the values as bars, scaled from the lowest to the highest; gaps where there is none.
 
-    More values than `width` are averaged.
+    More values than `WIDTH` are averaged.
     """
-    columns = min(width, len(values))
+    columns = min(WIDTH, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]
     means = [_known_mean(values[start:end]) for start, end in pairwise(edges)]
     known = [each for each in means if each is not None]

@@ -37,16 +37,14 @@ _FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
 class RehearsalClient:
     """One worker; a program that computes, makes errors and writes down what it did."""
 
-    def __init__(self, profile: WorkerProfile, seed: int = 0, time_scale: float = 1.0) -> None:
-        """Learns its part.
+    def __init__(self, profile: WorkerProfile, time_scale: float = 1.0) -> None:
+        """Take a part.
 
         Args:
             profile: what the worker is good at.
-            seed: of its random errors, where a request brings none.
             time_scale: 1 sleeps about a tenth of a second a reply, 0 not at all.
         """
         self._profile = profile
-        self._seed = seed
         self._time_scale = time_scale
 
     def __repr__(self) -> str:
@@ -72,11 +70,9 @@ class RehearsalClient:
         if problem is None:
             text, finish = OUT_OF_SCOPE_REPLY, Finish.DECLINED
         else:
-            seed = self._seed if request.sampling.seed is None else request.sampling.seed
-            text, finish = (
-                write_reply(WorkerModel(self._profile, problem, parsed, seed)),
-                Finish.STOP,
-            )
+            seed = request.sampling.seed or 0
+            text = write_reply(WorkerModel(self._profile, problem, parsed, seed))
+            finish = Finish.STOP
         caps = (request.sampling.max_tokens, request.max_output)
         most = min((cap for cap in caps if cap is not None), default=None)
         if most is not None and count_tokens(text) > most:

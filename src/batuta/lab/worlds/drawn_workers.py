@@ -68,7 +68,7 @@ def drawn_clients(
         time_scale: as in `RehearsalClient`.
     """
     return {
-        WorkerId(profile.name): RehearsalClient(profile, 0, time_scale)
+        WorkerId(profile.name): RehearsalClient(profile, time_scale)
         for profile in draw_profiles(seed, count)
     }
 

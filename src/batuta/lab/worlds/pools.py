@@ -42,13 +42,10 @@ def rehearsal_pool(world: str = "") -> Pool:
     )
 
 
-def rehearsal_clients(
-    seed: int = 0, time_scale: float = 1.0, world: str = ""
-) -> Mapping[WorkerId, Client]:
+def rehearsal_clients(time_scale: float = 1.0, world: str = "") -> Mapping[WorkerId, Client]:
     """Return a client for each of them.
 
     Args:
-        seed: of the random errors, where a request brings none.
         time_scale: 0: no time passes.
         world: one of `WORLD_PROFILES`.
 
@@ -56,7 +53,7 @@ def rehearsal_clients(
         KeyError: there is no such world.
     """
     return {
-        WorkerId(profile.name): RehearsalClient(profile, seed, time_scale)
+        WorkerId(profile.name): RehearsalClient(profile, time_scale)
         for profile in WORLD_PROFILES[world]
     }
 

@@ -32,8 +32,6 @@ CODE_BLOCK_INSTRUCTION = "Answer with the whole program in one Python code block
 
 _LEVELS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
-_LIBRARY = re.compile(r"'([^']+)'")
-
 _RUN_UNITTEST = """
 import sys as _sys
 import unittest as _unittest

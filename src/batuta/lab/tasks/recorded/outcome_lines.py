@@ -21,10 +21,11 @@ from typing import Any, cast
 
 import orjson
 
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError, StoreError
+from batuta.lab.tasks.datasets import DATASETS, load_tasks, local_files
 from batuta.lab.tasks.datasets.rows import ROW_FAULTS, Row, read_rows
 from batuta.lab.tasks.graders.answer_form import strip_edges
-from batuta.lab.tasks.recorded.question_texts import find_texts
 from batuta.language.answer_extraction import final_answer
 
 EXAMPLE = '{"question": "2+2?", "workers": {"oboe": {"score": 1}}}'
@@ -260,3 +261,31 @@ def _read_score(value: Any) -> float:
 
 Importer = Callable[[tuple[Path, ...], OutcomeCollector, str], None]
 """Reads another program's files into the collector; the text names the worker if they do not."""
+
+
+def find_texts(ids: Iterable[str]) -> dict[str, str]:
+    """Return the texts of the questions whose benchmarks are in the data folder, by id.
+
+    Raises:
+        SourceError: a file of a benchmark has changed.
+    """
+    wanted: dict[str, set[str]] = {}
+    for id_ in ids:
+        wanted.setdefault(id_.partition("/")[0], set()).add(id_)
+    found: dict[str, str] = {}
+    for name, its_ids in wanted.items():
+        for split in _splits_here(name):
+            if not its_ids - found.keys():
+                break
+            tasks = load_tasks(f"{name}:{split}")
+            found |= {
+                str(task.id): task.question
+                for task in tasks
+                if task.id in its_ids and not task.private
+            }
+    return found
+
+
+def _splits_here(name: str) -> list[str]:
+    source, folder = DATASETS.get(name), benchmark_folder()
+    return [s for s in source.splits if local_files(source, s, folder)] if source else []

@@ -240,17 +240,10 @@ def _number_lines(parts: Sequence[str]) -> str:
 class World2Client:
     """A worker of world 2 as a client: a program that draws its answers, no language model."""
 
-    def __init__(self, traits: WorkerTraits, price: Price, seed: int = 0) -> None:
-        """Learns its part.
-
-        Args:
-            traits: what the worker was drawn to be.
-            price: of its tokens.
-            seed: of its fresh chances, where a request brings none.
-        """
+    def __init__(self, traits: WorkerTraits, price: Price) -> None:
+        """Take the worker as it was drawn, and the price of its tokens."""
         self._traits = traits
         self._price = price
-        self._seed = seed
 
     def __repr__(self) -> str:
         return f"World2Client({self._traits.name!r})"
@@ -271,7 +264,7 @@ class World2Client:
         if question is None:
             text, finish = WORLD2_SCOPE_REPLY, Finish.DECLINED
         else:
-            seed = self._seed if request.sampling.seed is None else request.sampling.seed
+            seed = request.sampling.seed or 0
             text = World2Worker(self._traits, question, prompt, seed).write_reply()
             finish = Finish.STOP
         name = f"world2/{self._traits.name}"
