@@ -6,6 +6,7 @@ from batuta.conductors.workflow_selector import open_workflow_selector
 from batuta.config.confidence import read_confidence
 from batuta.core import Pool, Question
 from batuta.engine import RunSettings, conduct
+from batuta.engine.confidence import SampleSetting
 from batuta.lab.evals.task_sets import task_family
 from batuta.lab.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.lab.tune.context import TuneContext, TuneSettings
@@ -52,6 +53,27 @@ async def test_what_is_served_says_how_sure_it_is_and_no_call_is_made_for_it(tmp
         settings=RunSettings(confidence=read_confidence(tmp_path / "confidence.json")),
     )
     assert ended.confidence is not None and 0 < ended.confidence < 1
+
+
+async def test_where_the_settings_ask_again_the_budget_pays_for_it_and_both_are_fitted():
+    meter = CallMeter(ASSUMED_PRICE)
+    runner = CandidateRunner(EXPERTS.pool, EXPERTS.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    parts = split_questions(EXPERTS.tasks(600), task_family)
+    samples = SampleSetting(count=2)
+    settings = TuneSettings(allowance=Allowance(calls=1500), samples=samples)
+    context = TuneContext(
+        parts=parts, family=task_family, runner=runner, settings=settings,
+        used_minutes=lambda: 0.0,
+    )  # fmt: skip
+    result = await run_tuning(context)
+    found = describe_tuning(result, parts, settings, meter)
+    before = meter.calls
+    served = {one.name: system for system, one in selectors_of(found, result).values()}
+    fitted = await fit_tuned_confidence(context, served)
+    assert before < meter.calls <= 1500 + samples.count * runner.concurrency
+    sampled = [one.sampled for one in fitted.stored.conductors.values() if one.sampled]
+    assert sampled and all(one.is_of(samples) for one in sampled)
+    assert any(", with 2 samples of whoever wrote the answer" in one for one in fitted.describe())
 
 
 def test_settings_that_name_a_file_of_their_own_keep_it():
