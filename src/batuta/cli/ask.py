@@ -317,8 +317,8 @@ async def _print_plan(asked: _AskedQuestion) -> int:
     console.print(table)
     tokens, cost = f"~{format_count(expected.usage.total)} tokens", format_cost(expected.cost)
     if expected.cost.unpriced_calls and not expected.cost.usd:
-        told = f"{tokens} expected, at a cost that is not known: no worker of it has a price"
+        forecast = f"{tokens} expected, at a cost that is not known: no worker of it has a price"
     else:
-        told = f"{tokens}, about {cost} expected"
-    console.print(f"{told}; no worker was called", style="dim")
+        forecast = f"{tokens}, about {cost} expected"
+    console.print(f"{forecast}; no worker was called", style="dim")
     return 0
