@@ -94,6 +94,7 @@ def sampled_run(number, worker, sampler, texts, *, right):
     )  # fmt: skip
     again = Round(decision=plan, workflow=plan.workflow, steps=steps)
     run = replace(run, rounds=(*run.rounds, again))
+    assert run.reply is not None
     return GradedRun(run=run, step=run.rounds[0].steps[0], reply=run.reply, right=right)
 
 

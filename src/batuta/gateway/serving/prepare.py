@@ -238,8 +238,9 @@ class CallPreparer:
         prepared = self.prepare(call, caller, new_run_id())
         question, pool = prepared.call.question, prepared.pool
         conductor, model = prepared.served_model.conductor, self._catalogue.confidence
-        is_known = conductor is not None and model is not None
-        again = model.foresee_samples(conductor.name, workflow) if is_known else None
+        again = None
+        if conductor is not None and model is not None:
+            again = model.foresee_samples(conductor.name, workflow)
         return PlanEstimate(
             workflow=workflow,
             pool=pool,
