@@ -329,7 +329,14 @@ def follow_an_agents_session(visitor, world):
     page.goto("/ui/runs?q=Agent%27s+turn")
     visitor.press(".runs .what a")
     page.wait_for_selector(".run-head")
-    visitor.press(".stats a[href*='session=']")
+    visitor.press(".stats a[href*='/ui/sessions/']")
+    page.wait_for_selector(".course")
+    heads = page.locator(".turn-head").all_inner_texts()
+    assert heads == [f"Turn {number} Agent's turn {number}" for number in (1, 2, 3)]
+    assert page.locator(".course tbody tr:not(.turn-head)").count() == 3
+    assert "Cost" in page.inner_text(".stats")
+    visitor.look()
+    visitor.press("a[href*='runs?session=']")
     page.wait_for_url("**session=**")
     page.wait_for_selector("text=95th percentile")
     turns = page.locator(".runs .what a").all_inner_texts()
