@@ -12,7 +12,7 @@ import pytest
 from batuta import plugins
 from batuta.errors import ConfigError
 from batuta.gateway.serving.baselines import baseline_models
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 
@@ -74,11 +74,11 @@ def test_the_other_commands_work_beside_broken_ones(broken, tmp_path):
 
 async def test_a_broken_baseline_takes_no_server_down(broken):
     pool = pool_of("ada")
-    house = orchestra({"ada": None})
-    models = baseline_models(pool, house.catalogue.models[0].limits)
+    app_state = scripted_state({"ada": None})
+    models = baseline_models(pool, app_state.catalogue.models[0].limits)
     assert {f"baseline/{name}" for name in MODULES} <= {model.name for model in models}
-    house.catalogue.models = (*house.catalogue.models, *models)
-    async with Serving(house) as server:
+    app_state.catalogue.models = (*app_state.catalogue.models, *models)
+    async with Serving(app_state) as server:
         for name in MODULES:
             asked = {"model": f"baseline/{name}", "messages": HI}
             status, _, body = await server.post(json=asked)

@@ -14,7 +14,7 @@ from batuta.cli.connect_settings import AGENTS, Connection
 from batuta.clients import ScriptedClient
 from batuta.errors import ConfigError
 from fakes.serving import Server
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 FILES = {
@@ -53,7 +53,7 @@ def batuta(command_line, tmp_path):
 
 
 def server():
-    return Serving(orchestra({"ada": ScriptedClient(lambda _: "OK.")}))
+    return Serving(scripted_state({"ada": ScriptedClient(lambda _: "OK.")}))
 
 
 def written(folder, client, text=None):
@@ -69,14 +69,14 @@ def written(folder, client, text=None):
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_settings_are_written_and_undone_byte_for_byte(batuta, tmp_path, client):
     file = written(tmp_path, client, BEFORE[client])
-    async with server() as house:
-        code, shown, said = await batuta("connect", client, "--url", house.url)
+    async with server() as app_state:
+        code, shown, said = await batuta("connect", client, "--url", app_state.url)
         assert code == 0, said
         assert (shown, said.count("\n")) == ("", 1) and f"start it with `{client}`" in said
         text = file.read_text(encoding="utf-8")
-        assert house.url in text and "batuta-ultra" in text
+        assert app_state.url in text and "batuta-ultra" in text
         assert file.stat().st_mode & 0o777 == 0o600
-        again = await batuta("connect", client, "--url", house.url, "--model", "batuta-mini")
+        again = await batuta("connect", client, "--url", app_state.url, "--model", "batuta-mini")
         assert again[0] == 0 and "batuta-ultra" not in file.read_text(encoding="utf-8")
     code, _, said = await batuta("connect", client, "--undo")
     assert code == 0, said
@@ -89,8 +89,8 @@ async def test_settings_are_written_and_undone_byte_for_byte(batuta, tmp_path, c
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_file_that_was_not_there_is_gone_again(batuta, tmp_path, client):
-    async with server() as house:
-        assert (await batuta("connect", client, "--url", house.url))[0] == 0
+    async with server() as app_state:
+        assert (await batuta("connect", client, "--url", app_state.url))[0] == 0
     assert written(tmp_path, client).exists()
     assert (await batuta("connect", client, "--undo"))[0] == 0
     assert not written(tmp_path, client).exists()
@@ -99,8 +99,8 @@ async def test_a_file_that_was_not_there_is_gone_again(batuta, tmp_path, client)
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_broken_settings_are_refused_in_a_sentence(batuta, tmp_path, client):
     file = written(tmp_path, client, BROKEN[client])
-    async with server() as house:
-        code, _, said = await batuta("connect", client, "--url", house.url)
+    async with server() as app_state:
+        code, _, said = await batuta("connect", client, "--url", app_state.url)
     assert (code, said.count("\n")) == (2, 1)
     assert said.startswith(f"batuta: {file} was left as it is: ") and "--print" in said
     assert file.read_bytes() == BROKEN[client].encode()
@@ -109,9 +109,9 @@ async def test_broken_settings_are_refused_in_a_sentence(batuta, tmp_path, clien
 
 async def test_what_was_changed_since_stays(batuta, tmp_path):
     claude, codex = (written(tmp_path, name, BEFORE[name]) for name in ("claude", "codex"))
-    async with server() as house:
+    async with server() as app_state:
         for name in ("claude", "codex"):
-            await batuta("connect", name, "--url", house.url)
+            await batuta("connect", name, "--url", app_state.url)
     claude.write_text(json.dumps({**json.loads(claude.read_text()), "theme": "dark"}))
     codex.write_bytes(codex.read_bytes() + b'[projects."/x"]\ntrust_level = "trusted"\n')
     for name in ("claude", "codex"):
@@ -125,8 +125,8 @@ async def test_what_was_changed_since_stays(batuta, tmp_path):
 async def test_a_key_is_made_shown_nowhere_and_revoked(batuta, tmp_path):
     file = written(tmp_path, "codex", BEFORE["codex"])
     await batuta("keys", "create", "first")
-    async with Server(tmp_path, "--pool", "rehearsal", HOME=str(tmp_path)) as house:
-        url = str(house.http._base_url)
+    async with Server(tmp_path, "--pool", "rehearsal", HOME=str(tmp_path)) as app_state:
+        url = str(app_state.http._base_url)
         code, shown, said = await batuta("connect", "codex", "--url", url, "--per-day", "3")
         assert code == 0, said
         key = tomllib.loads(file.read_text())["model_providers"]["batuta"]["experimental_bearer_token"]  # fmt: skip
@@ -145,8 +145,10 @@ async def test_a_server_that_cannot_answer_changes_nothing(batuta, tmp_path):
     file = written(tmp_path, "claude", BEFORE["claude"])
     code, _, said = await batuta("connect", "claude", "--url", "http://127.0.0.1:9")
     assert code == 2 and "no Batuta server answers at http://127.0.0.1:9" in said
-    async with server() as house:
-        code, _, said = await batuta("connect", "claude", "--url", house.url, "--model", "nobody")
+    async with server() as app_state:
+        code, _, said = await batuta(
+            "connect", "claude", "--url", app_state.url, "--model", "nobody"
+        )
         assert code == 2 and "nobody" in said and "nothing was written" in said
     assert file.read_bytes() == BEFORE["claude"].encode()
     code, _, said = await batuta("connect", "claude", "--url", "server:1")

@@ -35,16 +35,16 @@ FULL = Reply(
 )
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_the_laws_of_a_client(make, streaming):
-    ear = RecordingListener(streaming=streaming)
-    reply = await make().complete(ASK, ear)
+    listener = RecordingListener(streaming=streaming)
+    reply = await make().complete(ASK, listener)
     assert reply.text == FULL.text
     assert reply.usage.calls == 1
     if streaming:
-        assert ear.text == FULL.text
-        assert ear.reasoning == FULL.reasoning
-        assert ear.calls() == [("a", "add", '{"x": 2}')]
+        assert listener.text == FULL.text
+        assert listener.reasoning == FULL.reasoning
+        assert listener.calls() == [("a", "add", '{"x": 2}')]
     else:
-        assert not ear.deltas
+        assert not listener.deltas
 
 
 @pytest.mark.parametrize("latency", [0.0, 10.0])
@@ -89,9 +89,9 @@ async def test_usage_is_counted_unless_the_script_states_it():
 
 @pytest.mark.parametrize(("chunk", "number"), [(0, 1), (1, 16), (5, 4), (99, 1)])
 async def test_fragments(chunk, number):
-    ear = RecordingListener()
-    await ScriptedClient(["The answer is 4."], chunk=chunk).complete(ASK, ear)
-    assert len(ear.deltas) == number
+    listener = RecordingListener()
+    await ScriptedClient(["The answer is 4."], chunk=chunk).complete(ASK, listener)
+    assert len(listener.deltas) == number
 
 
 async def test_replay_gives_each_reply_once_in_order_and_for_nothing():

@@ -38,15 +38,15 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 async def heard(client, request, *, streaming):
-    ear = RecordingListener(streaming=streaming)
-    reply = await client.complete(request, ear)
+    listener = RecordingListener(streaming=streaming)
+    reply = await client.complete(request, listener)
     if streaming:
-        assert ear.text == reply.text
-        assert ear.reasoning == reply.reasoning
-        calls = [(i, n, a or "{}") for i, n, a in ear.calls()]
+        assert listener.text == reply.text
+        assert listener.reasoning == reply.reasoning
+        calls = [(i, n, a or "{}") for i, n, a in listener.calls()]
         assert calls == [(c.id, c.name, c.arguments) for c in reply.tool_calls]
     else:
-        assert not ear.deltas
+        assert not listener.deltas
     assert reply.usage.calls == 1
     return reply
 
@@ -209,22 +209,22 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
 
 async def test_a_stream_that_ends_without_its_end_mark_is_interrupted(case, http):
     async with case.fake("A reply of some length.", [Fault.EARLY_END]) as server:
-        ear = RecordingListener()
+        listener = RecordingListener()
         with pytest.raises(errors.StreamInterruptedError) as caught:
-            await case.client(server, http).complete(ASK, ear)
+            await case.client(server, http).complete(ASK, listener)
     told = 1 if case.name == "anthropic" else 0  # its first event counts one token
-    assert caught.value.usage.output == max(-(-len(ear.text) // 4), told)
+    assert caught.value.usage.output == max(-(-len(listener.text) // 4), told)
 
 
 async def test_tokens_of_a_broken_stream_are_kept(http):
     case = CASES[0]
     async with case.fake("A reply of some length." * 9, [Fault.CUT], chunk=40) as server:
-        ear = RecordingListener()
+        listener = RecordingListener()
         with pytest.raises(errors.StreamInterruptedError) as caught:
-            await case.client(server, http).complete(ASK, ear)
-    assert ear.text
+            await case.client(server, http).complete(ASK, listener)
+    assert listener.text
     told = 1 if case.name == "anthropic" else 0  # its first event counts one token
-    assert caught.value.usage.output == max(-(-len(ear.text) // 4), told)
+    assert caught.value.usage.output == max(-(-len(listener.text) // 4), told)
 
 
 async def test_nobody_there_is_unreachable(case, http):
@@ -278,9 +278,9 @@ async def test_many_calls_at_once_do_not_mix(case):
     replies = {}
 
     async def ask(client, number):
-        ear = RecordingListener(streaming=bool(number % 2))
+        listener = RecordingListener(streaming=bool(number % 2))
         reply = await client.complete(
-            Request(messages=(user_message(f"This is number {number}."),)), ear
+            Request(messages=(user_message(f"This is number {number}."),)), listener
         )
         replies[number] = reply.text
 

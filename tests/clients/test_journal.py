@@ -72,9 +72,9 @@ async def test_failures_are_not_kept(journal):
 async def test_a_listener_hears_a_replayed_reply(journal):
     client = CallCacheClient(ScriptedClient(["Because it is so."]), journal, "w")
     await client.complete(asked())
-    ear = RecordingListener()
-    reply = await client.complete(asked(), ear)
-    assert ear.text == reply.text == "Because it is so."
+    listener = RecordingListener()
+    reply = await client.complete(asked(), listener)
+    assert listener.text == reply.text == "Because it is so."
 
 
 async def test_the_file_outlives_its_process(tmp_path):

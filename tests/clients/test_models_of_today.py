@@ -172,12 +172,14 @@ async def test_commentary_is_no_answer_and_reasoning_goes_back_with_the_result(h
             worker=worker("gpt-6.1-sol"), provider="openai", base_url=server.url, key=Secret(KEY)
         )
         client = open_provider_client(spec, http)
-        ear = RecordingListener(streaming=streaming)
+        listener = RecordingListener(streaming=streaming)
         first = asked("high", "auto")
-        reply = await client.complete(first, ear)
+        reply = await client.complete(first, listener)
         assert (reply.text, reply.finish) == ("It is a cat.", Finish.TOOL_CALLS)
         assert reply.reasoning == "Look first.I will look."
-        assert (ear.text == reply.text and ear.reasoning == reply.reasoning) or not streaming
+        assert (
+            listener.text == reply.text and listener.reasoning == reply.reasoning
+        ) or not streaming
         assert reply.thoughts == (Thought(model="gpt-6.1-sol", redacted="rs_1.gAAA:b"),)
         answered = Message(role=Role.ASSISTANT, parts=reply.tool_calls, thoughts=reply.thoughts)
         result = Message(role=Role.TOOL, parts=(ToolResult(call_id="call_a", content="a cat"),))
@@ -196,8 +198,8 @@ async def test_a_reply_cut_or_filtered_says_so(http, streaming):
             spec = WorkerSpec(
                 worker=worker("gpt-6-luna"), provider="openai", base_url=server.url, key=Secret(KEY)
             )
-            ear = RecordingListener(streaming=streaming)
-            reply = await open_provider_client(spec, http).complete(asked(), ear)
+            listener = RecordingListener(streaming=streaming)
+            reply = await open_provider_client(spec, http).complete(asked(), listener)
         assert (reply.text, reply.finish) == ("It is", finish)
 
 

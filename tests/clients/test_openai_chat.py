@@ -66,14 +66,14 @@ def test_reasoning_is_given_back_where_it_is_wanted():
 async def test_a_prefill_begins_the_reply_where_it_can(http, streaming):
     request = Request(messages=(user_message("Count."),), prefill="One, ")
     async with FakeOpenAI("two.", strict_openai=False) as server:
-        ear = RecordingListener(streaming=streaming)
+        listener = RecordingListener(streaming=streaming)
         client = OpenAIChatClient(
             worker(), http, base_url=server.url, key=Secret(KEY), dialect=PREFILL_DIALECT
         )
-        reply = await client.complete(request, ear)
+        reply = await client.complete(request, listener)
     sent = server.requests[0].body
     assert reply.text == "One, two."
-    assert not streaming or ear.text == reply.text
+    assert not streaming or listener.text == reply.text
     assert sent["messages"][-1] == {"role": "assistant", "content": "One, "}
     assert sent["continue_final_message"] is True
     assert sent["add_generation_prompt"] is False

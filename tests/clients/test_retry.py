@@ -40,10 +40,10 @@ def retry(script, policy=None, seed=0):
 async def test_passing_errors_are_tried_again_and_told():
     broken = errors.StreamInterruptedError("cut", usage=Usage(calls=1, output=5), cost=Cost())
     client, slept = retry([broken, errors.ProviderOverloadedError("500"), "well"])
-    ear = RecordingListener()
-    assert (await client.complete(ASK, ear)).text == "well"
-    assert [f.code for f in ear.failures] == ["interrupted", "overloaded"]
-    assert ear.failures[0].usage.output == 5
+    listener = RecordingListener()
+    assert (await client.complete(ASK, listener)).text == "well"
+    assert [f.code for f in listener.failures] == ["interrupted", "overloaded"]
+    assert listener.failures[0].usage.output == 5
     assert len(slept) == 2
     assert 0 <= slept[0] <= 0.5
     assert 0 <= slept[1] <= 1.0
@@ -125,9 +125,9 @@ async def test_a_retrying_client_frees_its_place_while_it_waits():
             key=Secret(server.key),
         )
         limiter = CallLimiter(1)
-        ear = RecordingListener(streaming=False)
+        listener = RecordingListener(streaming=False)
         client = open_client(spec, http, policy=RetryPolicy(base=0.01), limiter=limiter)
-        assert (await client.complete(ASK, ear)).text == "well"
-        assert [f.code for f in ear.failures] == ["rate_limited", "interrupted"]
-        assert ear.failures[1].cost.usd > 0
+        assert (await client.complete(ASK, listener)).text == "well"
+        assert [f.code for f in listener.failures] == ["rate_limited", "interrupted"]
+        assert listener.failures[1].cost.usd > 0
         assert (await client.complete(ASK)).text == "well"

@@ -36,12 +36,12 @@ async def test_reasoning_is_parted(http, tags, said, reasoning, text, streaming,
             key=Secret(KEY),
             think_tags=tags,
         )
-        ear = RecordingListener(streaming=streaming)
-        reply = await open_client(spec, http).complete(ASKED, ear)
+        listener = RecordingListener(streaming=streaming)
+        reply = await open_client(spec, http).complete(ASKED, listener)
     assert (reply.reasoning, reply.text) == (reasoning, text)
     if streaming:
-        assert "".join(delta.text for delta in ear.deltas) == text
-        assert "".join(delta.reasoning for delta in ear.deltas) == reasoning
+        assert "".join(delta.text for delta in listener.deltas) == text
+        assert "".join(delta.reasoning for delta in listener.deltas) == reasoning
 
 
 @pytest.mark.parametrize(("tags", "said", "reasoning", "text"), [c for c in CASES if c[0] != "off"])

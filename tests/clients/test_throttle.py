@@ -65,11 +65,11 @@ async def test_a_provider_that_refuses_for_days_is_tried_by_one_call_every_half_
             await client.complete(ask())
         at.append(clock.time)
     assert [round(b - a) for a, b in pairwise(at)] == [2, 4, 8, 16, 30, 30, 30]
-    ear = RecordingListener(streaming=False)
+    listener = RecordingListener(streaming=False)
     clock.time += 15
     with pytest.raises(RateLimitError):
-        await client.complete(ask(), ear)
-    (told,) = ear.failures
+        await client.complete(ask(), listener)
+    (told,) = listener.failures
     assert (told.code, told.retry_after, told.usage.calls) == ("rate_limited", pytest.approx(15), 0)
 
 

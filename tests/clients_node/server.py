@@ -96,10 +96,10 @@ async def main():
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     with tempfile.TemporaryDirectory() as folder:
         async with Store(f"{folder}/runs.db") as store:
-            house = ServerState(
+            app_state = ServerState(
                 catalogue=Catalogue(pool=pool, clients=clients, models=models), store=store
             )
-            await run_server(house, port=port, on_ready=tell, grace_seconds=0)
+            await run_server(app_state, port=port, on_ready=tell, grace_seconds=0)
 
 
 if __name__ == "__main__":

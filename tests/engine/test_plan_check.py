@@ -74,11 +74,18 @@ def drafts(*texts: str) -> tuple[LLMConductor, list[str]]:
     return LLMConductor(name="writer", client=client, worker=worker), seen
 
 
-async def execute(conductor, *rules: PlanRule, orchestra=None, tags=(), providers=None, **options):
+async def execute(
+    conductor, *rules: PlanRule, scripted_state=None, tags=(), providers=None, **options
+):
     settings = RunSettings(plan_rules=PlanRules(rules, providers or {}), **options.pop("set", {}))
     question = replace(Question.of("What is six times seven?"), tags=tags)
     return await conduct(
-        question, conductor, POOL, (orchestra or Orchestra()).clients, settings=settings, **options
+        question,
+        conductor,
+        POOL,
+        (scripted_state or Orchestra()).clients,
+        settings=settings,
+        **options,
     )
 
 
@@ -135,9 +142,9 @@ async def test_a_replayed_run_is_held_to_the_rules_of_its_question():
     tags = ("patient",)
     old = await execute(by_hand(Step(subtask="", worker=ADA)), tags=tags)
     rule = PlanRule(name="house", tag="patient", forbidden=(ADA,))
-    orchestra = Orchestra()
-    run = await execute(ReplayConductor(old), rule, orchestra=orchestra, tags=tags)
-    assert run.answer == "bob says 42" and orchestra.asked == {"bob": 1}
+    scripted_state = Orchestra()
+    run = await execute(ReplayConductor(old), rule, scripted_state=scripted_state, tags=tags)
+    assert run.answer == "bob says 42" and scripted_state.asked == {"bob": 1}
     assert acts(run) == [("house", "left out"), ("house", "repaired")]
     assert run.header.question.tags == tags
 
@@ -174,24 +181,24 @@ class _Again:
 async def test_a_forbidden_worker_is_called_by_nobody_whatever_fails(forbidden):
     """The planned worker, its substitutes, the fallback and a second worker beside a slow one."""
     failing = next(one for one in IDS if one not in forbidden)
-    orchestra = Orchestra(failing)
+    scripted_state = Orchestra(failing)
     rule = PlanRule(name="never", forbidden=forbidden)
     flow = by_hand(Step(subtask="a", worker=ADA), Step(subtask="b", worker=BOB, access=(0,)))
     patience = TimeoutPolicy(step_seconds=5.0, hedge_seconds=0.001)
-    run = await execute(flow, rule, orchestra=orchestra, set={"timeouts": patience})
-    assert not orchestra.asked.keys() & set(forbidden)
+    run = await execute(flow, rule, scripted_state=scripted_state, set={"timeouts": patience})
+    assert not scripted_state.asked.keys() & set(forbidden)
     assert {worker.id for worker in run.header.pool} == set(IDS) - set(forbidden)
     for garbled in (drafts("nothing")[0], drafts(ONE_STEP.format(0))[0]):
-        await execute(garbled, rule, orchestra=orchestra)
-    assert not orchestra.asked.keys() & set(forbidden)
+        await execute(garbled, rule, scripted_state=scripted_state)
+    assert not scripted_state.asked.keys() & set(forbidden)
 
 
 async def test_where_everybody_is_forbidden_nobody_is_asked():
-    orchestra = Orchestra()
+    scripted_state = Orchestra()
     rule = PlanRule(name="never", forbidden=IDS, says="These questions stay here.")
     conductor, seen = drafts(CHECKED)
-    run = await execute(conductor, rule, orchestra=orchestra)
-    assert run.outcome is Outcome.REFUSED and not orchestra.asked and not seen
+    run = await execute(conductor, rule, scripted_state=scripted_state)
+    assert run.outcome is Outcome.REFUSED and not scripted_state.asked and not seen
     assert run.error == "the rule never for plans: These questions stay here."
 
 
@@ -204,12 +211,12 @@ async def test_a_forbidden_model_does_not_conduct_either():
 
 
 async def test_the_answerer_does_not_stand_in_for_its_checker():
-    orchestra = Orchestra(BOB)
+    scripted_state = Orchestra(BOB)
     conductor, _ = drafts(CHECKED)
-    run = await execute(conductor, NEEDS_CHECK, orchestra=orchestra)
-    assert run.answer == "cleo says 42" and orchestra.asked["ada"] == 1
+    run = await execute(conductor, NEEDS_CHECK, scripted_state=scripted_state)
+    assert run.answer == "cleo says 42" and scripted_state.asked["ada"] == 1
     alone = Orchestra(BOB, CLEO)
-    run = await execute(drafts(CHECKED)[0], NEEDS_CHECK, orchestra=alone)
+    run = await execute(drafts(CHECKED)[0], NEEDS_CHECK, scripted_state=alone)
     assert run.answer is None and run.outcome is Outcome.FAILED and alone.asked["ada"] == 1
 
 

@@ -10,7 +10,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 ADMIN = "the-admins-own-token"
 COST = Decimal("0.002")  # 1,000 tokens in at $1 and 500 out at $2 a million
@@ -27,7 +27,7 @@ class KeyedServer:
         self.gate = Authenticator(store, self.mint, ADMIN)
         clients = clients or {name: ScriptedClient(lambda _: HELLO) for name in ("ada", "bob")}
         self.serving = Serving(
-            orchestra(clients, store=store, authenticator=self.gate, seeing=seeing)
+            scripted_state(clients, store=store, authenticator=self.gate, seeing=seeing)
         )
 
     async def key(self, tenant="acme", expires=None, **limits) -> str:

@@ -1,4 +1,4 @@
-"""A small orchestra behind a real server on the loopback."""
+"""A server of a few scripted workers, on the loopback."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def pool_of(*ids: str, seeing: tuple[str, ...] = ()) -> Pool:
     )
 
 
-def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> ServerState:
+def scripted_state(clients: dict[str, Any], *, conductor=None, **options: Any) -> ServerState:
     pool = pool_of(*clients, seeing=options.pop("seeing", ()))
     conductor = conductor or sequential_chain(
         ["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]]
@@ -106,8 +106,8 @@ def server_state(pool, clients, models, **options: Any) -> ServerState:
 class Serving:
     """A server for the length of a block."""
 
-    def __init__(self, house: ServerState | None = None, *, grace: float = 0.0, **clients: Any):
-        self.house = house or orchestra(
+    def __init__(self, app_state: ServerState | None = None, *, grace: float = 0.0, **clients: Any):
+        self.app_state = app_state or scripted_state(
             clients or {"ada": ScriptedClient(lambda _: "Hello there, you.")}
         )
         self.grace = grace
@@ -133,7 +133,7 @@ class Serving:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
 
     async def _serve(self, told) -> None:
-        await run_server(self.house, port=0, on_ready=told, grace_seconds=self.grace)
+        await run_server(self.app_state, port=0, on_ready=told, grace_seconds=self.grace)
 
     async def __aexit__(self, *error: object) -> bool | None:
         with anyio.CancelScope(shield=True):
@@ -181,7 +181,7 @@ __all__ = [
     "Reply",
     "Serving",
     "StreamTimeouts",
-    "orchestra",
+    "scripted_state",
     "server_state",
     "stored",
 ]

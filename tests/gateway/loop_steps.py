@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from batuta.core import Delta, Reply, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway.app import create_app
-from gateway.live_server import orchestra
+from gateway.live_server import scripted_state
 
 LARGEST = 64_000
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -112,12 +112,12 @@ class Echo:
         return Reply(text=text, usage=Usage(calls=1, input=10, output=10))
 
 
-class Prey:
+class LoopbackApp:
     """A server without sockets, whose workers say again what they are asked."""
 
     def __init__(self, **options: Any) -> None:
-        self.house = orchestra({"ada": Echo(), "bob": Echo()}, seeing=("ada", "bob"), **options)  # fmt: skip
-        self.app = create_app(self.house)
+        self.app_state = scripted_state({"ada": Echo(), "bob": Echo()}, seeing=("ada", "bob"), **options)  # fmt: skip
+        self.app = create_app(self.app_state)
 
     async def ask(self, path: str, body: bytes) -> int:
         """The status."""
@@ -140,13 +140,13 @@ class Prey:
 
 
 async def hold(
-    prey: Prey, steps: Steps, path: str, body: bytes, tries: int = 3
+    loopback: LoopbackApp, steps: Steps, path: str, body: bytes, tries: int = 3
 ) -> tuple[float, int]:
     """Seconds of the longest step, the least of some tries, and the status."""
     least, status = float("inf"), 0
     for _ in range(tries):
         steps.take()
-        work: Awaitable[int] = asyncio.ensure_future(prey.ask(path, body))
+        work: Awaitable[int] = asyncio.ensure_future(loopback.ask(path, body))
         status = await work
         least = min(least, steps.take())
         if least < 0.03:

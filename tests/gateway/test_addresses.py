@@ -17,7 +17,7 @@ from batuta.errors import BadRequestError, ProviderOverloadedError, RateLimitErr
 from batuta.gateway.telemetry.spans import spans_of
 from batuta.store import Store, encode_run
 from fakes.openai import FakeOpenAI
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 KEY = "canary-key-0123456789"
@@ -126,7 +126,7 @@ async def check_client(client, url, tmp_path):
     """Asks a server with this client as its only worker in every way, and reads all it shows."""
     async with (
         Store.open(f"sqlite:///{tmp_path}/runs.db") as store,
-        Serving(orchestra({"ada": client}, store=store)) as server,
+        Serving(scripted_state({"ada": client}, store=store)) as server,
     ):
         for model in ("worker/ada", "batuta-ultra"):
             for stream in (False, True):
@@ -260,7 +260,7 @@ async def test_a_caller_chooses_no_address_no_header_and_no_path(path, name):
         FakeOpenAI("Hello.", key=KEY, strict_openai=False) as provider,
         HttpTransport() as http,
     ):
-        async with Serving(orchestra({"ada": ada(http, provider.url)})) as server:
+        async with Serving(scripted_state({"ada": ada(http, provider.url)})) as server:
             body = {"model": "worker/ada", **asked}
             assert (await server.post(path, json=body))[0] == 200
             status, _, _ = await server.post(path, json={**body, **ATTEMPTS[name]}, headers=HEADERS)

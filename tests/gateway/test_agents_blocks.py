@@ -9,7 +9,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Reply, Role, ToolCall
 from batuta.core.worker import Finish
 from batuta.gateway.responses.tools import flat_name
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 FUNCTION = {
@@ -53,7 +53,7 @@ def calls_of(items):
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-mini", "batuta-ultra"])
 async def test_a_namespace_s_functions_are_offered_and_called_back(model):
     ada = ScriptedClient(lambda request: CALL if request.tools else "{}")
-    async with Serving(orchestra({"ada": ada})) as server:
+    async with Serving(scripted_state({"ada": ada})) as server:
         status, headers, told = await server.post("/v1/responses", json={**ASKED, "model": model})
         assert (status, calls_of(told["output"])) == (200, NAMED)
         assert headers["x-batuta-ignored"] == "tools.namespace.shell"
@@ -67,7 +67,7 @@ async def test_it_is_the_same_in_a_stream_and_in_the_turns_after_it():
     ada = ScriptedClient(
         lambda request: CALL if request.messages[-1].role is Role.USER else "Done."
     )
-    async with Serving(orchestra({"ada": ada})) as server:
+    async with Serving(scripted_state({"ada": ada})) as server:
         async with server.http.post("/v1/responses", json={**ASKED, "stream": True}) as response:
             lines = (await response.text()).splitlines()
         events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
@@ -98,7 +98,7 @@ async def test_it_is_the_same_in_a_stream_and_in_the_turns_after_it():
 )  # fmt: skip
 async def test_a_function_of_a_namespace_can_be_chosen(choice):
     ada = ScriptedClient(lambda _: replace(CALL, tool_calls=CALL.tool_calls[:1]))
-    async with Serving(orchestra({"ada": ada})) as server:
+    async with Serving(scripted_state({"ada": ada})) as server:
         assert (await server.post("/v1/responses", json={**ASKED, "tool_choice": choice}))[0] == 200
         status, _, told = await server.post(
             "/v1/responses",
@@ -139,7 +139,7 @@ TURNS = [
 
 async def test_claude_code_s_blocks_are_read():
     ada = ScriptedClient(lambda _: "Fine.")
-    async with Serving(orchestra({"ada": ada})) as server:
+    async with Serving(scripted_state({"ada": ada})) as server:
         body = {"model": "worker/ada", "max_tokens": 9, "messages": TURNS}
         status, _, told = await server.post("/v1/messages", json=body)
         assert status == 200, told

@@ -10,7 +10,7 @@ from batuta.core import Reply
 from batuta.errors import ConfigError
 from batuta.store import Store
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 TINY = {"clever-*": "batuta-ultra", "tiny": "batuta-mini", "mine-*": "worker/bob"}
@@ -21,7 +21,7 @@ def two(**options):
     clients = {
         name: ScriptedClient(lambda _, name=name: Reply(text=name)) for name in ("ada", "bob")
     }
-    return orchestra(clients, **options)
+    return scripted_state(clients, **options)
 
 
 async def test_every_dialect_answers_as_the_name_that_was_sent(store: Store):
@@ -55,7 +55,7 @@ async def test_a_worker_of_that_name_goes_first():
         "gpt-5": ScriptedClient(lambda _: Reply(text="me")),
         "bob": ScriptedClient(lambda _: Reply(text="no")),
     }
-    async with Serving(orchestra(clients)) as server:
+    async with Serving(scripted_state(clients)) as server:
         _, headers, answer = await server.post(json={"model": "gpt-5", "messages": HI})
         assert answer["choices"][0]["message"]["content"] == "me" and headers
         _, shown = await server.get("/v1/models/gpt-5")

@@ -23,7 +23,7 @@ from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.keyed_server import ADMIN, HELLO
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 REDIS = os.environ.get("BATUTA_TEST_REDIS", "redis://127.0.0.1:6379")
@@ -52,7 +52,7 @@ class Place:
         clients = {name: ScriptedClient(self.worker) for name in ("ada", "bob")}
         gate = Authenticator(store, self.hasher, ADMIN)
         self.serving = Serving(
-            orchestra(clients, store=store, authenticator=gate, answer_cache=self.cache)
+            scripted_state(clients, store=store, authenticator=gate, answer_cache=self.cache)
         )
 
     async def __aenter__(self):
@@ -269,15 +269,15 @@ async def test_what_calls_tools_or_was_cut_short_is_run_again(store):
             return reply
 
         cache = RepeatedAnswers(store, StoreAnswerIndex(store))
-        house = orchestra({"ada": ScriptedClient(say)}, store=store, answer_cache=cache)
-        async with Serving(house) as server:
+        app_state = scripted_state({"ada": ScriptedClient(say)}, store=store, answer_cache=cache)
+        async with Serving(app_state) as server:
             for _ in range(2):
                 await server.post(json={**CHAT, "tools": tools})
         assert len(asked) == 2
 
 
 async def test_off_by_default(store):
-    async with Serving(orchestra({"ada": ScriptedClient(Counting())}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient(Counting())}, store=store)) as server:
         for _ in range(2):
             _, headers, _ = await server.post(json=CHAT)
             assert "x-batuta-cache" not in headers

@@ -49,9 +49,9 @@ def test_every_error_is_on_the_page():
 
 def test_every_route_is_on_the_page():
     from batuta.gateway import create_app
-    from gateway.live_server import orchestra
+    from gateway.live_server import scripted_state
 
-    app = create_app(orchestra({"ada": object()}))
+    app = create_app(scripted_state({"ada": object()}))
     paths = {
         route.path.replace("{id:path}", "{id}")  # pyright: ignore[reportAttributeAccessIssue]
         for route in app.routes

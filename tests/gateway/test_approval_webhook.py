@@ -46,7 +46,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def house(store, *statuses):
+async def app_state(store, *statuses):
     """A server that tells a receiver, both on loopback."""
     receiver, app = Receiver(*statuses), web.Application()
     app.router.add_route("*", "/{path:.*}", receiver.take)
@@ -78,7 +78,7 @@ def verdict(plan, decision="approve", **more):
 
 
 async def test_a_waiting_plan_is_told_and_decided_by_signed_messages(store):
-    async with house(store) as (place, receiver), anyio.create_task_group() as tasks:
+    async with app_state(store) as (place, receiver), anyio.create_task_group() as tasks:
         tasks.start_soon(ask_ultra, place)
         plan = await place.waiting()
         while not receiver.got:
@@ -106,7 +106,7 @@ async def test_a_waiting_plan_is_told_and_decided_by_signed_messages(store):
 )  # fmt: skip
 async def test_a_forged_message_decides_nothing(store, forgery):
     await store.approvals.ask(plan_of(1))
-    async with house(store) as (place, _):
+    async with app_state(store) as (place, _):
         if forgery == {"message_id": ""}:
             async with place.serving.http.post(PATH, json=verdict({"id": "run_1:0", "digest": "d"})) as response:  # fmt: skip
                 status = response.status
@@ -119,13 +119,13 @@ async def test_a_forged_message_decides_nothing(store, forgery):
 async def test_a_message_that_was_sent_to_the_program_decides_nothing(store):
     """Our own message comes back, signed with the right secret."""
     await store.approvals.ask(plan_of(1))
-    async with house(store) as (place, _):
+    async with app_state(store) as (place, _):
         status, said = await send(place, {"type": "approval.waiting", "data": {"id": "run_1:0"}})
     assert status == 400 and said["error"]["param"] == "id"
 
 
 async def test_a_key_is_no_signature_and_an_edit_comes_by_no_message(store):
-    async with house(store) as (place, _):
+    async with app_state(store) as (place, _):
         headers = {**place.key, "content-type": "application/json"}
         async with place.serving.http.post(PATH, data=b"{}", headers=headers) as response:
             assert response.status == 401
@@ -134,7 +134,7 @@ async def test_a_key_is_no_signature_and_an_edit_comes_by_no_message(store):
 
 
 async def test_a_message_that_is_not_taken_is_sent_again_a_few_times(store):
-    async with house(store, 500, 302, 503, 500) as (place, receiver), anyio.create_task_group() as tasks:  # fmt: skip
+    async with app_state(store, 500, 302, 503, 500) as (place, receiver), anyio.create_task_group() as tasks:  # fmt: skip
         tasks.start_soon(ask_ultra, place)
         plan = await place.waiting()
         while len(receiver.got) < 3:
@@ -147,7 +147,7 @@ async def test_a_message_that_is_not_taken_is_sent_again_a_few_times(store):
 
 
 async def test_an_edited_plan_is_told_anew(store):
-    async with house(store) as (place, receiver), anyio.create_task_group() as tasks:
+    async with app_state(store) as (place, receiver), anyio.create_task_group() as tasks:
         tasks.start_soon(ask_ultra, place)
         now = await edited(place, await place.waiting(), STEPS)
         while len(receiver.got) < 2:

@@ -26,7 +26,7 @@ from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.models import APPROVALS
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 RULE = ApprovalRule(name="four-eyes", tag="ledger")
@@ -43,7 +43,7 @@ class Place:
         self.answer: str | Reply = "Hello there."
         gate = Authenticator(store, self.hasher, ADMIN)
         clients = {one: ScriptedClient(self.reply) for one in ("ada", "bob")}
-        state = orchestra(
+        state = scripted_state(
             clients,
             approvals=(RULE, BRIEF),
             store=store,

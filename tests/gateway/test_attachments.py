@@ -18,7 +18,7 @@ from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.store import decode_run, encode_run
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY
-from gateway.live_server import PRICE, Serving, orchestra, server_state, stored
+from gateway.live_server import PRICE, Serving, scripted_state, server_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ def each(table):
     return [(dialect, part) for dialect, parts in table.items() for part in parts]
 
 
-def house_of(store=None, tags=("files", "audio"), **options):
+def app_state_of(store=None, tags=("files", "audio"), **options):
     """Ada cannot be shown anything, Bob can."""
     bob = ScriptedClient(lambda _: "Read.")
     pool = Pool(
@@ -110,7 +110,7 @@ def house_of(store=None, tags=("files", "audio"), **options):
 
 @pytest.mark.parametrize(("dialect", "part"), each(FILES) + each(AUDIO))
 async def test_every_step_gets_what_is_attached(dialect, part, store):
-    state, bob = house_of(store)
+    state, bob = app_state_of(store)
     path, body = asks(
         dialect,
         {"type": "text" if dialect != "responses" else "input_text", "text": "What is it?"},
@@ -129,7 +129,7 @@ async def test_every_step_gets_what_is_attached(dialect, part, store):
 
 @pytest.mark.parametrize(("dialect", "part"), each(TEXTS))
 async def test_a_text_file_is_text_to_everybody(dialect, part):
-    state, bob = house_of(tags=())
+    state, bob = app_state_of(tags=())
     path, body = asks(dialect, part)
     async with Serving(state) as server:
         status, _, got = await server.post(path, json=body)
@@ -144,7 +144,7 @@ async def test_a_text_file_is_screened_as_text(dialect, part):
         detect=lambda text: [(at, at + 5) for at in [text.find("Susan")] if at >= 0],
         stages=frozenset({GuardrailStage.INPUT}),
     )
-    state, bob = house_of(guardrails=Guardrails((find,)))
+    state, bob = app_state_of(guardrails=Guardrails((find,)))
     path, body = asks(dialect, part)
     async with Serving(state) as server:
         status, _, _ = await server.post(path, json=body)
@@ -154,7 +154,7 @@ async def test_a_text_file_is_screened_as_text(dialect, part):
 
 @pytest.mark.parametrize(("dialect", "part"), each(FILES) + each(AUDIO))
 async def test_nobody_who_can_is_a_refusal_by_name(dialect, part):
-    state, bob = house_of(tags=("vision",))
+    state, bob = app_state_of(tags=("vision",))
     path, body = asks(dialect, part)
     async with Serving(state) as server:
         status, _, got = await server.post(path, json=body)
@@ -212,7 +212,7 @@ async def test_nobody_who_can_is_a_refusal_by_name(dialect, part):
     ],
 )
 async def test_what_cannot_be_read_is_refused_by_its_path(dialect, part, param):
-    state, bob = house_of()
+    state, bob = app_state_of()
     path, body = asks(dialect, part)
     async with Serving(state) as server:
         status, _, got = await server.post(path, json=body)
@@ -223,7 +223,7 @@ async def test_what_cannot_be_read_is_refused_by_its_path(dialect, part, param):
 
 async def test_only_a_users_message_holds_files():
     body = {"model": "worker/ada", "messages": [{"role": "system", "content": FILES["chat"][:1]}]}
-    async with Serving(orchestra({"ada": ScriptedClient([])})) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])})) as server:
         status, _, got = await server.post(json=body)
     assert (status, got["error"]["param"]) == (400, "messages[0].content[0].type")
 

@@ -47,7 +47,7 @@ from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store.key_hasher import KeyHasher
 from batuta.usage import ASSUMED_PRICE, hour_cache_surcharge
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 LATE = 2.0
@@ -80,7 +80,9 @@ async def test_a_session_without_end_is_nobodys(store, name):
 
 async def test_a_large_body_to_be_repeated_is_counted_before_it_is_read(store):
     body = BytesIO(b'{"x":[' + b"[]," * 6_000_000 + b"[]]}")
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "Hi.")}, store=store)) as server:
+    async with Serving(
+        scripted_state({"ada": ScriptedClient(lambda _: "Hi.")}, store=store)
+    ) as server:
         headers = {"idempotency-key": "k"}
         began = time.thread_time()
         status, _, said = await server.post(body=body, headers=headers)
@@ -397,10 +399,10 @@ async def test_a_workflow_of_ones_own_is_run_as_the_policies_let_it(store):
         heard.append(request.messages)
         return "Fine."
 
-    house = orchestra({"ada": ScriptedClient(answer)}, store=store, guardrails=guarded())
+    app_state = scripted_state({"ada": ScriptedClient(answer)}, store=store, guardrails=guarded())
     step = {"worker": "ada", "subtask": f"Say {SECRET}.", "access": []}
     body = {"model": "batuta-ultra", "messages": HI, "orchestration": {"workflow": {"steps": [step]}}}  # fmt: skip
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         status, _, said = await server.post(json=body)
     assert status == 200, said
     assert SECRET not in str(heard) and "removed by no-keys" in str(heard)

@@ -18,7 +18,7 @@ from batuta.gateway.responses.request import ResponseHistory, parse_response
 from batuta.gateway.serving.models import served_models
 from batuta.gateway.serving.prepare import answer_alone, auxiliary_kind
 from batuta.store import Store
-from gateway.live_server import HI, Serving, orchestra, server_state, stored
+from gateway.live_server import HI, Serving, scripted_state, server_state, stored
 
 pytestmark = pytest.mark.anyio
 SCHEMA = {
@@ -213,7 +213,7 @@ def team(**options):
         name: ScriptedClient(lambda _, text=text: Reply(text=text))
         for name, text in replies.items()
     }
-    return orchestra(clients, **options)
+    return scripted_state(clients, **options)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -249,8 +249,8 @@ async def test_a_worker_that_is_asked_by_name_answers_itself():
 async def test_a_small_request_to_mini_goes_to_the_cheapest_worker_and_a_question_to_the_best():
     pool = Pool((replace(worker("bob", 5), strength=0.9), worker("ada", 1)))
     clients = {one.id: ScriptedClient(lambda _, by=one.id: Reply(text=f"By {by}")) for one in pool}
-    house = server_state(pool, clients, served_models(pool, sequential_chain(["Do."], ["bob"])))
-    async with Serving(house) as server:
+    app_state = server_state(pool, clients, served_models(pool, sequential_chain(["Do."], ["bob"])))
+    async with Serving(app_state) as server:
         asked = (TITLE_OF_OPENCODE, PROBE, {"messages": HI})
         for body, by in zip(asked, ("ada", "ada", "bob"), strict=True):
             _, _, answer = await server.post(json=body | {"model": "batuta-mini"})

@@ -46,7 +46,7 @@ def speaker(name):
     return ScriptedClient(lambda _: f"The solution is right, says {name}.\nAnswer: 42", price=PRICE)
 
 
-def house(*, history=None, clients=None, cascade=None, checker=None, **options):
+def app_state(*, history=None, clients=None, cascade=None, checker=None, **options):
     clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
     pool = pool_of(*clients)
     learned = ServedBaselines(pool=pool, history=history, cascade=cascade, checker=checker)
@@ -87,7 +87,7 @@ def outcomes(tmp_path):
 
 
 async def test_they_are_listed_beside_the_other_models():
-    async with Serving(house()) as server:
+    async with Serving(app_state()) as server:
         names = [model.id async for model in server.openai.models.list()]
     assert names[:2] == ["batuta-mini", "worker/ada"]
     assert {name for name in names if name.startswith(BASELINE_PREFIX)} == {
@@ -107,7 +107,7 @@ def test_a_name_means_the_same_method_as_in_an_evaluation(name):
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_an_answer_its_usage_and_its_run(store, name):
-    async with Serving(house(store=store)) as server:
+    async with Serving(app_state(store=store)) as server:
         raw = await server.openai.chat.completions.with_raw_response.create(
             model=BASELINE_PREFIX + name,
             messages=HI,  # pyright: ignore[reportArgumentType]
@@ -127,7 +127,7 @@ async def test_an_answer_its_usage_and_its_run(store, name):
 
 @pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
 async def test_streamed_the_answer_is_the_same(name):
-    async with Serving(house()) as server:
+    async with Serving(app_state()) as server:
         stream = await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
             model=BASELINE_PREFIX + name,
             messages=HI,  # pyright: ignore[reportArgumentType]
@@ -145,7 +145,7 @@ async def test_streamed_the_answer_is_the_same(name):
 async def test_the_majority_is_returned_not_the_last_reply():
     lines = ["Answer: 1", "Answer: 2", "Answer: 2", "Answer: 2", "Answer: 3"]
     clients = {"ada": ScriptedClient(lines), "bob": ScriptedClient([])}
-    async with Serving(house(clients=clients)) as server:
+    async with Serving(app_state(clients=clients)) as server:
         reply = await server.openai.chat.completions.create(
             model="baseline/self-consistency@5",
             messages=HI,  # pyright: ignore[reportArgumentType]
@@ -155,7 +155,7 @@ async def test_the_majority_is_returned_not_the_last_reply():
 
 @pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
 async def test_a_method_is_not_run_with_fewer_calls_than_it_makes(name):
-    async with Serving(house()) as server:
+    async with Serving(app_state()) as server:
         with pytest.raises(openai.BadRequestError) as caught:
             await server.openai.chat.completions.create(
                 model=BASELINE_PREFIX + name,
@@ -167,7 +167,7 @@ async def test_a_method_is_not_run_with_fewer_calls_than_it_makes(name):
 
 
 async def test_the_callers_limits_and_choice_of_workers_bind():
-    async with Serving(house()) as server:
+    async with Serving(app_state()) as server:
         one = {"workers_allow": ["eve"], "trace": True}
         reply = await server.openai.chat.completions.create(
             model="baseline/best-single",
@@ -186,7 +186,7 @@ async def test_the_callers_limits_and_choice_of_workers_bind():
 
 async def test_a_workflow_by_hand_takes_the_methods_place():
     by_hand = {"workflow": {"steps": [{"subtask": "Say it.", "worker": "bob"}]}}
-    async with Serving(house()) as server:
+    async with Serving(app_state()) as server:
         reply = await server.openai.chat.completions.create(
             model="baseline/self-consistency@5",
             messages=HI,  # pyright: ignore[reportArgumentType]
@@ -197,7 +197,7 @@ async def test_a_workflow_by_hand_takes_the_methods_place():
 
 async def test_a_reader_that_goes_away_ends_every_call():
     ada = Halting()
-    async with Serving(house(clients={"ada": ada})) as server:
+    async with Serving(app_state(clients={"ada": ada})) as server:
         with anyio.move_on_after(20):
             async with anyio.create_task_group() as tasks:
                 ask = {"model": "baseline/self-consistency@5", "messages": HI}
@@ -210,7 +210,7 @@ async def test_a_reader_that_goes_away_ends_every_call():
 
 class TestLearned:
     async def test_without_a_history_the_error_says_what_to_do(self):
-        async with Serving(house()) as server:
+        async with Serving(app_state()) as server:
             with pytest.raises(openai.NotFoundError) as caught:
                 await server.openai.chat.completions.create(model="baseline/knn", messages=HI)  # pyright: ignore[reportArgumentType]
             with pytest.raises(openai.NotFoundError) as sought:
@@ -220,7 +220,7 @@ class TestLearned:
         assert caught.value.code == "model_not_found"
 
     async def test_with_one_every_method_is_listed(self, outcomes):
-        async with Serving(house(history=outcomes())) as server:
+        async with Serving(app_state(history=outcomes())) as server:
             names = {model.id async for model in server.openai.models.list()}
         assert {BASELINE_PREFIX + each.default_name for each in BASELINES} <= names
 
@@ -234,7 +234,7 @@ class TestLearned:
     async def test_a_router_asks_the_worker_that_was_good_at_such_questions(
         self, store, outcomes, question, chosen
     ):
-        async with Serving(house(history=outcomes(), store=store)) as server:
+        async with Serving(app_state(history=outcomes(), store=store)) as server:
             reply = await server.openai.chat.completions.create(
                 model="baseline/knn", messages=[{"role": "user", "content": question}]
             )
@@ -248,7 +248,7 @@ class TestLearned:
             "bob": ScriptedClient(["Answer: 8"]),
             "eve": ScriptedClient(["I say 8.\nAnswer: 8"]),
         }
-        async with Serving(house(history=outcomes(), clients=clients)) as server:
+        async with Serving(app_state(history=outcomes(), clients=clients)) as server:
             reply = await server.openai.chat.completions.create(
                 model="baseline/smoothie",
                 messages=HI,  # pyright: ignore[reportArgumentType]
@@ -263,7 +263,7 @@ class TestLearned:
             for n, name in enumerate(("ada", "bob", "eve"))
         }
         question = [{"role": "user", "content": SUM.format(12, 30)}]
-        async with Serving(house(history=history, clients=clients)) as server:
+        async with Serving(app_state(history=history, clients=clients)) as server:
             reply = await server.openai.chat.completions.create(
                 model="baseline/cascade",
                 messages=question,  # pyright: ignore[reportArgumentType]
@@ -271,7 +271,7 @@ class TestLearned:
         assert reply.choices[0].message.content == "Answer: 0"
         assert 1 <= sum(len(client.requests) for client in clients.values()) <= 3
         assert len(clients["ada"].requests) == 1
-        async with Serving(house(history=outcomes())) as server:
+        async with Serving(app_state(history=outcomes())) as server:
             with pytest.raises(openai.NotFoundError, match="with their answers"):
                 await server.openai.chat.completions.create(
                     model="baseline/cascade",
@@ -293,7 +293,7 @@ class TestLearned:
             "eve": ScriptedClient(["The solution is right."] * 3, price=PRICE),
         }
         question = [{"role": "user", "content": SUM.format(12, 30)}]
-        served = house(clients=clients, cascade=eager, checker="eve", store=store)
+        served = app_state(clients=clients, cascade=eager, checker="eve", store=store)
         async with Serving(served) as server:
             reply = await server.openai.chat.completions.create(
                 model="baseline/cascade",
@@ -321,7 +321,7 @@ class TestLearned:
         history = outcomes(score=score)
         if score is None:
             history.scores_qm[:] = float("nan")
-        async with Serving(house(history=history, store=store)) as server:
+        async with Serving(app_state(history=history, store=store)) as server:
             reply = await server.openai.chat.completions.create(
                 model=BASELINE_PREFIX + name,
                 messages=HI,  # pyright: ignore[reportArgumentType]

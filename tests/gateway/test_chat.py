@@ -14,7 +14,7 @@ from batuta.errors import (
     ProviderOverloadedError,
     RateLimitError,
 )
-from gateway.live_server import HI, PRICE, Breaking, Buggy, Halting, Serving, orchestra, stored
+from gateway.live_server import HI, PRICE, Breaking, Buggy, Halting, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -93,7 +93,7 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
         },
         {"role": "tool", "tool_call_id": "c0", "content": "sunny"},
     ]
-    async with Serving(orchestra({"ada": ada}, seeing=("ada",))) as server:
+    async with Serving(scripted_state({"ada": ada}, seeing=("ada",))) as server:
         got = await server.openai.chat.completions.create(
             model="worker/ada",
             messages=messages,
@@ -206,7 +206,7 @@ async def test_the_openai_client_sees_its_own_errors():
 
 async def test_limits_of_the_caller():
     two = {"ada": ScriptedClient(lambda _: "First."), "bob": ScriptedClient(lambda _: "Last.")}
-    async with Serving(orchestra(two)) as server:
+    async with Serving(scripted_state(two)) as server:
 
         async def ask(**wishes):
             body = {"model": "batuta-ultra", "messages": HI, "orchestration": wishes}
@@ -251,8 +251,8 @@ async def test_a_deadline_is_a_504():
 
 
 async def test_the_operators_limits_are_not_raised():
-    house = orchestra({"ada": Halting()}, limits={"mini": Limits(seconds=0.05)})
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": Halting()}, limits={"mini": Limits(seconds=0.05)})
+    async with Serving(app_state) as server:
         body = {"model": "batuta-mini", "messages": HI, "orchestration": {"deadline_s": 600}}
         status, _, _ = await server.post(json=body)
     assert status == 504
@@ -267,8 +267,8 @@ async def test_a_declined_question_says_so():
 
 
 async def test_our_own_fault_is_a_500_that_tells_and_logs_no_content(caplog):
-    house = orchestra({"ada": ScriptedClient([])}, conductor=Buggy())
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient([])}, conductor=Buggy())
+    async with Serving(app_state) as server:
         status, headers, body = await server.post(json={"model": "batuta-ultra", "messages": HI})
     assert (status, body["error"]["code"]) == (500, "server_error")
     assert headers["x-request-id"]
@@ -278,8 +278,8 @@ async def test_our_own_fault_is_a_500_that_tells_and_logs_no_content(caplog):
 
 
 async def test_store_false_is_not_stored(store):
-    house = orchestra({"ada": ScriptedClient(lambda _: "yes")}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient(lambda _: "yes")}, store=store)
+    async with Serving(app_state) as server:
         for keep in (False, True):
             await server.post(json={"model": "batuta-mini", "messages": HI, "store": keep})
     assert len(await stored(store)) == 1

@@ -39,7 +39,7 @@ from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.store import decode_run, encode_run
 from fakes import FakeOpenAI
 from fakes.server import KEY
-from gateway.live_server import HI, PRICE, Serving, orchestra, server_state, stored
+from gateway.live_server import HI, PRICE, Serving, scripted_state, server_state, stored
 from gateway.test_complete_answers import Told
 from gateway.test_forms import FORM, LOOK
 from gateway.test_live_steps import fragments
@@ -62,7 +62,7 @@ class Worked:
         self.http = HttpTransport()
         await self.http.__aenter__()
         client = OpenAIChatClient(ADA, self.http, base_url=self.fake.url, key=Secret(KEY))
-        self.serving = Serving(orchestra({"ada": client}, store=self.store))
+        self.serving = Serving(scripted_state({"ada": client}, store=self.store))
         return await self.serving.__aenter__()
 
     async def __aexit__(self, *error):
@@ -185,12 +185,14 @@ async def test_of_several_workers_one_that_can_answers_the_last_step():
 
 
 async def test_what_cannot_be_honoured_is_refused_by_name():
-    house = orchestra({"ada": ScriptedClient(lambda _: "x"), "bob": ScriptedClient(lambda _: "x")})
-    methods = baseline_models(house.catalogue.pool, Limits())
+    app_state = scripted_state(
+        {"ada": ScriptedClient(lambda _: "x"), "bob": ScriptedClient(lambda _: "x")}
+    )
+    methods = baseline_models(app_state.catalogue.pool, Limits())
     solver = next(model for model in methods if model.name == "baseline/moa")
-    served = (*served_models(house.catalogue.pool), solver)
+    served = (*served_models(app_state.catalogue.pool), solver)
     async with Serving(
-        server_state(house.catalogue.pool, house.catalogue.clients, served)
+        server_state(app_state.catalogue.pool, app_state.catalogue.clients, served)
     ) as server:
         for body, param in (
             ({"model": solver.name, "n": 2}, "n"),
@@ -218,8 +220,8 @@ def policy():
 
 async def test_a_policy_reads_every_answer():
     reply = Reply(text="Bob.", alternatives=(Reply(text="Susan."),))
-    house = orchestra({"ada": ScriptedClient(lambda _: reply)}, guardrails=policy())
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient(lambda _: reply)}, guardrails=policy())
+    async with Serving(app_state) as server:
         status, _, got = await server.post(json={"model": "worker/ada", "messages": HI, "n": 2})
         refused, _, error = await server.post(
             json={"model": "worker/ada", "messages": HI, "logprobs": True}

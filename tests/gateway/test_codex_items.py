@@ -12,7 +12,7 @@ from batuta.gateway.http.body import Fields
 from batuta.gateway.responses.compaction import pack_summary, read_summary
 from batuta.gateway.responses.tools import custom_input
 from batuta.store import Store
-from gateway.live_server import Serving, orchestra, stored
+from gateway.live_server import Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-a - b\n+a + b\n*** End Patch\n"
@@ -71,7 +71,7 @@ async def test_a_tool_of_free_text_is_called_with_its_text(tool, known, named):
 
 async def test_a_stream_tells_the_text_when_it_is_whole_and_again_later(store: Store):
     ada = patching()
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         events = await stream(server, asking())
         kinds = [event["type"].removeprefix("response.") for event in events]
         assert kinds[-5:] == [
@@ -109,7 +109,7 @@ def test_arguments_of_another_form_are_given_as_they_are(written):
 
 async def test_a_compaction_is_one_item_and_goes_on_as_its_summary(store: Store):
     ada, bob = ScriptedClient(lambda _: "a.py has a wrong sign."), ScriptedClient(lambda _: "No.")
-    async with Serving(orchestra({"ada": ada, "bob": bob}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada, "bob": bob}, store=store)) as server:
         body = asking(model="batuta-ultra", input=TRIGGER, include=["reasoning.encrypted_content"])
         events = await stream(server, body)
         kinds = [event["type"].removeprefix("response.") for event in events]
@@ -132,7 +132,7 @@ async def test_a_compaction_is_one_item_and_goes_on_as_its_summary(store: Store)
 async def test_the_route_of_compaction_gives_what_takes_the_conversation_s_place(store: Store):
     """Codex without its newer compaction sends this, and puts `output` where the past was."""
     ada = ScriptedClient(lambda _: "a.py has a wrong sign.")
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         body = asking(
             model="batuta-ultra",
             instructions="You are Codex.",
@@ -168,7 +168,7 @@ async def test_of_long_words_of_the_user_the_newest_stay_and_a_past_response_can
     store: Store,
 ):
     ada = ScriptedClient(lambda _: "Short.")
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         _, _, before = await server.post(
             "/v1/responses", json={"model": "worker/ada", "input": "x" * 70_000}
         )
@@ -251,7 +251,7 @@ def searched(**fields):
 
 async def test_a_search_for_tools_is_told_when_it_is_whole_and_again_later(store: Store):
     ada = patching("tool_search", '{"query": "patch"}')
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         events = await stream(server, asking(tools=[SEARCH]))
         kinds = [event["type"].removeprefix("response.") for event in events]
         assert kinds[-3:] == ["output_item.added", "output_item.done", "completed"]

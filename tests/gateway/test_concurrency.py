@@ -152,11 +152,11 @@ async def test_a_renewal_that_crosses_a_leave_brings_nobody_back(redis):
 async def test_two_servers_share_a_keys_concurrency(store, redis):
     keyed_servers = [KeyedServer(store, ada=Halting()) for _ in range(2)]
     for keyed in keyed_servers:
-        keyed.serving.house.rate_limiter.concurrency = counter(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
+        keyed.serving.app_state.rate_limiter.concurrency = counter(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
     async with keyed_servers[0] as one, keyed_servers[1] as two, anyio.create_task_group() as tasks:
         key = await one.key(concurrency=1)
         tasks.start_soon(one.chat, key)
-        await one.serving.house.catalogue.clients["ada"].started.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        await one.serving.app_state.catalogue.clients["ada"].started.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         status, headers, said = await two.chat(key)
         assert (status, said["error"]["code"]) == (429, "rate_limit_exceeded")
         assert headers["retry-after"]
@@ -215,7 +215,7 @@ async def jobs(request, tmp_path, anyio_backend):
 async def test_jobs_and_requests_of_a_key_have_one_limit(store, jobs):
     ada = Gated()
     keyed = KeyedServer(store, ada=ada)
-    keyed.serving.house = replace(keyed.serving.house, jobs=jobs)
+    keyed.serving.app_state = replace(keyed.serving.app_state, jobs=jobs)
     async with keyed:
         key, other = await keyed.key(concurrency=1), await keyed.key("other")
         names = await submitted(keyed, key, 5)
@@ -237,7 +237,7 @@ async def test_jobs_and_requests_of_a_key_have_one_limit(store, jobs):
 async def test_a_job_waits_for_a_request_of_its_key(store, jobs):
     ada = Gated()
     keyed = KeyedServer(store, ada=ada)
-    keyed.serving.house = replace(keyed.serving.house, jobs=jobs)
+    keyed.serving.app_state = replace(keyed.serving.app_state, jobs=jobs)
     async with keyed, anyio.create_task_group() as tasks:
         key = await keyed.key(concurrency=1)
         tasks.start_soon(keyed.chat, key)
@@ -252,7 +252,7 @@ async def test_a_job_waits_for_a_request_of_its_key(store, jobs):
 async def test_jobs_of_a_key_that_was_revoked_fail_and_wait_for_nothing(store, jobs):
     ada = Gated()
     keyed = KeyedServer(store, ada=ada)
-    keyed.serving.house = replace(keyed.serving.house, jobs=jobs)
+    keyed.serving.app_state = replace(keyed.serving.app_state, jobs=jobs)
     async with keyed:
         key = await keyed.key(concurrency=1)
         names = await submitted(keyed, key, 2)
@@ -272,7 +272,7 @@ async def test_jobs_of_two_servers_share_a_keys_limit(store, redis):
     ada = Gated()
     keyed_servers = [KeyedServer(store, ada=ada) for _ in range(2)]
     for keyed in keyed_servers:
-        keyed.serving.house.rate_limiter.concurrency = counter(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
+        keyed.serving.app_state.rate_limiter.concurrency = counter(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
     async with keyed_servers[0] as one, keyed_servers[1] as two:
         key = await one.key(concurrency=3)
         first, second = await submitted(one, key, 4), await submitted(two, key, 4)

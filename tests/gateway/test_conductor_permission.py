@@ -8,7 +8,7 @@ from batuta.core import Worker, WorkerId
 from batuta.gateway.access.caller import Authenticator
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 DRAFT = "model_id = [0]\nsubtasks = ['Answer.']\naccess_list = [[]]"
@@ -24,7 +24,7 @@ async def test_a_key_must_allow_the_model_that_conducts(store, denied, allowed):
         client=ScriptedClient(lambda _: DRAFT),
         worker=Worker(id=WorkerId("boss"), model="m"),
     )
-    state = orchestra(
+    state = scripted_state(
         {"ada": ScriptedClient(lambda _: "Done.")},
         conductor=conductor,
         store=store,

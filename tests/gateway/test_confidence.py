@@ -13,7 +13,7 @@ from batuta.gateway.access.caller import Authenticator
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, PRICE, Serving, orchestra
+from gateway.live_server import HI, PRICE, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 ADA, BOB = map(WorkerId, ("ada", "bob"))
@@ -26,7 +26,7 @@ CONDUCTOR = FixedConductor("hand", lambda _: Workflow((Step(subtask="", worker=A
 
 async def ask(model, name="batuta-ultra", **orchestration):
     clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
-    state = orchestra(clients, conductor=CONDUCTOR, confidence=model)
+    state = scripted_state(clients, conductor=CONDUCTOR, confidence=model)
     body = {"model": name, "messages": HI, "orchestration": orchestration}
     async with Serving(state) as serving:
         return await serving.post("/v1/chat/completions", json=body)
@@ -61,7 +61,7 @@ async def test_a_least_where_nothing_was_fitted_is_refused(model, name):
 @pytest.mark.parametrize(("own", "asked", "outcome"), [(0.95, 0.1, "unsure"), (0.1, 0.95, "unsure"), (0.1, 0.2, "answered")])  # fmt: skip
 async def test_the_higher_of_a_models_least_and_a_requests_counts(own, asked, outcome):
     clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
-    state = orchestra(clients, conductor=CONDUCTOR, confidence=MODEL)
+    state = scripted_state(clients, conductor=CONDUCTOR, confidence=MODEL)
     models = tuple(replace(each, min_confidence=own) for each in state.catalogue.models)
     state = replace(state, catalogue=replace(state.catalogue, models=models))
     body = {"model": "batuta-ultra", "messages": HI, "orchestration": {"min_confidence": asked}}
@@ -82,7 +82,7 @@ async def test_an_answer_is_asked_for_again_paid_and_told(store, again, sure, st
         "bob": ScriptedClient(lambda _: "Answer: 7"),
     }
     model = ConfidenceModel(conductors={"hand": SAMPLED}, samples=SampleSetting(count=2))
-    state = orchestra(clients, conductor=CONDUCTOR, confidence=model, store=store)
+    state = scripted_state(clients, conductor=CONDUCTOR, confidence=model, store=store)
     body = {"model": "batuta-ultra", "messages": HI, "stream": stream, "orchestration": {"trace": True}}  # fmt: skip
     async with Serving(state) as serving, serving.http.post("/v1/chat/completions", json=body) as response:  # fmt: skip
         told = await response.text()
@@ -121,7 +121,7 @@ async def tell(dialect, *, stream=False, refuse=False):
     """Status, headers and body of a question that is answered with 0.8 where 0.95 is wanted."""
     path, body = DIALECTS[dialect]
     clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
-    state = orchestra(clients, conductor=CONDUCTOR, confidence=MODEL, refuses_unsure=refuse)
+    state = scripted_state(clients, conductor=CONDUCTOR, confidence=MODEL, refuses_unsure=refuse)
     asked = {**body, "model": "batuta-ultra", "stream": stream, "orchestration": {"min_confidence": 0.95}}  # fmt: skip
     async with Serving(state) as serving, serving.http.post(path, json=asked) as response:
         return response.status, response.headers, await response.text()
@@ -152,7 +152,7 @@ async def ask_keyed(store, model, least, name="batuta-ultra", **orchestration):
     hasher = KeyHasher(b"x" * 32)
     gate = Authenticator(store, hasher, ADMIN)
     clients = {one: ScriptedClient(lambda _: "Answer: 42") for one in ("ada", "bob")}
-    state = orchestra(clients, conductor=CONDUCTOR, confidence=model, store=store, authenticator=gate)  # fmt: skip
+    state = scripted_state(clients, conductor=CONDUCTOR, confidence=model, store=store, authenticator=gate)  # fmt: skip
     _, issued = await store.keys.create(hasher, "acme", "k", KeyPermissions(min_confidence=least))
     body = {"model": name, "messages": HI, "orchestration": orchestration}
     headers = {"authorization": f"Bearer {issued.text}"}

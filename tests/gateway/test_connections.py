@@ -17,7 +17,7 @@ from batuta.gateway import run_server
 from batuta.gateway.http.connections import ConnectionTable
 from batuta.gateway.http.server_limits import ConnectionLimits
 
-from .live_server import HI, Halting, orchestra
+from .live_server import HI, Halting, scripted_state
 
 ASK = {"model": "worker/ada", "messages": HI}
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -26,7 +26,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @asynccontextmanager
 async def guarded(ada=None, **limits):
     """A server with those limits: its host and port, and its parts."""
-    house = orchestra({"ada": ada or ScriptedClient(lambda _: "Hello there, you.")})
+    app_state = scripted_state({"ada": ada or ScriptedClient(lambda _: "Hello there, you.")})
     ready, at = anyio.Event(), []
 
     def told(url):
@@ -37,7 +37,7 @@ async def guarded(ada=None, **limits):
 
         async def run():
             limited = ConnectionLimits(**limits)
-            await run_server(house, port=0, on_ready=told, grace_seconds=0, connections=limited)
+            await run_server(app_state, port=0, on_ready=told, grace_seconds=0, connections=limited)
 
         tasks.start_soon(run)
         await ready.wait()
@@ -235,11 +235,11 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 import anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.live_server import orchestra
+from gateway.live_server import scripted_state
 
 async def main():
     ada = ScriptedClient(lambda _: "Served.")
-    await run_server(orchestra({"ada": ada}), port=0, on_ready=lambda url: print(url, flush=True))
+    await run_server(scripted_state({"ada": ada}), port=0, on_ready=lambda url: print(url, flush=True))
 
 anyio.run(main, backend_options=LOOP_OPTIONS)
 """

@@ -8,7 +8,7 @@ from batuta.core import Message, Question, Role, Text, Worker, WorkerId
 from batuta.gateway.ui.run_view import describe_decision
 from batuta.language.conversation import MAX_CHARACTERS, crop_conversation, question_text
 from batuta.store import decode_run, encode_run
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 DRAFT = "model_id = [0]\nsubtasks = ['Answer.']\naccess_list = [[]]"
@@ -19,17 +19,17 @@ LONG = [
 ] + [{"role": "user", "content": "And now?"}]
 
 
-def house_of(store=None):
+def app_state_of(store=None):
     ada = ScriptedClient(lambda _: "Done.")
     mind = ScriptedClient(lambda _: DRAFT)
     worker = Worker(id=WorkerId("mind"), model="m")
     conductor = LLMConductor(name="prompted/mind", client=mind, worker=worker)
-    return orchestra({"ada": ada}, conductor=conductor, store=store), ada, mind
+    return scripted_state({"ada": ada}, conductor=conductor, store=store), ada, mind
 
 
 @pytest.mark.parametrize("long", [True, False])
 async def test_a_run_says_what_was_cropped(store, long):
-    state, ada, mind = house_of(store)
+    state, ada, mind = app_state_of(store)
     body = {"model": "batuta-ultra", "messages": LONG if long else HI}
     async with Serving(state) as server:
         status, _, got = await server.post(json=body)

@@ -9,7 +9,7 @@ from batuta.clients import ScriptedClient
 from batuta.config.settings import ServerSetting
 from batuta.store import Store
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 PAGE = "https://app.example.org"
@@ -24,7 +24,7 @@ CHAT = "/v1/chat/completions"
 
 def server(*origins):
     clients = {"ada": ScriptedClient(lambda _: "Hello.")}
-    return Serving(orchestra(clients, origins=frozenset(origins)))
+    return Serving(scripted_state(clients, origins=frozenset(origins)))
 
 
 async def test_a_page_that_is_named_may_ask_and_read():
@@ -71,7 +71,7 @@ def test_an_origin_is_an_origin():
 async def test_where_keys_are_needed_any_page_may_be_let_in(tmp_path):
     async with Store(tmp_path / "runs.db") as store:
         keyed = KeyedServer(store)
-        keyed.serving.house = replace(keyed.serving.house, origins=frozenset({"*"}))
+        keyed.serving.app_state = replace(keyed.serving.app_state, origins=frozenset({"*"}))
         async with keyed:
             key = await keyed.key()
             headers = {"authorization": f"Bearer {key}"}

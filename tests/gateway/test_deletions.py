@@ -12,7 +12,7 @@ from batuta.jobs import MemoryJobs, open_jobs
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, PRICE, Halting, Serving, orchestra
+from gateway.live_server import HI, PRICE, Halting, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 CANARY = "kanarienvogel"
@@ -21,13 +21,13 @@ ASK = {"messages": [{"role": "user", "content": f"Where is the {CANARY}?"}]}
 
 
 @asynccontextmanager
-async def house(folder, ada=None, *, durable=True, authenticator=None):
+async def app_state(folder, ada=None, *, durable=True, authenticator=None):
     """A server whose runs and jobs are in files of that folder."""
     async with Store(folder / "runs.db") as store:
         opened = open_jobs(folder / "jobs.db") if durable else nullcontext(MemoryJobs())
         async with anyio.create_task_group() as tasks:
             async with opened as jobs:
-                built = orchestra(
+                built = scripted_state(
                     {"ada": ada or ScriptedClient(lambda _: SAYS, price=PRICE)},
                     store=store,
                     jobs=jobs,
@@ -58,7 +58,7 @@ async def delete(server, path, **options):
 
 
 async def test_a_run_is_forgotten_with_what_was_kept_to_repeat_it(tmp_path):
-    async with house(tmp_path) as (server, store):
+    async with app_state(tmp_path) as (server, store):
         asked = {"json": {"model": "batuta-ultra", **ASK}, "headers": {"idempotency-key": "k"}}
         _, headers, _ = await server.post(**asked)
         run = headers["x-batuta-run-id"]
@@ -79,7 +79,7 @@ async def test_a_run_is_forgotten_with_what_was_kept_to_repeat_it(tmp_path):
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_response_is_forgotten_with_its_run_and_its_job(tmp_path, background, stream):
-    async with house(tmp_path) as (server, store):
+    async with app_state(tmp_path) as (server, store):
         body = {
             "model": "batuta-ultra",
             "input": CANARY,
@@ -102,7 +102,7 @@ async def test_a_response_is_forgotten_with_its_run_and_its_job(tmp_path, backgr
 
 
 async def test_what_repeats_a_response_is_forgotten_too(tmp_path):
-    async with house(tmp_path, ScriptedClient(lambda _: "Fine.")) as (server, store):
+    async with app_state(tmp_path, ScriptedClient(lambda _: "Fine.")) as (server, store):
         ids = []
         for said in (CANARY, "And then?", "And then?"):
             previous = {"previous_response_id": ids[-1]} if ids else {}
@@ -116,7 +116,7 @@ async def test_what_repeats_a_response_is_forgotten_too(tmp_path):
 
 
 async def test_a_conversation_is_forgotten_whichever_response_is_named(tmp_path):
-    async with house(tmp_path) as (server, _store):
+    async with app_state(tmp_path) as (server, _store):
         ids = []
         for _ in range(4):
             previous = {"previous_response_id": ids[min(len(ids), 2) - 1]} if ids else {}
@@ -133,7 +133,7 @@ async def test_a_conversation_is_forgotten_whichever_response_is_named(tmp_path)
 @pytest.mark.parametrize("durable", [False, True])
 async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path, durable):
     ada = Halting()
-    async with house(tmp_path, ada, durable=durable) as (server, store):
+    async with app_state(tmp_path, ada, durable=durable) as (server, store):
         body = {"model": "batuta-mini", "input": CANARY, "background": True}
         _, _, made = await server.post("/v1/responses", json=body)
         with anyio.fail_after(60):
@@ -156,7 +156,7 @@ async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
             return SAYS
         return Reply(text="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),))
 
-    async with house(tmp_path, ScriptedClient(answer)) as (server, _store):
+    async with app_state(tmp_path, ScriptedClient(answer)) as (server, _store):
         first = {"model": "batuta-ultra", **ASK, "tools": tools}
         _, headers, body = await server.post(json=first)
         run, message = headers["x-batuta-run-id"], body["choices"][0]["message"]
@@ -176,7 +176,7 @@ async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
 
 async def test_a_tenant_is_forgotten_and_nobody_else(tmp_path):
     mint = KeyHasher(b"x" * 32)
-    async with house(
+    async with app_state(
         tmp_path,
         ScriptedClient(lambda _: "Fine."),
         authenticator=lambda store: Authenticator(store, mint, ADMIN),

@@ -15,7 +15,7 @@ from .test_watching import samples, value
 pytestmark = pytest.mark.anyio
 
 
-def house(store):
+def app_state(store):
     (ada,) = pool_of("ada")
     pool = Pool((replace(ada, skills=(Skill(family="x", share=0.9, questions=200),)),))
     clients = {"ada": ScriptedClient(lambda _: "42")}
@@ -24,7 +24,7 @@ def house(store):
 
 async def test_a_worker_below_its_card_is_told_everywhere(store):
     assert serving_drift.CACHE_SECONDS < 10
-    async with Serving(house(store)) as server:
+    async with Serving(app_state(store)) as server:
         status, models = await server.get("/v1/models/worker/ada")
         assert status == 200 and "drift" not in models
         for _ in range(25):
@@ -33,7 +33,7 @@ async def test_a_worker_below_its_card_is_told_everywhere(store):
                 f"/v1/runs/{headers['x-batuta-run-id']}/feedback", json={"score": 0}
             )
             assert status == 200
-    async with Serving(house(store)) as server:  # another replica, whose first look it is
+    async with Serving(app_state(store)) as server:  # another replica, whose first look it is
         _, model = await server.get("/v1/models/worker/ada")
         right = model["drift"]["right"]
         assert right["state"] == "below" and right["values"] == 25 and right["since"]
@@ -50,7 +50,7 @@ async def test_a_worker_below_its_card_is_told_everywhere(store):
 
 
 async def test_without_a_store_nothing_is_watched():
-    async with Serving(house(None)) as server:
+    async with Serving(app_state(None)) as server:
         await server.post(json={"model": "worker/ada", "messages": HI})
         _, listed = await server.get("/v1/models")
         assert all("drift" not in model for model in listed["data"])

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 USAGE = Usage(calls=1, input=100, output=100)
 
 
-def house(store, share=0.5, usd="1000", **options):
+def app_state(store, share=0.5, usd="1000", **options):
     """Ada is believed to be the best, and is always wrong; bob is always right."""
     explore = ExploreOptions(share=share, usd_per_day=Decimal(usd)) if share else None
     clients = {
@@ -56,7 +56,7 @@ async def judge(server, headers, answer):
 
 
 async def test_nothing_is_explored_unasked(store):
-    async with Serving(house(store, share=0)) as server:
+    async with Serving(app_state(store, share=0)) as server:
         for number in range(10):
             headers, answer = await ask(server, number)
             assert answer == "wrong" and exploring.EXPLORED_HEADER not in headers
@@ -65,7 +65,7 @@ async def test_nothing_is_explored_unasked(store):
 
 
 async def test_a_wrong_belief_is_mended_and_what_was_tried_is_marked(store):
-    async with Serving(house(store)) as server:
+    async with Serving(app_state(store)) as server:
         marked = 0
         for number in range(50):
             headers, answer = await ask(server, number)
@@ -83,16 +83,16 @@ async def test_a_wrong_belief_is_mended_and_what_was_tried_is_marked(store):
         assert value(found, "explored_runs_total", model="batuta-mini") == marked
         page = await (await server.http.get("/ui/pool")).text()
         assert "Learned while serving" in page and "worker bob" in page
-    async with Serving(house(store, share=0.01)) as server:  # knows what was learned
+    async with Serving(app_state(store, share=0.01)) as server:  # knows what was learned
         answers = [(await ask(server, number))[1] for number in range(20)]
     assert answers.count("right") >= 18
 
 
 async def test_no_purse_no_exploring_and_the_rest_comes_back(store):
-    async with Serving(house(store, usd="0")) as server:
+    async with Serving(app_state(store, usd="0")) as server:
         for number in range(12):
             assert exploring.EXPLORED_HEADER not in (await ask(server, number))[0]
-    async with Serving(house(store)) as server:
+    async with Serving(app_state(store)) as server:
         marked = 0
         for number in range(20):
             marked += exploring.EXPLORED_HEADER in (await ask(server, number))[0]

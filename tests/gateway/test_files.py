@@ -26,7 +26,7 @@ from fakes import documents
 from fakes.sdks import anthropic
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 LIMITS = FileLimits(
@@ -43,7 +43,9 @@ def heard():
 
 @asynccontextmanager
 async def serving(store, ada=None, limits: FileLimits | None = LIMITS):
-    state = orchestra({"ada": ada or heard()}, store=store, file_limits=limits, seeing=("ada",))
+    state = scripted_state(
+        {"ada": ada or heard()}, store=store, file_limits=limits, seeing=("ada",)
+    )
     async with Serving(state) as server:
         yield server
 
@@ -255,7 +257,7 @@ async def test_another_tenant_has_none_of_them(store):
 @asynccontextmanager
 async def serving_keyed(store):
     keyed = KeyedServer(store)
-    keyed.serving.house = replace(keyed.serving.house, file_limits=LIMITS)
+    keyed.serving.app_state = replace(keyed.serving.app_state, file_limits=LIMITS)
     async with keyed:
         yield keyed
 
@@ -317,7 +319,7 @@ async def test_a_response_searches_uploaded_files_and_cites_page_and_file(store,
     tools = ToolsSetting(files=FileSearchSetting(server_tool=True))
     async with HttpTransport() as http:
         offered = open_served_tools(tools, http, {})
-        state = orchestra(
+        state = scripted_state(
             {"ada": searching()}, store=store, file_limits=LIMITS, server_tools=offered
         )
         async with Serving(state) as server:
@@ -356,7 +358,7 @@ async def searching_server(store, ada):
     tools = ToolsSetting(files=FileSearchSetting(server_tool=True))
     async with HttpTransport() as http:
         offered = open_served_tools(tools, http, {})
-        state = orchestra({"ada": ada}, store=store, file_limits=LIMITS, server_tools=offered)
+        state = scripted_state({"ada": ada}, store=store, file_limits=LIMITS, server_tools=offered)
         async with Serving(state) as server:
             yield server
 
@@ -433,7 +435,7 @@ async def test_a_paraphrase_is_found_by_vectors_that_go_with_their_file(store):
     async with HttpTransport() as http:
         offered = open_served_tools(ToolsSetting(files=setting), http, {})
         ada = searching("how may I get my money back")
-        state = orchestra({"ada": ada}, store=store, file_limits=limits, server_tools=offered)
+        state = scripted_state({"ada": ada}, store=store, file_limits=limits, server_tools=offered)
         async with Serving(state) as server:
             text = b"A customer whom the goods do not please is reimbursed within a fortnight."
             _, made = await upload(server, "terms.md", text)

@@ -8,7 +8,7 @@ from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.parsed_call import request_labels
 from batuta.store.rows import NO_LABELS
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ async def test_every_dialect_keeps_user_and_metadata_and_runs_are_found_by_them(
         ("/v1/responses", {"input": "hi", "safety_identifier": "alice", "metadata": {"app": "web"}}),
         ("/v1/messages", {"messages": HI, "max_tokens": 9, "metadata": {"user_id": "alice"}}),
     )  # fmt: skip
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: Reply(text="Hello."))}, store=store)) as server:  # fmt: skip
+    async with Serving(scripted_state({"ada": ScriptedClient(lambda _: Reply(text="Hello."))}, store=store)) as server:  # fmt: skip
         for path, body in bodies:
             status, _, _ = await server.post(path, json={"model": "worker/ada", **body})
             assert status == 200

@@ -11,7 +11,7 @@ from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import baseline_models
 from batuta.lab.worlds.simulated import rehearsal_config
-from gateway.live_server import HI, Serving, orchestra, server_state
+from gateway.live_server import HI, Serving, scripted_state, server_state
 from gateway.test_complete_answers import PATHS, Told, each
 
 pytestmark = pytest.mark.anyio
@@ -48,10 +48,10 @@ def fulfils(wanted, message):
 
 @pytest.mark.parametrize("wanted", WANTED)
 async def test_the_embedded_pool_never_answers_in_prose(wanted):
-    house = embedded()
-    names = [model.name for model in house.catalogue.models]
+    app_state = embedded()
+    names = [model.name for model in app_state.catalogue.models]
     assert {"batuta-mini", "batuta-ultra", "baseline/self-consistency@5"} <= set(names)
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         for question in (OWN, "What is love?"):
             for model in (*names[:4], *(name for name in names if name.startswith("baseline/"))):
                 body = {"model": model, "messages": [{"role": "user", "content": question}]}
@@ -95,7 +95,7 @@ async def test_a_call_that_is_required_is_made_or_refused(dialect, stream, model
     assert (got.status, got.error) == (200 if stream else 502, "no_tool_call")
     assert PROSE not in got.raw
     async with Serving(
-        orchestra({"ada": ScriptedClient(lambda _: PROSE), "bob": says_calls()})
+        scripted_state({"ada": ScriptedClient(lambda _: PROSE), "bob": says_calls()})
     ) as server:
         got = await ask(server, dialect, stream, "batuta-mini")
     assert (got.status, got.error) == (200, None) and PROSE not in got.raw
@@ -144,13 +144,13 @@ async def test_a_method_that_chooses_among_replies_keeps_the_form(wanted):
     right = CALLS if wanted == "required" else '{"n": 1}'
     replies = iter([PROSE, PROSE, PROSE, PROSE, right, right, right])
     ada = ScriptedClient(lambda _: next(replies))
-    house = orchestra({"ada": ada})
+    app_state = scripted_state({"ada": ada})
     served = (
-        *served_models(house.catalogue.pool),
-        *baseline_models(house.catalogue.pool, Limits(seconds=60)),
+        *served_models(app_state.catalogue.pool),
+        *baseline_models(app_state.catalogue.pool, Limits(seconds=60)),
     )
     async with Serving(
-        server_state(house.catalogue.pool, house.catalogue.clients, served)
+        server_state(app_state.catalogue.pool, app_state.catalogue.clients, served)
     ) as server:
         body = {"model": "baseline/self-consistency@5", "messages": HI, **WANTED[wanted]}
         status, _, got = await server.post(json=body)

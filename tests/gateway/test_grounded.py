@@ -15,7 +15,7 @@ from batuta.gateway.serving.models import ServedModel
 from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
 from batuta.store import decode_run
-from gateway.live_server import HI, Serving, orchestra, pool_of, server_state
+from gateway.live_server import HI, Serving, pool_of, scripted_state, server_state
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -27,15 +27,15 @@ def check(_):
     return json.dumps({"verdicts": rows})
 
 
-def house(store=None, action=GroundedAction.MARK, **more):
+def app_state(store=None, action=GroundedAction.MARK, **more):
     clients = {"ada": ScriptedClient(lambda _: SAID), "eve": ScriptedClient(check)}
     policy = GroundedPolicy(name="sources", worker=pool_of(*clients)["eve"], action=action)
-    return orchestra(clients, guardrails=Guardrails((), policy), store=store, **more)
+    return scripted_state(clients, guardrails=Guardrails((), policy), store=store, **more)
 
 
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-mini"])
 async def test_a_marked_answer_and_its_check_are_in_the_run(store, model, tmp_path, command_line):
-    async with Serving(house(store)) as serving:
+    async with Serving(app_state(store)) as serving:
         body = {"model": model, "messages": HI, "orchestration": {"trace": True}}
         status, headers, said = await serving.post(CHAT, json=body)
         assert status == 200 and said["choices"][0]["message"]["content"] == f"{SAID} {MARK}"
@@ -55,7 +55,7 @@ async def test_a_marked_answer_and_its_check_are_in_the_run(store, model, tmp_pa
 
 
 async def test_a_stream_says_nothing_before_it_is_checked():
-    async with Serving(house()) as serving:
+    async with Serving(app_state()) as serving:
         body = {"model": "worker/ada", "messages": HI, "stream": True}
         async with serving.http.post(CHAT, json=body) as response:
             rows = [line.decode()[6:] async for line in response.content if b"data: {" in line]
@@ -66,7 +66,7 @@ async def test_a_stream_says_nothing_before_it_is_checked():
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_refused_answer_is_an_error_without_its_words(stream):
-    async with Serving(house(action=GroundedAction.REFUSE)) as serving:
+    async with Serving(app_state(action=GroundedAction.REFUSE)) as serving:
         body = {"model": "worker/ada", "messages": HI, "stream": stream}
         async with serving.http.post(CHAT, json=body) as response:
             text = await response.text()
@@ -93,7 +93,7 @@ async def test_a_method_that_chooses_among_replies_is_refused():
 
 async def test_the_checker_is_nobodys_answerer():
     """Who answers the next turn, or acts in a session, is who wrote the answer."""
-    async with Serving(house()) as serving:
+    async with Serving(app_state()) as serving:
         body = {"model": "batuta-mini", "messages": HI, "orchestration": {"trace": True}}
         _, _, first = await serving.post(CHAT, json=body)
         said = first["choices"][0]["message"]

@@ -9,7 +9,7 @@ from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailS
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.lab.baselines.registry import BASELINES
 from gateway.live_server import Serving
-from gateway.test_baselines import house
+from gateway.test_baselines import app_state
 from gateway.test_strict_requests import SECRET
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ class Heard:
 
     def server(self, policies, store=None):
         clients = {name: ScriptedClient(self) for name in ("ada", "bob", "eve")}
-        return Serving(house(clients=clients, guardrails=policies, store=store))
+        return Serving(app_state(clients=clients, guardrails=policies, store=store))
 
 
 def ask(method, text):

@@ -28,7 +28,7 @@ from batuta.gateway.http.body import MAX_VALUES, check_value_count
 from batuta.gateway.serving.error_mapping import error_of_run
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import HI, Serving, pool_of
-from gateway.loop_steps import Prey, attacks, hold, watched_steps
+from gateway.loop_steps import LoopbackApp, attacks, hold, watched_steps
 from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
@@ -231,7 +231,7 @@ HELD = """
 import sys, time, anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.live_server import orchestra
+from gateway.live_server import scripted_state
 
 def hold(_):
     print("held", flush=True)
@@ -239,8 +239,8 @@ def hold(_):
         pass
 
 async def main():
-    house = orchestra({"ada": ScriptedClient(hold)})
-    await run_server(house, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
+    app_state = scripted_state({"ada": ScriptedClient(hold)})
+    await run_server(app_state, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
 
 anyio.run(main, backend_options=LOOP_OPTIONS)
 """
@@ -285,10 +285,10 @@ def test_requests_under_64_kb_do_not_hold_the_loop(found):
     """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""
 
     async def hunt():
-        prey = Prey()
+        loopback = LoopbackApp()
         with watched_steps() as steps:
             for path, body in found:
-                held, status = await hold(prey, steps, path, body)
+                held, status = await hold(loopback, steps, path, body)
                 assert held < HOLDS and status != 500, (held, status, path, body[:300])
 
     asyncio.run(hunt())

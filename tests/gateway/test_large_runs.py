@@ -13,7 +13,7 @@ from batuta.core import Message, Question, Role, Text
 from batuta.gateway.ui.playground import MOST_PARTS
 from batuta.store import decode_run, encode_run
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 from gateway.loop_steps import watched_steps
 from store.strategies import make_run
 
@@ -48,8 +48,8 @@ async def test_reading_it_does_not_hold_the_loop(store, path):
     began = time.thread_time()
     decode_run(encoded)
     decoding = time.thread_time() - began
-    house = orchestra({"ada": ScriptedClient("x")}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient("x")}, store=store)
+    async with Serving(app_state) as server:
         with watched_steps() as steps:
             async with server.http.get(path.format(run.header.id)) as answer:
                 text = await answer.text()
@@ -62,6 +62,6 @@ async def test_reading_it_does_not_hold_the_loop(store, path):
 async def test_a_run_that_is_not_too_large_is_shown(store):
     run = run_of(MOST_PARTS // 2)
     await store.append(run, "local")
-    async with Serving(orchestra({"ada": ScriptedClient("x")}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient("x")}, store=store)) as server:
         async with server.http.get(f"/ui/runs/{run.header.id}") as answer:
             assert "Too many parts" not in await answer.text()

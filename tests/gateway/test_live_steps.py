@@ -25,7 +25,7 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import StreamInterruptedError
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, scripted_state, stored
 from gateway.test_complete_answers import PATHS, Told
 from gateway.test_forms import FORM, LOOK
 
@@ -153,7 +153,7 @@ async def test_a_code_block_is_taken_off(dialect):
 @DIALECTS
 async def test_what_was_seen_of_another_form_is_no_answer(dialect, store):
     ada = ScriptedClient(lambda _: '{"n": "one, in words"}')
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         told = await ask(server, dialect, form=True, model="worker/ada")
         (row,) = await stored(store)
     assert told.error == "wrong_form"
@@ -184,7 +184,9 @@ async def test_what_is_said_before_a_tool_call_need_not_have_the_form(dialect):
 async def test_the_last_round_that_may_be_run_is_shown_as_it_comes(dialect):
     conductor = RecursiveConductor(best_single_worker(), Again())
     ada = ScriptedClient(["A first draft.", "The final answer, in words."])
-    async with Serving(orchestra({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)) as server:
+    async with Serving(
+        scripted_state({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)
+    ) as server:
         told = await ask(server, dialect)
     assert told.text == "".join(fragments(told)) == "The final answer, in words."
     assert len(fragments(told)) > 2
@@ -193,7 +195,9 @@ async def test_the_last_round_that_may_be_run_is_shown_as_it_comes(dialect):
 async def test_an_answer_that_is_let_stand_is_told_once():
     conductor = RecursiveConductor(best_single_worker(), Accepts())
     ada = ScriptedClient(["It stands."])
-    async with Serving(orchestra({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)) as server:
+    async with Serving(
+        scripted_state({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)
+    ) as server:
         told = await ask(server, "chat")
     assert fragments(told) == ["It stands."]
 
@@ -212,8 +216,8 @@ async def test_an_earlier_answer_stands_unless_half_of_another_was_seen(seen):
             raise StreamInterruptedError("it broke")
 
     conductor = RecursiveConductor(best_single_worker(), Again())
-    house = orchestra({"ada": Ada()}, conductor=conductor, limits=TWO_ROUNDS)
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": Ada()}, conductor=conductor, limits=TWO_ROUNDS)
+    async with Serving(app_state) as server:
         told = await ask(server, "chat")
     if seen:
         assert (told.error, told.text) == ("upstream_error", seen)
@@ -230,7 +234,7 @@ async def test_the_words_of_earlier_steps_are_shown_if_they_are_asked_for(dialec
         "ada": ScriptedClient(["Thoughts, and more of them."]),
         "bob": ScriptedClient(["The end."]),
     }
-    async with Serving(orchestra(clients)) as server:
+    async with Serving(scripted_state(clients)) as server:
         told = await ask(server, dialect, orchestration={"stream_steps": True})
     said = step_texts(told)
     assert {place: "".join(texts) for place, texts in said.items()} == {
@@ -243,14 +247,14 @@ async def test_the_words_of_earlier_steps_are_shown_if_they_are_asked_for(dialec
 @DIALECTS
 async def test_nothing_of_them_is_shown_unasked(dialect):
     clients = {"ada": ScriptedClient(["Thoughts."]), "bob": ScriptedClient(["The end."])}
-    async with Serving(orchestra(clients)) as server:
+    async with Serving(scripted_state(clients)) as server:
         told = await ask(server, dialect)
     assert "Thoughts." not in told.raw
 
 
 async def test_the_sdk_reads_a_response_with_steps():
     clients = {"ada": ScriptedClient(["Thoughts."]), "bob": ScriptedClient(["The end."])}
-    async with Serving(orchestra(clients)) as server:
+    async with Serving(scripted_state(clients)) as server:
         stream = server.openai.responses.stream(
             model="batuta-ultra", input="hi", extra_body={"orchestration": {"stream_steps": True}}
         )
@@ -266,7 +270,9 @@ async def test_the_sdk_reads_a_response_with_steps():
 async def test_a_first_rounds_answer_is_a_step_like_others():
     conductor = RecursiveConductor(best_single_worker(), Again())
     ada = ScriptedClient(["A first draft.", "The final answer."])
-    async with Serving(orchestra({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)) as server:
+    async with Serving(
+        scripted_state({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)
+    ) as server:
         told = await ask(server, "chat", orchestration={"stream_steps": True})
     assert "".join(step_texts(told)[0, 0, "ada"]) == "A first draft."
     assert [place[0] for place in step_texts(told)] == [0]
@@ -283,8 +289,8 @@ async def test_of_steps_that_speak_at_once_one_has_the_floor():
         )
     )
     clients = {"ada": ada, "bob": bob, "cy": ScriptedClient(["End."])}
-    house = orchestra(clients, conductor=FixedConductor("two", lambda _: flow))
-    async with Serving(house) as server:
+    app_state = scripted_state(clients, conductor=FixedConductor("two", lambda _: flow))
+    async with Serving(app_state) as server:
         async with anyio.create_task_group() as tasks:
             got = []
 
@@ -307,7 +313,7 @@ async def test_a_call_that_failed_is_told_anew():
             raise StreamInterruptedError("it broke")
 
     clients = {"ada": Ada(), "bob": ScriptedClient(lambda _: "Whole.")}
-    async with Serving(orchestra(clients)) as server:
+    async with Serving(scripted_state(clients)) as server:
         told = await ask(server, "chat", orchestration={"stream_steps": True})
     assert {place: "".join(texts) for place, texts in step_texts(told).items()} == {
         (0, 0, "ada"): "Half a tho",
@@ -326,8 +332,8 @@ def policy(where):
 
 async def test_a_policy_between_steps_is_heeded():
     clients = {"ada": ScriptedClient(["Ask Susan now."]), "bob": ScriptedClient(["The end."])}
-    house = orchestra(clients, guardrails=policy(GuardrailStage.BETWEEN))
-    async with Serving(house) as server:
+    app_state = scripted_state(clients, guardrails=policy(GuardrailStage.BETWEEN))
+    async with Serving(app_state) as server:
         told = await ask(server, "chat", orchestration={"stream_steps": True})
     (said,) = step_texts(told).values()
     assert "Susan" not in told.raw
@@ -336,8 +342,10 @@ async def test_a_policy_between_steps_is_heeded():
 
 
 async def test_where_a_policy_reads_what_goes_out_steps_are_refused():
-    house = orchestra({"ada": ScriptedClient(["x"])}, guardrails=policy(GuardrailStage.OUTPUT))
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": ScriptedClient(["x"])}, guardrails=policy(GuardrailStage.OUTPUT)
+    )
+    async with Serving(app_state) as server:
         status, _, got = await server.post(
             json=body_of("chat", orchestration={"stream_steps": True})
         )
@@ -347,9 +355,9 @@ async def test_where_a_policy_reads_what_goes_out_steps_are_refused():
 async def test_a_workflow_by_hand_is_run_where_policies_look():
     """Its subtasks are screened, and then it is run."""
     clients = {"ada": ScriptedClient(["Said."])}
-    house = orchestra(clients, guardrails=policy(GuardrailStage.INPUT))
+    app_state = scripted_state(clients, guardrails=policy(GuardrailStage.INPUT))
     flow = {"steps": [{"worker": "ada", "subtask": "Ask Susan."}]}
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         status, _, got = await server.post(
             json={"model": "batuta-ultra", "messages": HI, "orchestration": {"workflow": flow}}
         )

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 TURNS = 5000
@@ -66,7 +66,7 @@ BODIES = {
 @pytest.mark.parametrize("path", BODIES)
 async def test_thousands_of_turns_and_hundreds_of_tools_are_taken(path):
     ada = ScriptedClient(lambda _: "Done.")
-    async with Serving(orchestra({"ada": ada})) as server:
+    async with Serving(scripted_state({"ada": ada})) as server:
         body = BytesIO(orjson.dumps({"model": "worker/ada", **BODIES[path]}))
         kind = {"content-type": "application/json"}
         status, _, told = await server.post(path, data=body, headers=kind)

@@ -20,7 +20,7 @@ from batuta.store.key_permissions import KeyPermissions
 from batuta.store.ledger import Bucket, usd_to_nano, utc_day
 from fakes.server import KEY
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 from gateway.loop_steps import watched_steps
 
 pytestmark = pytest.mark.anyio
@@ -124,8 +124,8 @@ async def lied_to(store, liar, **limits):
         spec = WorkerSpec(worker=worker, provider="compatible", base_url=liar.url, key=Secret(KEY))
         client = open_client(spec, transport, policy=RetryPolicy(attempts=1))
         gate = Authenticator(store, mint, ADMIN)
-        house = orchestra({"ada": client}, store=store, authenticator=gate, **limits)
-        async with Serving(house) as server:
+        app_state = scripted_state({"ada": client}, store=store, authenticator=gate, **limits)
+        async with Serving(app_state) as server:
             server.http.headers["authorization"] = f"Bearer {issued.text}"
             yield server, bucket
 

@@ -107,8 +107,8 @@ async def serving(form, *others, plan=None, **options):
         clients: dict[str, Any] = {worker.id: client for worker, client in others}
         clients["painter"] = open_client(spec, http)
         conductor = plan or sequential_chain(["Draw."], ["painter"])
-        house = server_state(pool, clients, served_models(pool, conductor), **options)
-        async with Serving(house) as server:
+        app_state = server_state(pool, clients, served_models(pool, conductor), **options)
+        async with Serving(app_state) as server:
             yield server, upstream
 
 

@@ -18,7 +18,7 @@ from batuta.gateway.responses.request import (
     parse_history_references,
     parse_response,
 )
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 
@@ -273,7 +273,9 @@ def test_the_first_thing_that_is_wrong_is_named(dialect, body, code, param):
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
 async def test_every_bad_body_is_a_400_of_the_server_too(dialect, store):
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "ok")}, store=store)) as server:
+    async with Serving(
+        scripted_state({"ada": ScriptedClient(lambda _: "ok")}, store=store)
+    ) as server:
         for body, code, param in dialect.cases:
             status, headers, got = await server.post(dialect.path, body=orjson.dumps(body))
             assert (status, got["error"]["code"], got["error"]["param"]) == (400, code, param)
@@ -342,7 +344,9 @@ async def test_any_body_is_never_a_5xx(dialect, store):
         found.append({**dialect.good, **body})
 
     collect()
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "ok")}, store=store)) as server:
+    async with Serving(
+        scripted_state({"ada": ScriptedClient(lambda _: "ok")}, store=store)
+    ) as server:
         for body in found:
             try:
                 data = orjson.dumps(body)

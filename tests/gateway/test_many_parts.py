@@ -9,7 +9,7 @@ from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.http.body import Fields
 from batuta.gateway.messages.request import parse_message
 from batuta.gateway.responses.request import ResponseHistory, parse_response
-from gateway.loop_steps import Prey, hold, watched_steps
+from gateway.loop_steps import LoopbackApp, hold, watched_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +36,6 @@ async def test_no_step_of_the_loop_takes_as_long_as_reading_them(path, kind, mod
     parse(Fields(body))
     reading = time.thread_time() - began
     with watched_steps() as steps:
-        longest, status = await hold(Prey(), steps, path, json.dumps(body).encode())
+        longest, status = await hold(LoopbackApp(), steps, path, json.dumps(body).encode())
     assert status == 200
     assert longest < reading, steps.where

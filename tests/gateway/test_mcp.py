@@ -16,7 +16,7 @@ from batuta.clients import ScriptedClient
 from batuta.gateway.mcp.endpoint import MCP_PATH, McpOffer, lower_cost
 from fakes.serving import Server
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 OFFER = McpOffer(model="worker/ada", max_cost=0.5)
@@ -38,7 +38,7 @@ async def host_of(url, key=""):
 @asynccontextmanager
 async def serving(store):
     keyed = KeyedServer(store)
-    keyed.serving.house = replace(keyed.serving.house, mcp=OFFER)
+    keyed.serving.app_state = replace(keyed.serving.app_state, mcp=OFFER)
     async with keyed:
         yield keyed
 
@@ -75,7 +75,7 @@ async def test_without_a_key_nothing_is_served(store):
 
 async def test_without_keys_no_other_site_reaches_it_by_a_name_of_its_own():
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    async with Serving(orchestra({"ada": ScriptedClient([])}, mcp=OFFER)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, mcp=OFFER)) as server:
         for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
             async with server.http.post(MCP_PATH, json=message, headers=headers) as response:
                 assert response.status in {400, 403, 421}, headers

@@ -14,7 +14,7 @@ from gateway.live_server import (
     Halting,
     Serving,
     StreamTimeouts,
-    orchestra,
+    scripted_state,
     server_state,
 )
 
@@ -144,7 +144,7 @@ async def test_what_a_worker_is_asked():
 
 
 def seeing(clients):
-    """An orchestra whose workers see pictures."""
+    """A server whose workers see pictures."""
     from dataclasses import replace
 
     from batuta.core import Pool
@@ -156,11 +156,11 @@ def seeing(clients):
 
 
 async def test_the_events_of_a_workflow():
-    house = {
+    app_state = {
         "ada": ScriptedClient(lambda _: "Thoughts."),
         "bob": ScriptedClient(lambda _: "The end of it."),
     }
-    async with Serving(orchestra(house)) as server:
+    async with Serving(scripted_state(app_state)) as server:
         shown = await events(server, thinking=THINK, max_tokens=10_000)
         hidden = await events(server)
     kinds = [event["type"] for event in shown]
@@ -209,8 +209,8 @@ async def test_a_cut_answer_says_so():
 
 
 async def test_an_error_after_the_200_is_an_error_event():
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])})
-    async with Serving(house) as server, client(server) as api:
+    app_state = scripted_state({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])})
+    async with Serving(app_state) as server, client(server) as api:
         got = await events(server, model="batuta-mini")
         with pytest.raises(anthropic.APIStatusError):
             async with api.messages.stream(**body(model="batuta-mini")) as stream:
@@ -223,8 +223,8 @@ async def test_an_error_after_the_200_is_an_error_event():
 
 
 async def test_signs_of_life_are_pings():
-    house = orchestra({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
+    async with Serving(app_state) as server:
         got = await events(server, model="worker/ada", orchestration={"deadline_s": 0.15})
     assert [event["type"] for event in got].count("ping") > 2
     assert got[-1]["error"]["type"] == "timeout_error"

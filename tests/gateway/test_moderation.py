@@ -72,7 +72,7 @@ async def judge(anyio_backend):
 
 def town_of(store, judge, *tags):
     keyed = KeyedServer(store)
-    keyed.serving.house.catalogue.moderation = judge.client(*tags)
+    keyed.serving.app_state.catalogue.moderation = judge.client(*tags)
     return keyed
 
 
@@ -99,8 +99,8 @@ PARTS = [{"type": "text", "text": SECRET[:9]}, {"type": "text", "text": SECRET[9
 @pytest.mark.parametrize("action", [GuardrailAction.BLOCK, GuardrailAction.REDACT])
 async def test_policies_look_at_what_is_sent(store, judge, given, action):
     async with town_of(store, judge) as keyed:
-        catalogue = replace(keyed.serving.house.catalogue, guardrails=guarded(action))
-        keyed.serving.house.catalogue.replace_by(catalogue)
+        catalogue = replace(keyed.serving.app_state.catalogue, guardrails=guarded(action))
+        keyed.serving.app_state.catalogue.replace_by(catalogue)
         status, _, said = await keyed.ask(await keyed.key(), PATH, json={"input": given})
     sent = json.dumps(judge.heard)
     if action is GuardrailAction.BLOCK:
@@ -112,7 +112,7 @@ async def test_policies_look_at_what_is_sent(store, judge, given, action):
 
 async def test_the_official_client_works(judge):
     async with Serving() as server:
-        server.house.catalogue.moderation = judge.client()
+        server.app_state.catalogue.moderation = judge.client()
         made = await server.openai.moderations.create(input="hi", model="omni")
     assert made.results[0].flagged
 

@@ -90,11 +90,11 @@ class Village(KeyedServer):
         self.workers = (said, fails, embeds)
         super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=fails)
         self.moderator = Judge()
-        house, catalogue = self.serving.house, self.serving.house.catalogue
+        app_state, catalogue = self.serving.app_state, self.serving.app_state.catalogue
         models = (*catalogue.models, *embedding_models((VEC,), Limits().unknown))
         clients = {**catalogue.clients, "vec": embeds}
         catalogue = replace(catalogue, models=models, clients=clients)
-        self.serving.house = replace(house, catalogue=catalogue)
+        self.serving.app_state = replace(app_state, catalogue=catalogue)
 
     def forget_requests(self):
         """The scripted workers keep what they are asked, which no server would."""
@@ -103,7 +103,7 @@ class Village(KeyedServer):
 
     async def __aenter__(self):
         await self.moderator.__aenter__()
-        self.serving.house.catalogue.moderation = self.moderator.client()
+        self.serving.app_state.catalogue.moderation = self.moderator.client()
         return await super().__aenter__()
 
     async def __aexit__(self, *error):

@@ -65,7 +65,7 @@ def searching(worker: Worker) -> Worker:
     return replace(worker, native_tools=("web_search",))
 
 
-def house(offered: Any, *, native: tuple[str, ...], **clients: Any):
+def app_state(offered: Any, *, native: tuple[str, ...], **clients: Any):
     pool = Pool(tuple(searching(w) if w.id in native else w for w in pool_of(*clients)))
     return server_state(pool, clients, served_models(pool, None), server_tools=offered)
 
@@ -78,7 +78,7 @@ def body(model: str, *tools: Any, **fields: Any) -> dict[str, Any]:
 async def test_only_the_worker_whose_provider_searches_is_offered_the_search():
     offered = open_server_tools((), NativeOffer(max_uses=5))
     ada, bob = ScriptedClient([SAID]), ScriptedClient([Reply(text="I do not know.")])
-    async with Serving(house(offered, native=("ada",), ada=ada, bob=bob)) as server:
+    async with Serving(app_state(offered, native=("ada",), ada=ada, bob=bob)) as server:
         _, headers, got = await server.post("/v1/messages", json=body("worker/ada", SEARCH))
         await server.post("/v1/messages", json=body("worker/bob", SEARCH))
     [tool] = ada.requests[0].tools
@@ -95,7 +95,7 @@ async def test_only_the_worker_whose_provider_searches_is_offered_the_search():
 async def test_a_pool_without_such_a_worker_is_told_that_the_wish_is_ignored():
     offered = open_server_tools((), NativeOffer(max_uses=5))
     ada = ScriptedClient([Reply(text="I do not know.")])
-    async with Serving(house(offered, native=(), ada=ada)) as server:
+    async with Serving(app_state(offered, native=(), ada=ada)) as server:
         _, headers, _ = await server.post("/v1/messages", json=body("worker/ada", SEARCH))
     assert ada.requests[0].tools == ()
     assert "web_search" in headers["x-batuta-ignored"]
@@ -109,7 +109,7 @@ async def test_it_stands_beside_a_tool_that_batuta_runs():
     async with HttpTransport() as http:
         tools = ToolsSetting(python=PythonSetting(server_tool=True))
         offered = open_served_tools(tools, http, {}, native=True)
-        async with Serving(house(offered, native=("ada",), ada=ada)) as server:
+        async with Serving(app_state(offered, native=("ada",), ada=ada)) as server:
             _, _, got = await server.post("/v1/messages", json=body("worker/ada", SEARCH, CODE))
     kinds = [block["type"] for block in got["content"]]
     assert kinds == [
@@ -284,7 +284,7 @@ async def test_the_limits_of_the_operators_search_hold():
         offered = open_served_tools(tools, http, {}, native=True)
     assert not offered.native_only
     ada, bob = ScriptedClient([SAID]), ScriptedClient([Reply(text="I do not know.")])
-    async with Serving(house(offered, native=("ada",), ada=ada, bob=bob)) as server:
+    async with Serving(app_state(offered, native=("ada",), ada=ada, bob=bob)) as server:
         for worker in ("ada", "bob"):
             await server.post("/v1/messages", json=body(f"worker/{worker}", SEARCH))
     [tool], [own] = ada.requests[0].tools, bob.requests[0].tools

@@ -22,7 +22,7 @@ from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from fakes.identity_provider import BACK, IdentityProvider
 from gateway.keyed_server import HELLO
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 OTHER = RSAKey.generate_key(2048, {"kid": "one"})
@@ -40,7 +40,7 @@ class Door:
         ada = ScriptedClient(lambda _: HELLO)
         self.store, self.provider, self.hasher = store, provider, hasher
         self.serving = Serving(
-            orchestra(
+            scripted_state(
                 {"ada": ada},
                 store=store,
                 authenticator=gate,
@@ -230,7 +230,9 @@ async def test_a_provider_that_is_away_is_said_to_be(store):
 
 
 async def test_without_a_provider_there_is_no_such_screen(store):
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, store=store)) as server:
+    async with Serving(
+        scripted_state({"ada": ScriptedClient(lambda _: "x")}, store=store)
+    ) as server:
         for path in ("/ui/oidc/start", "/ui/oidc/callback", "/ui/own-keys"):
             async with server.http.get(path, allow_redirects=False) as answer:
                 assert answer.status == 404
@@ -321,7 +323,7 @@ async def test_a_users_keys_end_with_the_user(provider, store):
         assert (states[name], states[second.split("_")[1]]) == ("revoked", "active")
         [entry] = [key for key in await store.keys.list() if key.identity]
         await store.keys.revoke(entry.id)
-        door.serving.house.authenticator.forget(entry.id)
+        door.serving.app_state.authenticator.forget(entry.id)
         assert await eve.ask(second) == 401
         assert (await door.get("/ui/runs", eve.cookies))[0] == 303
         assert (await door.sign_in(**EVE))[:2] == (401, None), "and does not come in again"

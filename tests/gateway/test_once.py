@@ -6,7 +6,7 @@ import json
 import anyio
 import pytest
 from sqlalchemy import select, update
-from tests.gateway.live_server import HI, Halting, Serving, orchestra
+from tests.gateway.live_server import HI, Halting, Serving, scripted_state
 from tests.gateway.test_tenants import KeyedServer
 
 from batuta.clients import ScriptedClient
@@ -66,8 +66,8 @@ async def test_the_same_request_is_run_once(store, path, body):
 
 async def test_one_that_is_run_and_one_that_broke_off(store):
     ada = Halting(("so",))
-    house = orchestra({"ada": ada}, store=store)
-    keyed = type("KeyedServer", (), {"serving": Serving(house)})
+    app_state = scripted_state({"ada": ada}, store=store)
+    keyed = type("KeyedServer", (), {"serving": Serving(app_state)})
     async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
         async with anyio.create_task_group() as tasks:
@@ -93,7 +93,7 @@ async def test_an_answer_that_could_not_be_kept_is_not_waited_for(store):
     keyed = type(
         "KeyedServer",
         (),
-        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
+        {"serving": Serving(scripted_state({"ada": ScriptedClient(say)}, store=store))},
     )
     async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
@@ -118,7 +118,7 @@ async def test_a_failure_is_not_kept(store, path, body):
     keyed = type(
         "KeyedServer",
         (),
-        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
+        {"serving": Serving(scripted_state({"ada": ScriptedClient(say)}, store=store))},
     )
     async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         await post(keyed, path, body)
@@ -132,7 +132,7 @@ async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
     keyed = type(
         "KeyedServer",
         (),
-        {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))},
+        {"serving": Serving(scripted_state({"ada": ScriptedClient(say)}, store=store))},
     )
     async with keyed.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]

@@ -13,7 +13,7 @@ from batuta.gateway.mcp.endpoint import McpOffer
 from batuta.gateway.openapi.document import OPERATIONS, build_document, described_routes
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.store.key_hasher import KeyHasher
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 from gateway.test_malformed import GOOD
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def document():
-    return build_document(create_app(orchestra({"ada": object()})).routes)
+    return build_document(create_app(scripted_state({"ada": object()})).routes)
 
 
 def schema(document, name):
@@ -34,7 +34,7 @@ def fits(document, name, value):
 
 
 def test_every_route_is_described_and_no_other(document):
-    routes = described_routes(create_app(orchestra({"ada": object()})).routes)
+    routes = described_routes(create_app(scripted_state({"ada": object()})).routes)
     assert routes == set(OPERATIONS)
     told = {
         (method.upper(), path)
@@ -47,7 +47,7 @@ def test_every_route_is_described_and_no_other(document):
 
 def test_where_tools_are_served_over_http_the_document_has_them():
     pytest.importorskip("mcp")
-    served = build_document(create_app(orchestra({"ada": object()}, mcp=McpOffer())).routes)
+    served = build_document(create_app(scripted_state({"ada": object()}, mcp=McpOffer())).routes)
     assert list(served["paths"]["/v1/mcp"]) == ["post"]
     assert "Model Context Protocol" in served["paths"]["/v1/mcp"]["post"]["summary"]
 
@@ -145,8 +145,10 @@ async def test_what_is_answered_is_as_described(document):
 async def test_it_is_served_to_everybody_and_tells_no_secret(store, document):
     hasher = KeyHasher(b"x" * 32)
     gate = Authenticator(store, hasher, "the-admins-own-token")
-    house = orchestra({"adas-secret-name": ScriptedClient([])}, store=store, authenticator=gate)
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"adas-secret-name": ScriptedClient([])}, store=store, authenticator=gate
+    )
+    async with Serving(app_state) as server:
         async with server.http.get("/openapi.json") as response:
             text = await response.text()
             assert response.status == 200

@@ -9,7 +9,7 @@ import zstandard
 
 from batuta.clients import ScriptedClient
 from batuta.gateway.http.request_slots import MAX_BODY
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 BODY = json.dumps({"model": "worker/ada", "messages": HI, "max_tokens": 9}).encode()
@@ -17,7 +17,7 @@ PATHS = ["/v1/chat/completions", "/v1/messages"]
 
 
 def server():
-    return Serving(orchestra({"ada": ScriptedClient(lambda _: "Hello.")}))
+    return Serving(scripted_state({"ada": ScriptedClient(lambda _: "Hello.")}))
 
 
 async def post(serving, path, body, encoding, **headers):

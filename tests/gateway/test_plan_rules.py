@@ -14,7 +14,7 @@ from batuta.language.plan_rules import PlanRule, PlanRules
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 ADA, BOB, CLEO = map(WorkerId, ("ada", "bob", "cleo"))
@@ -36,7 +36,9 @@ class Place:
         self.store, self.hasher = store, KeyHasher(b"x" * 32)
         clients = {one: ScriptedClient(self.reply_of(one)) for one in ("ada", "bob", "cleo")}
         gate = Authenticator(store, self.hasher, ADMIN)
-        state = orchestra(clients, plan_rules=RULES, store=store, authenticator=gate, **options)
+        state = scripted_state(
+            clients, plan_rules=RULES, store=store, authenticator=gate, **options
+        )
         self.serving = Serving(state)
 
     def reply_of(self, one):

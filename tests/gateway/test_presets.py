@@ -221,8 +221,8 @@ async def test_a_key_is_allowed_a_preset_by_its_name(tmp_path, store: Store):
     assert "team" in catalogue.known_names.models
     hasher = KeyHasher(b"x" * 32)
     gate = Authenticator(store, hasher, "the-admins-own-token")
-    house = ServerState(catalogue=catalogue, store=store, authenticator=gate)
-    async with Serving(house) as server:
+    app_state = ServerState(catalogue=catalogue, store=store, authenticator=gate)
+    async with Serving(app_state) as server:
         permissions = KeyPermissions(models=("flow",), workers_deny=("cyd",))
         _, issued = await store.keys.create(hasher, "acme", "a key", permissions)
         headers = {"authorization": f"Bearer {issued.text}"}

@@ -21,7 +21,7 @@ from batuta.sandbox.notebook import MAX_WRITTEN
 from batuta.sandbox.python_worker import PythonWorker
 from fakes.sdks import anthropic
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, orchestra, sequential_chain, server_state
+from gateway.live_server import Serving, scripted_state, sequential_chain, server_state
 from gateway.test_files import upload
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ async def serving(store, ada, limits: FileLimits | None = LIMITS, interpreter=""
     async with HttpTransport() as http:
         setting = PythonSetting(server_tool=True, interpreter=interpreter)
         offered = open_served_tools(ToolsSetting(python=setting), http, {})
-        state = orchestra(
+        state = scripted_state(
             {"ada": ada}, store=store, file_limits=limits, server_tools=offered, **more
         )
         async with Serving(state) as server:

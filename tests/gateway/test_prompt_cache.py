@@ -42,7 +42,7 @@ from batuta.gateway.access.caller import Caller
 from batuta.gateway.serving.tenant_memory import tenant_key
 from batuta.language import worker_messages
 from fakes.caching import CachingAnthropic, dollars
-from gateway.live_server import HI, Serving, orchestra, server_state
+from gateway.live_server import HI, Serving, scripted_state, server_state
 
 pytestmark = pytest.mark.anyio
 MARK = {"type": "ephemeral"}
@@ -177,7 +177,7 @@ async def test_a_conversation_stays_with_the_worker_that_answered_it():
     log = []
     ada, bob = Flaky("ada", log), Flaky("bob", log)
     said = [*HI]
-    async with Serving(orchestra({"ada": ada, "bob": bob})) as server:
+    async with Serving(scripted_state({"ada": ada, "bob": bob})) as server:
 
         async def turn(messages):
             log.clear()
@@ -212,10 +212,10 @@ async def test_ten_turns_of_coding_cost_what_they_cost_without_us(model, factor)
         worker = Worker(id=WorkerId("ada"), model="claude-x", price=PRICE, strength=0.9)
         client = AnthropicClient(worker, http, base_url=provider.url, key=Secret(provider.key))
         pool = Pool((worker,))
-        house = server_state(
+        app_state = server_state(
             pool, {"ada": client}, served_models(pool, sequential_chain(["Do."], ["ada"]))
         )
-        async with Serving(house) as server:
+        async with Serving(app_state) as server:
             told = await run_session(f"{server.url}/v1/messages", model, "any")
         assert not provider.wrong
         assert dollars(provider.usages) <= factor * paid

@@ -19,25 +19,25 @@ from batuta.gateway.http.body import read_body
 from batuta.gateway.http.request_slots import ConcurrencyLimiter
 from batuta.gateway.http.server_limits import ConcurrencyLimits
 
-from .live_server import HI, Halting, Serving, orchestra
+from .live_server import HI, Halting, Serving, scripted_state
 
 ASK = {"model": "worker/ada", "messages": HI}
 
 
 async def test_a_full_server_queues_and_then_turns_away():
     ada = Halting()
-    house = orchestra(
+    app_state = scripted_state(
         {"ada": ada},
         limiter=ConcurrencyLimiter(
             ConcurrencyLimits(max_running=1, max_waiting=1, queue_timeout=30)
         ),
     )
-    async with Serving(house) as server, anyio.create_task_group() as tasks:
+    async with Serving(app_state) as server, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: server.post(json=ASK))
         with anyio.fail_after(60):
             await ada.started.wait()
             tasks.start_soon(lambda: server.post(json=ASK))
-            while not house.limiter.waiting:
+            while not app_state.limiter.waiting:
                 await anyio.sleep(0.01)
             status, headers, body = await server.post(json=ASK)
             assert (status, body["error"]["code"], headers["retry-after"]) == (
@@ -46,7 +46,11 @@ async def test_a_full_server_queues_and_then_turns_away():
                 "2",
             )
             assert (await server.get("/v1/models"))[0] == 200, "what is quick is let in"
-        assert (house.limiter.running, house.limiter.waiting, house.limiter.rejected) == (1, 1, 1)
+        assert (
+            app_state.limiter.running,
+            app_state.limiter.waiting,
+            app_state.limiter.rejected,
+        ) == (1, 1, 1)
         tasks.cancel_scope.cancel()
 
 
@@ -154,11 +158,11 @@ import sys
 import anyio
 from batuta.clients import ScriptedClient
 from batuta.gateway import LOOP_OPTIONS, run_server
-from gateway.live_server import orchestra
+from gateway.live_server import scripted_state
 
 async def main():
     ada = ScriptedClient(lambda _: "Served to the end.", latency=1.5)
-    await run_server(orchestra({"ada": ada}), port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=20)
+    await run_server(scripted_state({"ada": ada}), port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=20)
 
 anyio.run(main, backend_options=LOOP_OPTIONS)
 print("closed")

@@ -13,7 +13,7 @@ from batuta.gateway.http.body import Fields
 from batuta.gateway.responses.items import parse_items
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from gateway.live_server import Breaking, Halting, Serving, StreamTimeouts, orchestra, stored
+from gateway.live_server import Breaking, Halting, Serving, StreamTimeouts, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ def two(store=None, **options):
         "ada": ScriptedClient(lambda _: "Thoughts."),
         "bob": ScriptedClient(lambda _: "The end of it."),
     }
-    return orchestra(clients, store=store, **options)
+    return scripted_state(clients, store=store, **options)
 
 
 async def events(server, path="/v1/responses", **body):
@@ -287,8 +287,10 @@ async def test_a_cut_answer_is_incomplete():
 
 
 async def test_a_broken_answer_fails_and_says_so_without_secrets(store):
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store
+    )
+    async with Serving(app_state) as server:
         got = await events(server, model="batuta-mini")
         kept = await server.get(f"/v1/responses/{got[-1]['response']['id']}")
     assert got[-1]["type"] == "response.failed"
@@ -310,8 +312,10 @@ async def test_before_anything_is_said_an_error_is_an_error():
 
 
 async def test_signs_of_life_are_events_with_numbers():
-    house = orchestra({"ada": Halting(())}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": Halting(())}, stream_timeouts=StreamTimeouts(keep_alive=0.02)
+    )
+    async with Serving(app_state) as server:
         body = {"model": "worker/ada", "orchestration": {"deadline_s": 0.15}}
         got = await events(server, **body)
     assert kinds(got).count("in_progress") > 2
@@ -332,8 +336,8 @@ async def test_a_reader_who_leaves_ends_the_calls():
 
 async def test_a_conversation_goes_on_from_what_was_stored(store):
     ada = ScriptedClient(lambda request: CALLS if len(request.messages) == 2 else "Sunny.")
-    house = orchestra({"ada": ada}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ada}, store=store)
+    async with Serving(app_state) as server:
         create = server.openai.responses.create
         first = await create(model="worker/ada", input="Rome?", instructions="A", tools=[WEATHER])  # pyright: ignore[reportArgumentType]
         outputs = [
@@ -443,10 +447,10 @@ async def test_the_background_answers_after_the_reader_has_gone(store):
 
 
 async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
-    house = orchestra(
+    app_state = scripted_state(
         {"ada": Halting(("One ", "two"))}, store=store, stream_timeouts=StreamTimeouts(0.02)
     )
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         body = {"model": "worker/ada", "input": "x", "stream": True, "background": True}
         async with server.http.post("/v1/responses", json=body) as response:
             seen = b""
@@ -467,13 +471,13 @@ async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
         end = orjson.loads(rest.split("data: ")[-1])
         assert (end["response"]["status"], end["sequence_number"]) == ("cancelled", last + 1)
         with anyio.fail_after(60):
-            await house.catalogue.clients["ada"].cancelled.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+            await app_state.catalogue.clients["ada"].cancelled.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         assert (await server.openai.responses.cancel(name)).status == "cancelled"
         assert (await until(server, name, "cancelled"))["id"] == name
 
 
 async def test_what_the_process_lost_has_failed(store):
-    async with Serving(orchestra({"ada": Halting()}, store=store)) as server:
+    async with Serving(scripted_state({"ada": Halting()}, store=store)) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         await until(server, made.id, "in_progress")
     async with Serving(two(store)) as server:
@@ -487,7 +491,7 @@ async def test_what_the_process_lost_has_failed(store):
 
 async def test_deleting_what_runs_ends_it(store):
     slow = Halting()
-    async with Serving(orchestra({"ada": slow}, store=store)) as server:
+    async with Serving(scripted_state({"ada": slow}, store=store)) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         await slow.started.wait()
         await server.openai.responses.delete(made.id)
@@ -498,7 +502,7 @@ async def test_deleting_what_runs_ends_it(store):
 
 async def test_a_job_that_fails_says_why(store):
     async with Serving(
-        orchestra({"ada": ScriptedClient([ProviderOverloadedError("x")] * 9)}, store=store)
+        scripted_state({"ada": ScriptedClient([ProviderOverloadedError("x")] * 9)}, store=store)
     ) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         got = await until(server, made.id, "failed")
@@ -508,8 +512,8 @@ async def test_a_job_that_fails_says_why(store):
 async def test_a_job_counts_once_against_the_rates_of_its_key(store):
     mint = KeyHasher(b"x" * 32)
     _, issued = await store.keys.create(mint, "acme", "a key", KeyPermissions(rpm=1, concurrency=1))
-    house = two(store, authenticator=Authenticator(store, mint, "the-admins-own-token"))
-    async with Serving(house) as server:
+    app_state = two(store, authenticator=Authenticator(store, mint, "the-admins-own-token"))
+    async with Serving(app_state) as server:
         headers = {"authorization": f"Bearer {issued.text}"}
         body = {"model": "batuta-mini", "input": "x", "background": True}
         _, _, made = await server.post("/v1/responses", json=body, headers=headers)

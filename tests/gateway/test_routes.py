@@ -20,7 +20,7 @@ from batuta.gateway import Catalogue, run_server, served_models
 from batuta.gateway.http.request_slots import MAX_BODY
 from batuta.store import Store
 from gateway.keyed_server import ADMIN, KeyedServer
-from gateway.live_server import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
+from gateway.live_server import HI, PRICE, Halting, Serving, pool_of, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +39,8 @@ async def test_models():
 
 
 async def test_runs_are_listed_read_and_judged(store):
-    house = orchestra({"ada": ScriptedClient(lambda _: "Yes.", price=PRICE)}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient(lambda _: "Yes.", price=PRICE)}, store=store)
+    async with Serving(app_state) as server:
         ids = []
         for _ in range(3):
             _, headers, _ = await server.post(json=ASK)
@@ -95,7 +95,7 @@ async def test_runs_are_listed_read_and_judged(store):
     ],
 )
 async def test_bad_questions_about_runs(store, path, param):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         status, body = await server.get(path)
     assert (status, body["error"]["param"]) == (400, param)
 
@@ -105,7 +105,7 @@ async def test_bad_questions_about_runs(store, path, param):
     [({}, 400), ({"score": 2}, 400), ({"score": "1"}, 400), ({"score": 1, "comment": 1}, 400)],
 )
 async def test_bad_feedback(store, body, status):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         got, _, _ = await server.post("/v1/runs/run_1/feedback", json=body)
         assert got == status
         got, _, error = await server.post("/v1/runs/run_1/feedback", json={"score": 1})
@@ -119,13 +119,13 @@ async def test_without_a_store_there_are_no_runs():
 
 
 async def test_health(store):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         assert await server.get("/healthz") == (200, {"status": "ok"})
         assert await server.get("/readyz") == (200, {"status": "ok", "store": True})
 
 
 async def test_a_store_that_others_have_locked_is_not_ready(store):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         other = sqlite3.connect(store.url.database, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with anyio.fail_after(60):
@@ -140,7 +140,7 @@ async def test_a_store_that_others_have_locked_is_not_ready(store):
 
 
 async def test_a_store_whose_file_is_damaged_is_not_ready(store):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         assert (await server.get("/readyz"))[0] == 200
         await store.database.checkpoint()
         file = Path(store.url.database)
@@ -160,7 +160,7 @@ async def test_many_who_ask_whether_it_is_ready_ask_the_store_once(tmp_path):
             return await super().is_ready()
 
     async with Asked(tmp_path / "runs.db") as store:
-        async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+        async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
             async with anyio.create_task_group() as tasks:
                 for _ in range(50):
                     tasks.start_soon(server.get, "/readyz")
@@ -169,8 +169,8 @@ async def test_many_who_ask_whether_it_is_ready_ask_the_store_once(tmp_path):
 
 
 async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path):
-    house = orchestra({"ada": ScriptedClient(["Yes."])}, store=Store(tmp_path / "runs.db"))
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient(["Yes."])}, store=Store(tmp_path / "runs.db"))
+    async with Serving(app_state) as server:
         assert (await server.get("/readyz"))[0] == 503
         assert (await server.post(json=ASK))[0] == 200
         status, body = await server.get("/v1/runs")
@@ -189,7 +189,7 @@ async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path)
     ],
 )
 async def test_what_is_not_there(store, method, path, status, code):
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         async with server.http.request(method, path) as response:
             body = await response.json()
     assert (response.status, body["error"]["code"]) == (status, code)
@@ -263,23 +263,23 @@ async def test_a_request_id_of_the_caller_is_kept_if_it_is_sane():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])
 async def test_only_the_loopback_is_served(host):
-    house = orchestra({"ada": ScriptedClient([])})
+    app_state = scripted_state({"ada": ScriptedClient([])})
     with pytest.raises(ConfigError, match="not a loopback address"):
-        await run_server(house, host, 0)
+        await run_server(app_state, host, 0)
 
 
 async def test_a_port_in_use_is_one_sentence():
     async with Serving() as server:
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 cannot be had"):
-            await run_server(server.house, port=port)
+            await run_server(server.app_state, port=port)
 
 
 async def test_the_end_of_the_server_cancels_and_stores(store):
     ada = Halting()
-    house = orchestra({"ada": ada}, store=store)
+    app_state = scripted_state({"ada": ada}, store=store)
     answers = []
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
 
         async def ask():
             answers.append(await server.post(json=ASK))
@@ -287,7 +287,7 @@ async def test_the_end_of_the_server_cancels_and_stores(store):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             await ada.started.wait()
-            house.request_scopes.close()
+            app_state.request_scopes.close()
     (row,) = await stored(store)
     assert row.outcome is Outcome.CANCELLED
     assert answers[0][0] == 503
@@ -298,7 +298,7 @@ SCRIPT = """
 import sys, anyio
 from batuta.gateway import LOOP_OPTIONS, run_server
 from batuta.store import Store
-from gateway.live_server import Halting, orchestra
+from gateway.live_server import Halting, scripted_state
 
 async def main():
     ada = Halting()
@@ -309,8 +309,8 @@ async def main():
 
     async with Store(sys.argv[1]) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(tell)
-        house = orchestra({"ada": ada}, store=store)
-        await run_server(house, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
+        app_state = scripted_state({"ada": ada}, store=store)
+        await run_server(app_state, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
 
 anyio.run(main, backend_options=LOOP_OPTIONS)
 print("closed")

@@ -16,7 +16,7 @@ from batuta.store.savings import Saving, ShadowVerdict, list_savings, sum_saving
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import KeyedServer
 from gateway.live_server import HI, Serving
-from gateway.test_sessions import Agent, call, house, pool, scripted
+from gateway.test_sessions import Agent, app_state, call, pool, scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def told(server, address="/v1/sessions", **options):
 async def test_a_session_s_saving_is_what_the_best_single_worker_would_have_cost(store):
     """$10 and $20 a million tokens, $1 of cached ones, where the small one costs a tenth."""
     clients = scripted(small=[call(), reply(tokens=1000, output=100)], big=[])
-    async with Serving(house(Escalate(), clients, store=store)) as server:
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring("x" * 3000)
@@ -70,7 +70,7 @@ async def test_what_the_best_worker_answers_saves_nothing_and_failures_are_worth
         "big": ScriptedClient([reply(usd="0.012"), reply(usd="0.02", cached=0)]),
     }
     only = pool(small=0.5, big=0.9)
-    async with Serving(house(None, clients, workers=only, store=store)) as server:
+    async with Serving(app_state(None, clients, workers=only, store=store)) as server:
         for _ in range(2):
             body = {"model": "batuta-mini", "messages": HI}
             assert (await server.post(json=body, headers={"x-session-id": "s"}))[0] == 200
@@ -124,7 +124,7 @@ THREE = pool(small=0.5, big=0.9, other=0.7)
 
 async def compared(store, clients, rules=SHADOWED, body=None, wanted=1):
     """Ask once and wait for so many verdicts; the session's saving then."""
-    state = house(Escalate(), clients, workers=THREE, store=store, session_rules=rules)
+    state = app_state(Escalate(), clients, workers=THREE, store=store, session_rules=rules)
     async with Serving(state) as server:
         asked = {"model": "batuta-ultra", "messages": HI, **(body or {})}
         assert (await server.post(json=asked, headers={"x-session-id": "s"}))[0] == 200

@@ -20,7 +20,7 @@ from batuta.store.ledger import ledger_lines
 from fakes.sdks import anthropic
 from fakes.web import FakeWeb
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 MODEL = "worker/ada"
@@ -66,7 +66,7 @@ async def serving(ada, *, search=False, pages=True, code=True, **limits):
             python=PythonSetting(server_tool=True, **limits) if code else None,
         )
         offered = open_served_tools(tools, http, {}) if tools.served else None
-        async with Serving(orchestra({"ada": ada}, server_tools=offered)) as server:
+        async with Serving(scripted_state({"ada": ada}, server_tools=offered)) as server:
             yield server, fake
 
 
@@ -123,7 +123,7 @@ async def test_only_an_address_that_was_named_is_read():
             ada = calling(("web_fetch", {"url": url.format(fake=fake.url)}))
             pages = ReaderSetting(server_tool=True, private_hosts=(fake.host,))
             offered = open_served_tools(ToolsSetting(reader=pages), http, {})
-            async with Serving(orchestra({"ada": ada}, server_tools=offered)) as server:
+            async with Serving(scripted_state({"ada": ada}, server_tools=offered)) as server:
                 body = message_body(said.format(fake=fake.url), FETCH)
                 _, _, got = await server.post("/v1/messages", json=body)
         assert bool(fake.received) is is_read
@@ -273,7 +273,7 @@ async def test_the_ledger_has_a_line_for_each_tool(store):
             python=PythonSetting(server_tool=True),
         )
         offered = open_served_tools(tools, http, {})
-        state = orchestra({"ada": ada}, server_tools=offered, store=store)
+        state = scripted_state({"ada": ada}, server_tools=offered, store=store)
         async with Serving(state) as server:
             kinds = ({"type": "web_search_20250305", "name": "web_search"}, FETCH, CODE)
             body = message_body(f"Read {fake.url}/imola-observatory.", *kinds)
@@ -308,8 +308,8 @@ async def test_a_key_may_have_some_tools_alone(store):
 
         ada = ScriptedClient(reply)
         keyed = KeyedServer(store, ada=ada)
-        catalogue = replace(keyed.serving.house.catalogue, server_tools=offered)
-        keyed.serving.house = replace(keyed.serving.house, catalogue=catalogue)
+        catalogue = replace(keyed.serving.app_state.catalogue, server_tools=offered)
+        keyed.serving.app_state = replace(keyed.serving.app_state, catalogue=catalogue)
         async with keyed:
             body = message_body("Compute.", FETCH, CODE)
             for limits, ignored in (

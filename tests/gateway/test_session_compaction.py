@@ -21,7 +21,7 @@ from batuta.gateway.serving.session_call import LocalSessions
 from gateway.live_server import Serving
 from gateway.test_session_attacks import ChatClient, ClaudeClient, Client, CodexClient
 from gateway.test_session_memory import replicas  # noqa: F401 - a fixture
-from gateway.test_sessions import FAILED, call, house
+from gateway.test_sessions import FAILED, app_state, call
 
 pytestmark = pytest.mark.anyio
 DONE = "done"
@@ -172,7 +172,7 @@ def agents(asked, worker):
 def open_house(pattern, memory):
     asked: list[str] = []
     clients: Any = {WorkerId(name): agents(asked, name) for name in ("small", "big")}
-    return asked, house(pattern(clients), clients, sessions=memory)
+    return asked, app_state(pattern(clients), clients, sessions=memory)
 
 
 def failing(kind: type[Client]) -> Any:
@@ -275,7 +275,7 @@ async def test_a_judge_is_asked_no_more_often_because_of_a_compaction():
     judge = ScriptedClient(["REDO: no test ran.", "ACCEPT"])
     clients: Any = {WorkerId("small"): agents(asked, "small"), WorkerId("big"): judge}
     rules = SessionRules(consultations=1)
-    state = house(Gate(clients=clients), clients, sessions=LocalSessions(), session_rules=rules)
+    state = app_state(Gate(clients=clients), clients, sessions=LocalSessions(), session_rules=rules)
     async with Serving(state) as server:
         talk = Talk(server, failing(ClaudeCode), asked, {})
         await talk.send()

@@ -14,7 +14,7 @@ from batuta.gateway.http.body import Fields, session_header
 from batuta.gateway.serving.parsed_call import LONGEST_NAME, client_session, session_id
 from batuta.store import Store
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra, stored
+from gateway.live_server import HI, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 CLAUDE = {"metadata": {"user_id": json.dumps({"device_id": "d", "session_id": "s-1"})}}
@@ -88,7 +88,7 @@ def test_a_conversation_stays_in_its_session_as_it_grows(named, first, later, sy
 
 
 def one(**options):
-    return orchestra({"ada": ScriptedClient(lambda _: Reply(text="Hello."))}, **options)
+    return scripted_state({"ada": ScriptedClient(lambda _: Reply(text="Hello."))}, **options)
 
 
 async def test_every_dialect_answers_with_the_session_and_its_runs_are_found(store: Store):

@@ -91,7 +91,7 @@ class Planner:
         return Plan(Workflow((Step(subtask="Do it.", worker=WorkerId(worker)),)))
 
 
-def house(conductor, clients, *, workers=POOL, **options):
+def app_state(conductor, clients, *, workers=POOL, **options):
     models = served_models(workers, conductor)
     return server_state(workers, clients, models, **options)
 
@@ -150,7 +150,7 @@ async def reasons(store: Store, count):
 async def test_results_of_tools_go_straight_to_the_acting_worker(store):
     planner = Planner("big")
     clients = scripted(small=[], big=[call(), call("Read"), "Done.", "Again.", "Next."])
-    async with Serving(house(planner, clients, store=store)) as server:
+    async with Serving(app_state(planner, clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring()
@@ -170,10 +170,10 @@ async def test_results_of_tools_go_straight_to_the_acting_worker(store):
 async def test_another_replica_sends_results_straight_on_and_its_prompt_is_the_conversation():
     memory, planner = LocalSessions(), Planner("big")
     clients = scripted(small=[], big=[call(), "Done."])
-    async with Serving(house(planner, clients, sessions=memory)) as server:
+    async with Serving(app_state(planner, clients, sessions=memory)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
-    async with Serving(house(planner, clients, sessions=memory)) as server:
+    async with Serving(app_state(planner, clients, sessions=memory)) as server:
         agent.server = server
         await agent.bring()
     assert agent.status == 200 and planner.asked == 1
@@ -189,7 +189,7 @@ async def test_a_switch_that_does_not_pay_is_not_made_and_says_why(store):
     rules = SessionRules(worth_usd=Decimal("0.1"))
     even = pool(small=0.5, big=0.6)
     async with Serving(
-        house(planner, clients, workers=even, store=store, session_rules=rules)
+        app_state(planner, clients, workers=even, store=store, session_rules=rules)
     ) as s:
         agent = Agent(s)
         await agent.say(long)
@@ -216,7 +216,7 @@ async def test_a_switch_that_does_not_pay_is_not_made_and_says_why(store):
 async def test_what_a_worker_or_a_tool_says_changes_no_routing(lie):
     planner = Planner("small")
     clients = scripted(small=[call(text=lie) for _ in range(3)], big=[])
-    async with Serving(house(planner, clients)) as server:
+    async with Serving(app_state(planner, clients)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring(lie)
@@ -229,7 +229,7 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
         small=[call(), call(arguments='{"n":1}'), "Small."],
         big=[call(arguments='{"n":2}'), "Big."],
     )
-    async with Serving(house(Escalate(), clients, store=store)) as server:
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring(FAILED)
@@ -249,7 +249,7 @@ async def test_escalate_hands_over_after_two_failures_and_back_at_the_next_task(
 
 async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
     clients = scripted(small=[call()] * 3, big=[call(arguments='{"n":2}'), "Big."])
-    async with Serving(house(Escalate(), clients, store=store)) as server:
+    async with Serving(app_state(Escalate(), clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring("the file")
@@ -262,7 +262,7 @@ async def test_escalate_hands_over_when_nothing_fails_and_nothing_moves(store):
 
 async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_one_before():
     clients = scripted(small=[call(), call("Read"), call(arguments='{"n":1}'), "Done."], big=[])
-    async with Serving(house(Escalate(), clients)) as server:
+    async with Serving(app_state(Escalate(), clients)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         for _ in range(3):
@@ -277,7 +277,7 @@ async def test_the_acting_workers_prompt_is_the_conversation_and_begins_as_the_o
 
 async def test_without_effort_a_pattern_still_says_who_acts():
     clients = scripted(small=[call(), "Done."], big=[])
-    async with Serving(house(Escalate(), clients)) as server:
+    async with Serving(app_state(Escalate(), clients)) as server:
         for number in range(2):
             body = {"model": "batuta-ultra", "tools": TOOLS, "reasoning_effort": "none"}
             words = [{"role": "user", "content": f"Mend it {number}"}]
@@ -288,7 +288,7 @@ async def test_without_effort_a_pattern_still_says_who_acts():
 
 async def test_advise_asks_a_stronger_model_at_a_stall_and_the_same_worker_acts(store):
     clients = scripted(small=[call(), call(), "Done."], big=["Look at line 3."])
-    async with Serving(house(Advise(), clients, store=store)) as server:
+    async with Serving(app_state(Advise(), clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring(FAILED)
@@ -310,7 +310,9 @@ async def test_gate_sends_work_back_until_another_family_accepts_it(store):
         big=["REDO: the tests were not run.", "ACCEPT. All is there."],
         other=[],
     )
-    async with Serving(house(Gate(clients=clients), clients, workers=THREE, store=store)) as server:
+    async with Serving(
+        app_state(Gate(clients=clients), clients, workers=THREE, store=store)
+    ) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         answer = await agent.bring("edited")
@@ -328,7 +330,7 @@ async def test_gate_sends_work_back_until_another_family_accepts_it(store):
 async def test_gate_asks_a_judge_no_more_often_than_it_may():
     clients = scripted(small=["1", "2", "3", "4"], big=["REDO: no."] * 9)
     rules = SessionRules(consultations=1)
-    state = house(Gate(clients=clients), clients, session_rules=rules)
+    state = app_state(Gate(clients=clients), clients, session_rules=rules)
     async with Serving(state) as server:
         agent = Agent(server)
         await agent.say("Mend it")
@@ -344,7 +346,7 @@ async def test_a_lead_plans_on_a_brief_the_hands_act_and_the_lead_sends_back_and
         big=["1. Read line 3.", "REDO: run the tests.", "ACCEPT"],
     )
     conductor = LeadAndHands(clients=clients)
-    async with Serving(house(conductor, clients, store=store)) as server:
+    async with Serving(app_state(conductor, clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         await agent.bring("x" * 50_000)
@@ -368,7 +370,7 @@ async def test_a_lead_plans_on_a_brief_the_hands_act_and_the_lead_sends_back_and
 async def test_hands_that_are_stuck_get_a_new_plan_and_the_session_s_limit_holds():
     rules = SessionRules(consultations=2)
     clients = scripted(small=[call()] * 5 + ["Done."], big=["Plan one.", "Plan two."])
-    state = house(LeadAndHands(clients=clients), clients, session_rules=rules)
+    state = app_state(LeadAndHands(clients=clients), clients, session_rules=rules)
     async with Serving(state) as server:
         agent = Agent(server)
         await agent.say("Mend it")
@@ -383,7 +385,7 @@ async def test_hands_that_are_stuck_get_a_new_plan_and_the_session_s_limit_holds
 @pytest.mark.parametrize("said", [ClientError("overloaded", status=529), Reply(text="")])
 async def test_a_lead_that_fails_leaves_the_hands_to_act_alone(store, said):
     clients = scripted(small=["Done."], big=[said] * 9)
-    async with Serving(house(LeadAndHands(clients=clients), clients, store=store)) as server:
+    async with Serving(app_state(LeadAndHands(clients=clients), clients, store=store)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         assert agent.status == 200 and agent.said[-1]["content"] == "Done."
@@ -393,7 +395,7 @@ async def test_a_lead_that_fails_leaves_the_hands_to_act_alone(store, said):
 
 async def test_the_cost_of_a_session_is_told_and_adds_up():
     clients = scripted(small=[call()] * 3, big=[])
-    async with Serving(house(Escalate(), clients)) as server:
+    async with Serving(app_state(Escalate(), clients)) as server:
         agent = Agent(server)
         await agent.say("Mend it")
         one = Decimal(agent.headers["x-batuta-session-cost"])
@@ -415,7 +417,7 @@ DIALECTS = {
 @pytest.mark.parametrize("limit", ["max_cost_usd", "max_turns"])
 async def test_a_session_over_its_limit_is_one_clear_error_in_each_dialect(path, limit):
     clients = {"small": ScriptedClient(lambda _: call()), "big": ScriptedClient([])}
-    async with Serving(house(Escalate(), clients)) as server:
+    async with Serving(app_state(Escalate(), clients)) as server:
         head = {"x-session-id": "s"}
         first = {"model": "batuta-ultra", **DIALECTS[path]}
         status, _, _ = await server.post(path, json=first, headers=head)
@@ -437,7 +439,7 @@ async def test_a_session_over_its_limit_is_one_clear_error_in_each_dialect(path,
 
 async def test_a_budget_that_ends_within_a_tool_loop_ends_the_loop_and_no_other_session():
     clients = {"small": ScriptedClient(lambda _: call()), "big": ScriptedClient([])}
-    async with Serving(house(Escalate(), clients)) as server:
+    async with Serving(app_state(Escalate(), clients)) as server:
         agent = Agent(server, options={"session": {"max_cost_usd": 0.004, "max_turns": 5}})
         answer = await agent.say("Mend it")
         while agent.status == 200:
@@ -465,7 +467,7 @@ async def test_two_clients_on_one_session_at_once_keep_one_ledger_and_their_own_
     planner = Planner("big")
     clients = {"small": ScriptedClient([]), "big": ScriptedClient(lambda _: call())}
     memory = LocalSessions()
-    async with Serving(house(planner, clients, sessions=memory)) as server:
+    async with Serving(app_state(planner, clients, sessions=memory)) as server:
         agents = [Agent(server), Agent(server)]
 
         async def work(agent, words):
@@ -492,7 +494,7 @@ async def test_a_provider_that_bills_no_caches_costs_nothing_to_leave():
     )
     planner = Planner("small", "big")
     clients = scripted(small=["one"], big=["two"])
-    async with Serving(house(planner, clients, workers=workers)) as server:
+    async with Serving(app_state(planner, clients, workers=workers)) as server:
         agent = Agent(server)
         await agent.say("word " * 20_000)
         await agent.say("Another task")
@@ -502,7 +504,7 @@ async def test_a_provider_that_bills_no_caches_costs_nothing_to_leave():
 async def test_a_plain_conversation_without_tools_is_conducted_as_before():
     planner = Planner("small")
     clients = scripted(small=["one", "two"], big=[])
-    async with Serving(house(planner, clients)) as server:
+    async with Serving(app_state(planner, clients)) as server:
         for _ in range(2):
             body = {"model": "batuta-ultra", "messages": HI}
             await server.post(json=body, headers={"x-session-id": "s"})
@@ -519,7 +521,7 @@ async def test_a_session_as_claude_code_sends_it_escalates_in_a_stream(store):
     said: list[Any] = [
         {"role": "user", "content": [reminder, {"type": "text", "text": "Mend the test"}]}
     ]
-    state = house(Escalate(), clients, store=store)
+    state = app_state(Escalate(), clients, store=store)
 
     async def send(server, number):
         body = {

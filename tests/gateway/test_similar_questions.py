@@ -82,7 +82,7 @@ class Similar(Place):
         self.encoder = encoder or Sameness()
         similar = SimilarQuestions(self.encoder, threshold)
         self.cache = RepeatedAnswers(store, StoreAnswerIndex(store), self.cache.options, similar)
-        self.serving.house = replace(self.serving.house, answer_cache=self.cache)
+        self.serving.app_state = replace(self.serving.app_state, answer_cache=self.cache)
 
 
 def asked(text, **more):

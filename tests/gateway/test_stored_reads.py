@@ -14,7 +14,7 @@ from batuta.gateway.responses.request import HistoryReferences
 from batuta.gateway.responses.store import ResponseStore
 from batuta.store import Store
 from batuta.store.responses import StoredResponse
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 MEBIBYTE = 1 << 20
@@ -72,7 +72,7 @@ async def test_what_a_request_names_of_the_past_is_bounded(store):
     for at in range(30):
         await put(store, f"a{at}", MEBIBYTE, previous=f"a{at - 1}" if at else None)
     ada = ScriptedClient([Reply(text="x")] * 4)
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         named = references(*(f"msg_a{at}_in0" for at in range(30)))
         status, told = await ask(server, {"input": named})
         assert (status, told["error"]["code"]) == (413, "request_too_large")
@@ -91,7 +91,7 @@ async def test_what_a_request_names_of_the_past_is_bounded(store):
 async def test_many_small_values_are_bounded(store):
     for at in range(3):
         await put(store, f"b{at}", items=40_000, previous=f"b{at - 1}" if at else None)
-    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ScriptedClient([])}, store=store)) as server:
         status, told = await ask(server, {"input": "x", "previous_response_id": "resp_b2"})
     assert (status, told["error"]["code"]) == (413, "request_too_large")
 

@@ -25,7 +25,7 @@ from gateway.live_server import (
     Halting,
     Serving,
     StreamTimeouts,
-    orchestra,
+    scripted_state,
     stored,
 )
 
@@ -127,10 +127,10 @@ async def test_a_worker_streams_its_reasoning_and_its_tool_calls():
 
 async def test_an_answer_that_a_later_round_may_replace_is_shown_at_the_end():
     ada = ScriptedClient(lambda _: "Said.")
-    house = orchestra(
+    app_state = scripted_state(
         {"ada": ada}, conductor=best_single_worker(), limits={"ultra": Limits(rounds=2)}
     )
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         frames = await server.frames(model="batuta-ultra")
     assert joined(frames) == "Said."
     assert sum("Said." in frame for frame in frames) == 1
@@ -138,8 +138,10 @@ async def test_an_answer_that_a_later_round_may_replace_is_shown_at_the_end():
 
 
 async def test_an_error_after_the_200_ends_without_done(store):
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store)
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store
+    )
+    async with Serving(app_state) as server:
         frames = await server.frames(model="batuta-mini")
         with pytest.raises(openai.APIError) as caught:
             async for _ in await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
@@ -158,8 +160,8 @@ async def test_an_error_after_the_200_ends_without_done(store):
 
 
 async def test_a_fault_of_ours_after_the_200_is_told():
-    house = orchestra({"ada": ScriptedClient([])}, conductor=Buggy())
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ScriptedClient([])}, conductor=Buggy())
+    async with Serving(app_state) as server:
         frames = await server.frames(model="batuta-ultra")
     assert orjson.loads(frames[-1].removeprefix("data: "))["error"]["code"] == "server_error"
 
@@ -171,8 +173,8 @@ async def test_a_deadline_in_the_middle_is_an_error():
 
 
 async def test_silence_is_filled_with_comments():
-    house = orchestra({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
+    async with Serving(app_state) as server:
         frames = await server.frames(model="batuta-mini", orchestration={"deadline_s": 0.3})
     assert frames.count(": keep-alive") >= 5
     assert joined(frames) == ""
@@ -181,7 +183,7 @@ async def test_silence_is_filled_with_comments():
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_reader_that_goes_away_cancels_the_run(store, stream):
     ada = Halting(("Hel", "lo")) if stream else Halting()
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         body = {"model": "batuta-mini", "messages": HI, "stream": stream}
 
         async def ask():
@@ -196,17 +198,17 @@ async def test_a_reader_that_goes_away_cancels_the_run(store, stream):
             await ada.cancelled.wait()
         (row,) = await stored(store)
         assert row.outcome is Outcome.CANCELLED
-        assert len(server.house.request_scopes) == 0
+        assert len(server.app_state.request_scopes) == 0
         assert (await store.get(row.id)).header.model == "batuta-mini"
 
 
 async def test_a_reader_that_does_not_read_is_cut_off(store):
     many = tuple("x" * 65536 for _ in range(400))
     ada = Halting(many)
-    house = orchestra(
+    app_state = scripted_state(
         {"ada": ada}, store=store, stream_timeouts=StreamTimeouts(keep_alive=0.05, write=0.2)
     )
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         host, port = server.url.removeprefix("http://").split(":")
         async with await anyio.connect_tcp(host, int(port)) as line:
             body = orjson.dumps({"model": "batuta-mini", "messages": HI, "stream": True})
@@ -221,8 +223,10 @@ async def test_a_reader_that_does_not_read_is_cut_off(store):
 async def test_only_the_corrected_answer_is_shown():
     conductor = RecursiveConductor(best_single_worker(), Again())
     ada = ScriptedClient(["Draft.", "Final."])
-    house = orchestra({"ada": ada}, conductor=conductor, limits={"ultra": Limits(rounds=2)})
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": ada}, conductor=conductor, limits={"ultra": Limits(rounds=2)}
+    )
+    async with Serving(app_state) as server:
         frames = await server.frames(model="batuta-ultra")
     assert joined(frames) == "Final."
     progress = joined(frames, "reasoning_content").splitlines()

@@ -22,7 +22,7 @@ from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 from gateway.test_connections import guarded as connected
 
 pytestmark = pytest.mark.anyio
@@ -207,13 +207,13 @@ def test_public_addresses_and_data_may_be_shown(url):
 async def test_a_private_address_reaches_no_worker(private):
     url = "https://169.254.169.254/latest/meta-data"
     ada = ScriptedClient(lambda _: "A cat.")
-    house = orchestra({"ada": ada}, seeing=("ada",), private_pictures=private)
+    app_state = scripted_state({"ada": ada}, seeing=("ada",), private_pictures=private)
     forms = [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}),
         ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}),
         ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": url}}]}]}),
     ]  # fmt: skip
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         for path, body in forms:
             status, _, _ = await server.post(path, json={"model": "worker/ada", **body})
             assert status == (200 if private else 400), path
@@ -255,8 +255,8 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 async def test_guardrails_look_at_everything_that_is_sent(name):
     ada = ScriptedClient(lambda _: "Fine.")
-    house = orchestra({"ada": ada}, seeing=("ada",), guardrails=guarded())
-    async with Serving(house) as server:
+    app_state = scripted_state({"ada": ada}, seeing=("ada",), guardrails=guarded())
+    async with Serving(app_state) as server:
         status, _, said = await server.post(json=ask(**BESIDE[name]))
     assert (status, said["error"]["code"]) == (400, "policy_blocked")
 
@@ -269,13 +269,13 @@ async def test_what_can_be_redacted_is_and_what_cannot_is_refused(name, store):
         heard.append(request)
         return "Fine."
 
-    house = orchestra(
+    app_state = scripted_state(
         {"ada": ScriptedClient(answer)},
         seeing=("ada",),
         guardrails=guarded(GuardrailAction.REDACT),
         store=store,
     )
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         status, headers, said = await server.post(json=ask(**BESIDE[name]))
         if name in {"tool", "parameter", "thought", "subtask"}:
             assert status == 200
@@ -291,9 +291,9 @@ async def test_a_policy_of_a_form_looks_at_the_conversation_alone():
     from batuta.guardrails.settings import GuardrailSetting, build_guardrails
 
     setting = {"name": "json", "kind": "schema", "on": ["input"], "action": "block", "json_schema": {"type": "object"}}  # fmt: skip
-    house = orchestra({"ada": ScriptedClient(lambda _: "Fine.")}, guardrails=build_guardrails([GuardrailSetting.model_validate(setting)]))  # fmt: skip
+    app_state = scripted_state({"ada": ScriptedClient(lambda _: "Fine.")}, guardrails=build_guardrails([GuardrailSetting.model_validate(setting)]))  # fmt: skip
     body = ask(messages=[{"role": "user", "content": "{}"}], **tool(description="No JSON."))
-    async with Serving(house) as server:
+    async with Serving(app_state) as server:
         assert (await server.post(json=body))[0] == 200
 
 
@@ -348,7 +348,7 @@ async def test_opening_a_database_twice_gives_up_no_lock(tmp_path):
 
 async def test_nothing_is_logged_of_what_was_refused(caplog):
     with caplog.at_level(logging.DEBUG):
-        async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, guardrails=guarded())) as server:  # fmt: skip
+        async with Serving(scripted_state({"ada": ScriptedClient(lambda _: "x")}, guardrails=guarded())) as server:  # fmt: skip
             await server.post(json=ask(**BESIDE["subtask"]))
     assert SECRET not in caplog.text
 

@@ -19,7 +19,7 @@ from batuta.store.ledger import Bucket, utc_day
 from batuta.store.spend_report import report_spending
 from batuta.usage import ZERO_COST
 from gateway.keyed_server import ADMIN, CHAT, COST, HELLO, KeyedServer
-from gateway.live_server import HI, Halting, Serving, orchestra
+from gateway.live_server import HI, Halting, Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 
@@ -353,7 +353,7 @@ async def test_without_keys_anybody_here_is_the_local_tenant_until_there_is_one(
     keyed = KeyedServer(store)
     gate = Authenticator(store, keyed.mint, cache_seconds=0)
     keyed.serving = Serving(
-        orchestra({"ada": ScriptedClient(lambda _: HELLO)}, store=store, authenticator=gate)
+        scripted_state({"ada": ScriptedClient(lambda _: HELLO)}, store=store, authenticator=gate)
     )
     async with keyed:
         assert (await keyed.chat("anything"))[0] == 200

@@ -9,7 +9,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.errors import ProviderOverloadedError
 from gateway.keyed_server import KeyedServer
-from gateway.live_server import Halting, Serving, orchestra, stored
+from gateway.live_server import Halting, Serving, scripted_state, stored
 
 pytestmark = pytest.mark.anyio
 PATH = "/v1/completions"
@@ -122,7 +122,7 @@ async def test_keys_budgets_and_places_bind_it_too(store):
 
 async def test_whoever_hangs_up_is_not_worked_for(store):
     ada = Halting(("Hel",))
-    async with Serving(orchestra({"ada": ada}, store=store)) as server:
+    async with Serving(scripted_state({"ada": ada}, store=store)) as server:
         async with server.http.post(PATH, json={**ASK, "stream": True}) as answer:
             await answer.content.readany()
         await ada.cancelled.wait()

@@ -45,9 +45,9 @@ async def test_every_model_counts_it_as_the_settings_say(tmp_path, monkeypatch, 
     monkeypatch.setenv("PROVIDER_KEY", KEY)
     async with FakeOpenAI() as provider, HttpTransport() as http:
         casting = cast(tmp_path, provider, more)
-        orchestra = casting.build_catalogue(await casting.load_config(http))
-    assert {model.limits.unknown for model in orchestra.models} == {price}
-    assert {"batuta-mini", "batuta-ultra", "worker/ada"} < {m.name for m in orchestra.models}
+        scripted_state = casting.build_catalogue(await casting.load_config(http))
+    assert {model.limits.unknown for model in scripted_state.models} == {price}
+    assert {"batuta-mini", "batuta-ultra", "worker/ada"} < {m.name for m in scripted_state.models}
 
 
 async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, store):

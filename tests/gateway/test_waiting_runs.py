@@ -25,7 +25,7 @@ from batuta.store.key_permissions import KeyPermissions
 from batuta.store.models import WAITING_RUNS
 from batuta.store.sealing import RunSealer
 from batuta.store.waiting_runs import WAITING_SECONDS, WaitingTable
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 from gateway.test_session_memory import find_redis
 from gateway.test_tenant_memory import waiting_run
 from store.conftest import postgres  # noqa: F401 - a fixture
@@ -259,7 +259,7 @@ class Pair:
         self.store = shared_pair[0][0]
         self.servers = [
             Serving(
-                orchestra(
+                scripted_state(
                     self.clients,
                     conductor=chain,
                     store=store,

@@ -24,7 +24,7 @@ from batuta.gateway.telemetry.spans import (
 )
 from store.strategies import make_run
 
-from .live_server import HI, PRICE, Serving, orchestra
+from .live_server import HI, PRICE, Serving, scripted_state
 
 SECRET = "the-secret-question"
 ASK = {"model": "batuta-ultra", "messages": [{"role": "user", "content": SECRET}]}
@@ -55,7 +55,7 @@ async def test_metrics_count_requests_runs_steps_tokens_and_dollars():
         return line if isinstance(line, Exception) else Reply(text=line)
 
     async with Serving(
-        orchestra(
+        scripted_state(
             {
                 "ada": ScriptedClient(say, price=PRICE),
                 "bob": ScriptedClient(lambda _: "thought", price=PRICE),
@@ -84,7 +84,7 @@ async def test_metrics_count_requests_runs_steps_tokens_and_dollars():
 
 async def test_the_first_word_of_a_stream_is_timed_once():
     async with Serving(
-        orchestra({"ada": ScriptedClient(["thought", "one two three four"], chunk=3)})
+        scripted_state({"ada": ScriptedClient(["thought", "one two three four"], chunk=3)})
     ) as server:
         await server.frames(model="batuta-ultra")
         found = await samples(server)
@@ -107,7 +107,9 @@ async def test_the_first_word_of_a_stream_is_timed_once():
 async def test_whoever_goes_in_the_middle_of_the_body_is_counted_and_no_fault(
     path, more, caplog, store
 ):
-    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "hi")}, store=store)) as server:
+    async with Serving(
+        scripted_state({"ada": ScriptedClient(lambda _: "hi")}, store=store)
+    ) as server:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 99\r\n".encode()
         async with await anyio.connect_tcp(host, int(port)) as stream:
@@ -158,8 +160,10 @@ async def test_unknown_paths_share_one_label():
 
 async def test_where_there_is_an_admin_the_metrics_are_the_admins():
     token = "an-admin-token-0123456789"
-    house = orchestra({"ada": ScriptedClient([])}, authenticator=Authenticator(admin=token))
-    async with Serving(house) as server:
+    app_state = scripted_state(
+        {"ada": ScriptedClient([])}, authenticator=Authenticator(admin=token)
+    )
+    async with Serving(app_state) as server:
         status, body = await server.get("/metrics")
         assert (status, body["error"]["code"]) == (403, "permission_denied")
         await samples(server, headers={"authorization": f"Bearer {token}"})
@@ -186,7 +190,7 @@ def house_with(store=None, traces=None):
     def busy(_):
         return ProviderOverloadedError("busy")
 
-    return orchestra(
+    return scripted_state(
         {"ada": ScriptedClient(busy), "bob": ScriptedClient(lambda _: "said", price=PRICE)},
         store=store,
         span_exporter=traces,

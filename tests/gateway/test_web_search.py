@@ -18,7 +18,7 @@ from batuta.guardrails import GroundedAction, GroundedPolicy, Guardrails
 from batuta.language.grounding import MARK
 from fakes.sdks import anthropic
 from fakes.web import FakeWeb
-from gateway.live_server import Serving, orchestra, pool_of
+from gateway.live_server import Serving, pool_of, scripted_state
 
 pytestmark = pytest.mark.anyio
 PAID = Cost(Decimal("0.00003"))
@@ -60,7 +60,7 @@ async def serving(ada, offered=True, **setting):
     async with FakeWeb() as fake, HttpTransport() as http:
         wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True, **setting)
         tools = open_served_tools(ToolsSetting(search=wanted), http, {}) if offered else None
-        async with Serving(orchestra({"ada": ada}, server_tools=tools)) as server:
+        async with Serving(scripted_state({"ada": ada}, server_tools=tools)) as server:
             yield server, fake
 
 
@@ -310,7 +310,7 @@ async def test_a_workflow_searches_too_and_its_history_is_taken_back():
     async with FakeWeb() as fake, HttpTransport() as http:
         wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True)
         tools = open_served_tools(ToolsSetting(search=wanted), http, {})
-        async with Serving(orchestra({"ada": ada, "bob": bob}, server_tools=tools)) as server:
+        async with Serving(scripted_state({"ada": ada, "bob": bob}, server_tools=tools)) as server:
             status, _, got = await server.post(
                 "/v1/messages", json=message_body(model="batuta-ultra")
             )
@@ -428,7 +428,9 @@ async def test_what_was_never_fetched_is_marked_where_answers_are_checked():
         wanted = SearchSetting(engine="searxng", base_url=fake.url, server_tool=True)
         tools = open_served_tools(ToolsSetting(search=wanted), http, {})
         guards = Guardrails((), policy)
-        async with Serving(orchestra(clients, server_tools=tools, guardrails=guards)) as server:
+        async with Serving(
+            scripted_state(clients, server_tools=tools, guardrails=guards)
+        ) as server:
             body = {"model": MODEL, "messages": HI, "web_search_options": {}}
             _, _, got = await server.post("/v1/chat/completions", json=body)
     first, second, third = said.split(". ")

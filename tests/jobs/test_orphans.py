@@ -25,7 +25,7 @@ from batuta.store.ledger import Bucket
 from batuta.store.responses import response_id
 from batuta.store.spend_report import report_spending
 from gateway.keyed_server import ADMIN, HELLO
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 
 pytestmark = pytest.mark.anyio
 
@@ -73,8 +73,8 @@ async def run_in_background(store):
     _, issued = await store.keys.create(mint, "acme", "a key", limits)
     signed = {"headers": {"authorization": f"Bearer {issued.text}"}}
     clients = {"ada": ScriptedClient(lambda _: HELLO)}
-    house = orchestra(clients, store=store, authenticator=gate, jobs=jobs)
-    async with Serving(house) as server:
+    app_state = scripted_state(clients, store=store, authenticator=gate, jobs=jobs)
+    async with Serving(app_state) as server:
         asked = {"model": "worker/ada", "input": "hi", "background": True}
         status, _, queued = await server.post("/v1/responses", json=asked, **signed)
         assert status == 200, queued
@@ -88,7 +88,7 @@ async def run_in_background(store):
 
 def parts(store, jobs):
     """What executes runs, and what executes them in the background."""
-    catalogue = orchestra({"ada": ScriptedClient(lambda _: HELLO)}).catalogue
+    catalogue = scripted_state({"ada": ScriptedClient(lambda _: HELLO)}).catalogue
     pending = PendingToolRuns(store)
     service = RunService(
         catalogue,

@@ -136,8 +136,8 @@ async def served(case: Case, store: KeepingStore, http: HttpTransport):
         conductor = sequential_chain(["Think.", "Answer."], ["ada", "bob"])
         tools = searching_tools(case)
         models = served_models(pool, conductor)
-        house = server_state(pool, clients, models, store=store, server_tools=tools)
-        async with Serving(house) as server:
+        app_state = server_state(pool, clients, models, store=store, server_tools=tools)
+        async with Serving(app_state) as server:
             yield server, upstream
 
 

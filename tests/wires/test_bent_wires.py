@@ -43,15 +43,15 @@ class Listening(NullListener):
 
 async def ask(client, case, upstream, pieces):
     """The reply, or the error, and what was told of it as it came."""
-    upstream.answer, upstream.pieces, ear = case.turns[0].answer, pieces, Listening()
+    upstream.answer, upstream.pieces, listener = case.turns[0].answer, pieces, Listening()
     tools = tuple(Tool(name=name, parameters=SCHEMA) for name in case.tools)
     if case.searches:
         tools += (Tool(name=WEB_SEARCH, native=NativeSearch(max_uses=3)),)
     request = Request(messages=(user_message(case.text),), tools=tools)
     try:
-        return await client.complete(request, ear), ear.text
+        return await client.complete(request, listener), listener.text
     except ClientError as error:
-        return error, ear.text
+        return error, listener.text
 
 
 def pieces_at(stream, rng):

@@ -43,13 +43,13 @@ def browser():  # no longer than a module: while it is open no other test can ha
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("house")
+    return tmp_path_factory.mktemp("server")
 
 
 @pytest.fixture(scope="module")
-def house(folder):
-    with PageServer(folder, pace=2.0).open() as house:
-        yield house
+def app_state(folder):
+    with PageServer(folder, pace=2.0).open() as app_state:
+        yield app_state
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def measured(folder):
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
-    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
-        yield house
+    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as app_state:
+        yield app_state
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ async def browse():
     """A browser without a screen: keeps cookies, follows nothing."""
     sessions = []
 
-    def browse(house):
+    def browse(app_state):
         jar = aiohttp.CookieJar(unsafe=True)
-        session = aiohttp.ClientSession(house.url, cookie_jar=jar)
+        session = aiohttp.ClientSession(app_state.url, cookie_jar=jar)
         sessions.append(session)
         return session
 
@@ -123,16 +123,16 @@ class Watch:
 
 @pytest.fixture
 def visit(browser):
-    """Opens pages of a house; in the end nothing may have gone wrong in any of them."""
+    """Opens pages of a server; in the end nothing may have gone wrong in any of them."""
     opened = []
 
-    def visit(house, address="/ui/", *, width=1280, scheme="light"):
+    def visit(app_state, address="/ui/", *, width=1280, scheme="light"):
         context = browser.new_context(
-            base_url=house.url, viewport={"width": width, "height": 860}, color_scheme=scheme,
+            base_url=app_state.url, viewport={"width": width, "height": 860}, color_scheme=scheme,
             permissions=["clipboard-read", "clipboard-write"],
         )  # fmt: skip
         context.set_default_timeout(30_000)
-        watch = Watch(context, house.url)
+        watch = Watch(context, app_state.url)
         opened.append((context, watch))
         page = context.new_page()
         page.watch = watch

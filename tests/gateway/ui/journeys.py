@@ -30,7 +30,7 @@ _MOST_TABS = 300
 class World:
     """The servers of the journeys and what happened there before."""
 
-    house: Any
+    app_state: Any
     keyed: Any
     pool: Any
     """A server of a settings file, which its admin changes."""

@@ -73,7 +73,7 @@ def hostile_flow(context):
 
 
 class PageServer:
-    """An orchestra of the rehearsal's workers, a villain and a sloth."""
+    """The rehearsal's workers, a villain and a sloth."""
 
     def __init__(
         self,

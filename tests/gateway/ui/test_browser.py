@@ -32,9 +32,9 @@ def answered(page):
 
 
 @pytest.fixture(scope="module")
-def run_address(browser, house):
+def run_address(browser, app_state):
     """A run that was asked for in the playground."""
-    page = browser.new_page(base_url=house.url)
+    page = browser.new_page(base_url=app_state.url)
     page.goto("/ui/")
     page.fill("#question", QUESTION)
     page.click("[data-go]")
@@ -43,8 +43,8 @@ def run_address(browser, house):
     return address
 
 
-def test_steps_light_up_before_the_answer_is_there(house, visit, ask):
-    page = visit(house)
+def test_steps_light_up_before_the_answer_is_there(app_state, visit, ask):
+    page = visit(app_state)
     sound(page)
     page.evaluate(LIGHTS)
     ask(page, QUESTION)
@@ -65,9 +65,9 @@ def test_steps_light_up_before_the_answer_is_there(house, visit, ask):
     assert QUESTION in page.inner_text("h1")
 
 
-def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
-    page = visit(house)
-    before = house.sloth.cancelled
+def test_text_streams_into_an_open_step_and_a_run_is_stopped(app_state, visit, ask):
+    page = visit(app_state)
+    before = app_state.sloth.cancelled
     ask(page, "Will this ever end?", "sloth")
     page.wait_for_selector('[data-state="running"]')
     page.click("[data-node]")
@@ -77,18 +77,18 @@ def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
     address = answered(page)
     assert "Stopped" in page.inner_text("[data-answer]")
     until = time.monotonic() + 30  # the page has said it before the worker's call has ended
-    while house.sloth.cancelled == before and time.monotonic() < until:
+    while app_state.sloth.cancelled == before and time.monotonic() < until:
         time.sleep(0.02)
-    assert house.sloth.cancelled == before + 1
+    assert app_state.sloth.cancelled == before + 1
     page.goto(address)
     page.wait_for_selector(".chip:has-text('cancelled')")
     sound(page)
 
 
-def test_a_run_is_found_again_after_a_reload_and_from_other_screens(house, visit, ask):
+def test_a_run_is_found_again_after_a_reload_and_from_other_screens(app_state, visit, ask):
     """Whoever asked may look elsewhere: the run has its address and goes on until it is stopped."""
-    page = visit(house)
-    before = house.sloth.cancelled
+    page = visit(app_state)
+    before = app_state.sloth.cancelled
     ask(page, "Will this ever end?", "sloth")
     page.wait_for_selector('[data-state="running"]')
     chat = page.url
@@ -105,17 +105,17 @@ def test_a_run_is_found_again_after_a_reload_and_from_other_screens(house, visit
     assert "/ui/runs/run_" in page.url
     page.reload()
     page.wait_for_selector('[data-state="running"]')
-    assert house.sloth.cancelled == before
+    assert app_state.sloth.cancelled == before
     page.goto("/ui/runs")
     sound(page)
     page.click("tr:has-text('running') >> text=Stop")
     page.wait_for_selector("tbody tr:first-child .chip:has-text('cancelled')")
-    assert house.sloth.cancelled == before + 1
+    assert app_state.sloth.cancelled == before + 1
     page.go_back()
 
 
-def test_the_way_back_leads_to_where_the_question_was_asked(house, visit, ask):
-    page = visit(house)
+def test_the_way_back_leads_to_where_the_question_was_asked(app_state, visit, ask):
+    page = visit(app_state)
     ask(page, QUESTION)
     answered(page)
     assert "/ui/chat/ses_" in page.url
@@ -126,8 +126,8 @@ def test_the_way_back_leads_to_where_the_question_was_asked(house, visit, ask):
     page.wait_for_selector(f".turn:has-text('{QUESTION}')")
 
 
-def test_a_comparison_is_found_again_after_a_reload(house, visit):
-    page = visit(house, "/ui/compare")
+def test_a_comparison_is_found_again_after_a_reload(app_state, visit):
+    page = visit(app_state, "/ui/compare")
     page.fill("#question", "Will this ever end?")
     page.select_option("[name=first]", "sloth")
     page.click("[data-go]")
@@ -144,8 +144,8 @@ def test_a_comparison_is_found_again_after_a_reload(house, visit):
 
 
 @asynccontextmanager
-async def balancer(house, misses):
-    """Before the house and another server, which the first requests for a run's events get."""
+async def balancer(app_state, misses):
+    """Before the server and another one, which the first requests for a run's events get."""
     asked = []
 
     async def passes(request):
@@ -155,7 +155,7 @@ async def balancer(house, misses):
             return web.json_response({"error": {"message": "no such run"}}, status=404)
         async with aiohttp.ClientSession(auto_decompress=False) as http:
             sent = http.request(
-                request.method, house.url + request.path_qs, headers=request.headers,
+                request.method, app_state.url + request.path_qs, headers=request.headers,
                 data=await request.read(), allow_redirects=False,
             )  # fmt: skip
             async with sent as response:
@@ -178,8 +178,8 @@ async def balancer(house, misses):
         await runner.cleanup()
 
 
-def test_a_run_at_another_server_is_looked_for(house, visit, ask):
-    with house.portal.wrap_async_context_manager(balancer(house, misses=2)) as front:
+def test_a_run_at_another_server_is_looked_for(app_state, visit, ask):
+    with app_state.portal.wrap_async_context_manager(balancer(app_state, misses=2)) as front:
         page = visit(front)
         page.watch.expected += ["404 (Not Found)"]
         ask(page, QUESTION)
@@ -189,8 +189,8 @@ def test_a_run_at_another_server_is_looked_for(house, visit, ask):
         assert "4050" in page.inner_text("[data-answer]")
 
 
-def test_a_connection_that_breaks_is_taken_up_again(house, visit, ask):
-    page = visit(house)
+def test_a_connection_that_breaks_is_taken_up_again(app_state, visit, ask):
+    page = visit(app_state)
     page.watch.expected += ["ERR_", "Failed to load"]
     broken, half = [], ""
 
@@ -215,8 +215,8 @@ def test_a_connection_that_breaks_is_taken_up_again(house, visit, ask):
     page.click("text=Stop")
 
 
-def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
-    page = visit(house)
+def test_the_keyboard_does_everything_and_is_never_lost(app_state, visit):
+    page = visit(app_state)
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # to the content
     page.keyboard.press("Tab")
@@ -239,8 +239,8 @@ def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
     page.wait_for_selector("[data-panel]:focus")
 
 
-def test_rounds_are_run_side_by_side(house, visit):
-    page = visit(house)
+def test_rounds_are_run_side_by_side(app_state, visit):
+    page = visit(app_state)
     page.fill("#question", QUESTION)
     page.select_option("[name=effort]", "max")
     page.click("[data-go]")
@@ -254,8 +254,8 @@ def test_rounds_are_run_side_by_side(house, visit):
     sound(page)
 
 
-def test_a_refusal_and_a_lost_connection_are_said(house, visit, ask):
-    page = visit(house)
+def test_a_refusal_and_a_lost_connection_are_said(app_state, visit, ask):
+    page = visit(app_state)
     page.watch.expected += ["400 (Bad Request)", "ERR_CONNECTION", "ERR_FAILED"]
     page.fill("[name=deadline_s]", "1e12")
     ask(page, "Anything?")
@@ -267,8 +267,8 @@ def test_a_refusal_and_a_lost_connection_are_said(house, visit, ask):
     page.wait_for_selector("text=The server cannot be reached.")
 
 
-def test_what_is_copied_can_be_run(house, visit):
-    page = visit(house)
+def test_what_is_copied_can_be_run(app_state, visit):
+    page = visit(app_state)
     page.fill("#question", 'Is "it\'s" true or null?')
     page.fill("[name=max_cost_usd]", "0.05")
     page.click("[data-copy=python]")
@@ -284,8 +284,8 @@ def test_what_is_copied_can_be_run(house, visit):
     assert body["messages"][0]["content"] == 'Is "it\'s" true or null?'
 
 
-def test_runs_are_found_filtered_and_judged(house, visit, run_address):
-    page = visit(house, "/ui/runs?q=square+it")
+def test_runs_are_found_filtered_and_judged(app_state, visit, run_address):
+    page = visit(app_state, "/ui/runs?q=square+it")
     assert page.locator(".runs tbody tr").count() >= 1
     sound(page)
     page.select_option("[name=outcome]", "failed")
@@ -295,14 +295,14 @@ def test_runs_are_found_filtered_and_judged(house, visit, run_address):
     page.click("text=Right")
     page.wait_for_selector('[aria-pressed="true"]:has-text("Right")')
     run = run_address.rpartition("/")[2]
-    assert house.call(house.store.summary, run).score == 1.0
+    assert app_state.call(app_state.store.summary, run).score == 1.0
     page.click("text=Right")
     page.wait_for_selector(".toast:has-text('taken back')")
-    assert house.call(house.store.summary, run).score is None
+    assert app_state.call(app_state.store.summary, run).score is None
 
 
-def test_no_figure_of_the_list_is_cut(house, visit, run_address):
-    run = house.call(house.store.get, run_address.rpartition("/")[2])
+def test_no_figure_of_the_list_is_cut(app_state, visit, run_address):
+    run = app_state.call(app_state.store.get, run_address.rpartition("/")[2])
     round_ = run.rounds[0]
     reply = round_.steps[0].result
     usage = replace(reply.usage, input=987_654_321)
@@ -317,8 +317,8 @@ def test_no_figure_of_the_list_is_cut(house, visit, run_address):
             seconds=86_000.0,
             rounds=(replace(round_, steps=steps),) * 3,
         )
-        house.call(house.store.append, long)
-    page = visit(house, "/ui/runs?model=" + "a-name-" * 20)
+        app_state.call(app_state.store.append, long)
+    page = visit(app_state, "/ui/runs?model=" + "a-name-" * 20)
     assert page.locator(".runs tbody tr").count() == len(Outcome)
     cut = page.evaluate("""() => [...document.querySelectorAll('.runs td:not(.what, .cut, .pick-run)')]
         .filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetWidth < 40)
@@ -328,8 +328,8 @@ def test_no_figure_of_the_list_is_cut(house, visit, run_address):
     sound(page)
 
 
-def test_a_plan_is_seen_and_not_run(house, visit):
-    page = visit(house)
+def test_a_plan_is_seen_and_not_run(app_state, visit):
+    page = visit(app_state)
     page.fill("#question", QUESTION)
     page.click("text=Plan only")
     page.goto(answered(page))
@@ -338,8 +338,8 @@ def test_a_plan_is_seen_and_not_run(house, visit):
     sound(page)
 
 
-def test_a_run_is_read_and_exported(house, visit, run_address):
-    page = visit(house, run_address)
+def test_a_run_is_read_and_exported(app_state, visit, run_address):
+    page = visit(app_state, run_address)
     assert page.locator(".waterfall li").count() >= 2
     page.locator(".waterfall li[data-goto]").first.click()
     assert page.locator("[data-panel]:visible").count() == 1
@@ -351,8 +351,8 @@ def test_a_run_is_read_and_exported(house, visit, run_address):
     assert json.loads(download.value.path().read_bytes())["header"]["question"]
 
 
-def test_a_run_is_asked_again_and_replayed(house, visit, run_address):
-    page = visit(house, run_address)
+def test_a_run_is_asked_again_and_replayed(app_state, visit, run_address):
+    page = visit(app_state, run_address)
     page.click("text=Ask again")
     assert page.input_value("#question") == QUESTION
     page.goto(run_address)
@@ -364,8 +364,8 @@ def test_a_run_is_asked_again_and_replayed(house, visit, run_address):
     assert "recorded/run_" in page.inner_text(".stats")
 
 
-def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
-    page = visit(house, "/ui/compare")
+def test_two_systems_and_two_runs_are_compared(app_state, visit, run_address):
+    page = visit(app_state, "/ui/compare")
     page.fill("#question", QUESTION)
     page.click("[data-go]")
     page.wait_for_selector("[data-difference] table")
@@ -385,8 +385,8 @@ def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
     sound(page)
 
 
-def test_four_systems_are_compared_by_keyboard(house, visit):
-    page = visit(house, "/ui/compare")
+def test_four_systems_are_compared_by_keyboard(app_state, visit):
+    page = visit(app_state, "/ui/compare")
     page.fill("#question", QUESTION)
     for name, model in (("third", "worker/piano"), ("fourth", "worker/piano")):
         page.select_option(f"[name={name}]", model)
@@ -404,8 +404,8 @@ def test_four_systems_are_compared_by_keyboard(house, visit):
     sound(page)
 
 
-def test_runs_are_chosen_in_the_list_to_be_compared(house, visit, run_address):
-    page = visit(house, "/ui/runs")
+def test_runs_are_chosen_in_the_list_to_be_compared(app_state, visit, run_address):
+    page = visit(app_state, "/ui/runs")
     button = page.locator("[data-choose] button:has-text('Compare')")
     assert button.is_disabled()
     boxes = page.locator("[name=run]")
@@ -426,16 +426,18 @@ def test_runs_are_chosen_in_the_list_to_be_compared(house, visit, run_address):
     assert page.locator(".side").count() == 4
 
 
-def test_the_pool_is_shown(house, visit, run_address):
-    page = visit(house, "/ui/pool")
+def test_the_pool_is_shown(app_state, visit, run_address):
+    page = visit(app_state, "/ui/pool")
     assert page.locator(".workers tbody tr").count() == 9
     assert HOSTILE[0] in page.inner_text("main")
     sound(page)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_every_screen_fits_by_day_and_by_night(house, visit, learning, run_address, width, scheme):
-    page = visit(house, width=width, scheme=scheme)
+def test_every_screen_fits_by_day_and_by_night(
+    app_state, visit, learning, run_address, width, scheme
+):
+    page = visit(app_state, width=width, scheme=scheme)
     for address in (
         "/ui/",
         run_address,
@@ -450,8 +452,8 @@ def test_every_screen_fits_by_day_and_by_night(house, visit, learning, run_addre
         sound(page)
 
 
-def test_what_is_learned_is_shown(house, visit, learning):
-    page = visit(house, learning[0])
+def test_what_is_learned_is_shown(app_state, visit, learning):
+    page = visit(app_state, learning[0])
     assert "mine" in page.inner_text("main")
     page.click("text=mine")
     assert page.locator(".chart").count() >= 3
@@ -468,7 +470,7 @@ def test_what_is_learned_is_shown(house, visit, learning):
     page.watch.expected += ["sandboxed", "Blocked script"]
 
 
-def test_two_trainings_are_compared(house, visit, learning, folder):
+def test_two_trainings_are_compared(app_state, visit, learning, folder):
     """Of different lengths and settings; one that writes a line now and then is a line, too."""
     other = folder / "learning" / "theirs <b>"
     other.mkdir()
@@ -476,7 +478,7 @@ def test_two_trainings_are_compared(house, visit, learning, folder):
     other.joinpath("metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
     settings = {"optimiser": {"steps": 40, "learning_rate": 1e-5}, "seed": "<script>"}
     other.joinpath("settings.json").write_text(json.dumps(settings))
-    page = visit(house, learning[1])
+    page = visit(app_state, learning[1])
     page.locator("[name=with]").focus()
     page.select_option("[name=with]", label="theirs <b>")
     page.wait_for_url("**with=*")
@@ -493,14 +495,14 @@ def test_two_trainings_are_compared(house, visit, learning, folder):
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_curves_tell_their_values_and_are_looked_at_closely(
-    house, visit, learning, folder, width, scheme
+    app_state, visit, learning, folder, width, scheme
 ):
     for name in ("third", "fourth"):
         place = folder / "learning" / name
         place.mkdir(exist_ok=True)
         steps = [{"step": n, "reward": n % 2} for n in range(1, 21)]
         place.joinpath("metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    page = visit(house, learning[1], width=width, scheme=scheme)
+    page = visit(app_state, learning[1], width=width, scheme=scheme)
     reward = page.locator("[data-chart]").first
     plot = reward.locator(".plot svg")
     heights = reward.locator(".heights").inner_text().split()
@@ -537,8 +539,8 @@ def test_curves_tell_their_values_and_are_looked_at_closely(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_a_report_is_readable_by_all(house, visit, measured, width, scheme):
-    page = visit(house, width=width, scheme=scheme)
+def test_a_report_is_readable_by_all(app_state, visit, measured, width, scheme):
+    page = visit(app_state, width=width, scheme=scheme)
     page.route("**/whole", let_scripts)
     page.goto(measured)
     assert page.locator("figure svg").count() >= 4
@@ -546,8 +548,8 @@ def test_a_report_is_readable_by_all(house, visit, measured, width, scheme):
     sound(page)
 
 
-def test_hostile_text_stays_text(house, visit, ask):
-    page = visit(house)
+def test_hostile_text_stays_text(app_state, visit, ask):
+    page = visit(app_state)
     ask(page, " ".join(HOSTILE), "villain")
     address = answered(page)
     page.locator("[data-node]").last.click()
@@ -564,7 +566,7 @@ def test_hostile_text_stays_text(house, visit, ask):
     page.goto(address)
     sound(page)
     assert HOSTILE[1] in page.inner_text("h1")
-    house.call(house.store.score, address.rpartition("/")[2], 0.5, HOSTILE[0])
+    app_state.call(app_state.store.score, address.rpartition("/")[2], 0.5, HOSTILE[0])
 
 
 def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
@@ -629,8 +631,8 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     other.wait_for_url("**/ui/sign-in**")
 
 
-def test_the_theme_is_remembered(house, visit):
-    page = visit(house)
+def test_the_theme_is_remembered(app_state, visit):
+    page = visit(app_state)
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light dark"
     page.click("[data-theme-switch]")
     page.reload()

@@ -12,7 +12,7 @@ from gateway.ui.page_server import ADMIN
 
 
 @pytest.fixture(scope="module")
-def house(keyed):
+def app_state(keyed):
     """Runs of two tenants, some of them judged."""
 
     async def fill():
@@ -45,8 +45,8 @@ def lines_of(download):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_chosen_runs_are_exported_and_made_a_task_file(house, visit, width, scheme):
-    page = visit(house, "/ui/runs?tenant=acme", width=width, scheme=scheme)
+def test_chosen_runs_are_exported_and_made_a_task_file(app_state, visit, width, scheme):
+    page = visit(app_state, "/ui/runs?tenant=acme", width=width, scheme=scheme)
     enter(page, ADMIN)
     assert page.locator("[data-least]:disabled").count() == 4
     page.check("[data-choose-all]")
@@ -55,20 +55,20 @@ def test_chosen_runs_are_exported_and_made_a_task_file(house, visit, width, sche
     sound(page)
     with page.expect_download() as download:
         page.click("text=Export")
-    assert sorted(line["id"] for line in lines_of(download)) == sorted(house.runs)
+    assert sorted(line["id"] for line in lines_of(download)) == sorted(app_state.runs)
     assert all(line["trace"]["header"]["question"] for line in lines_of(download))
     with page.expect_download() as download:
         page.click("text=Make a task file")
     assert download.value.suggested_filename == "tasks-1-of-6.jsonl"
     (task,) = lines_of(download)
-    assert task["answer"] == "10" and task["id"] == house.runs[0]
+    assert task["answer"] == "10" and task["id"] == app_state.runs[0]
     page.check("[data-choose-all]")
     page.uncheck("[data-choose-all]")
     assert page.inner_text("[data-chosen]") == ""
 
 
-def test_chosen_runs_are_deleted_once_that_was_confirmed(house, visit):
-    page = visit(house, "/ui/runs?tenant=other&sort=cost")
+def test_chosen_runs_are_deleted_once_that_was_confirmed(app_state, visit):
+    page = visit(app_state, "/ui/runs?tenant=other&sort=cost")
     page.watch.expected.append("dialog: Delete the chosen runs")
     enter(page, ADMIN)
     for at in (0, 1):
@@ -82,5 +82,5 @@ def test_chosen_runs_are_deleted_once_that_was_confirmed(house, visit):
     page.locator(".runs tbody tr").nth(4).wait_for(state="detached")
     assert page.locator(".runs tbody tr").count() == 4
     assert page.url.endswith("tenant=other&sort=cost")
-    records = house.call(house.store.audit.list, 50)
+    records = app_state.call(app_state.store.audit.list, 50)
     assert [one.action for one in records].count("run.deleted") == 2

@@ -44,8 +44,8 @@ def workers(small, big):
 class Agent:
     """A client with tools that sends its whole conversation each time."""
 
-    def __init__(self, house, key="", session="s-1"):
-        self.house, self.said, self.session = house, [], ""
+    def __init__(self, app_state, key="", session="s-1"):
+        self.app_state, self.said, self.session = app_state, [], ""
         self.headers = {"x-session-id": session}
         if key:
             self.headers["authorization"] = f"Bearer {key}"
@@ -61,7 +61,7 @@ class Agent:
 
     def send(self):
         body = {"model": "conducted", "messages": self.said, "tools": TOOLS}
-        address = f"{self.house.url}/v1/chat/completions"
+        address = f"{self.app_state.url}/v1/chat/completions"
         answer = httpx.post(address, json=body, headers=self.headers, timeout=60)
         assert answer.status_code == 200, answer.text
         self.said.append(answer.json()["choices"][0]["message"])
@@ -75,7 +75,7 @@ def work(agent):
     agent.bring("Exit code 2\nE  another")
     agent.bring("3 passed")
     agent.say(f"Now write the docs {HOSTILE[0]}")
-    agent.house.call(agent.house.store.flush)
+    agent.app_state.call(agent.app_state.store.flush)
 
 
 def script():
@@ -87,15 +87,15 @@ def script():
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
     folder = tmp_path_factory.mktemp("agent")
-    with PageServer(folder, pace=0.0, others=script(), conducted=Escalate()).open() as house:
-        agent = Agent(house)
+    with PageServer(folder, pace=0.0, others=script(), conducted=Escalate()).open() as app_state:
+        agent = Agent(app_state)
         work(agent)
         yield agent
 
 
 @pytest.mark.parametrize(("width", "scheme"), WAYS)
 def test_a_session_says_who_acted_and_why_the_worker_was_switched(agent, visit, width, scheme):
-    page = visit(agent.house, f"/ui/sessions/{agent.session}", width=width, scheme=scheme)
+    page = visit(agent.app_state, f"/ui/sessions/{agent.session}", width=width, scheme=scheme)
     figures = page.inner_text(".stats")
     assert all(text in figures for text in ("Requests\n5", "Turns\n2", "Switches\n2", "$0.020"))
     assert "Saved, estimate" in figures and "Input from a cache\n30" in figures
@@ -118,7 +118,7 @@ def test_a_session_says_who_acted_and_why_the_worker_was_switched(agent, visit, 
 
 
 def test_a_session_is_found_from_its_runs_and_read_by_keyboard_alone(agent, visit):
-    page = visit(agent.house, f"/ui/runs?session={agent.session}")
+    page = visit(agent.app_state, f"/ui/runs?session={agent.session}")
     link = page.get_by_role("link", name="The session, request by request")
     link.focus()
     page.keyboard.press("Enter")
@@ -147,13 +147,13 @@ def test_a_session_is_found_from_its_runs_and_read_by_keyboard_alone(agent, visi
 def test_a_long_session_is_read_a_page_at_a_time(tmp_path, visit):
     said = [says() for _ in range(60)]
     others = workers(said, [])
-    with PageServer(tmp_path, pace=0.0, others=others, conducted=Escalate()).open() as house:
-        agent = Agent(house)
+    with PageServer(tmp_path, pace=0.0, others=others, conducted=Escalate()).open() as app_state:
+        agent = Agent(app_state)
         agent.say(TASK)
         for number in range(53):
             agent.bring(f"line {number} of the file")
-        house.call(house.store.flush)
-        page = visit(house, f"/ui/sessions/{agent.session}")
+        app_state.call(app_state.store.flush)
+        page = visit(app_state, f"/ui/sessions/{agent.session}")
         assert page.locator(".course tbody tr").count() == 51
         page.get_by_role("link", name="Further").click()
         page.wait_for_url("**from=51")
@@ -172,17 +172,19 @@ def test_a_long_session_is_read_a_page_at_a_time(tmp_path, visit):
 def test_a_tenant_sees_its_own_sessions_alone(tmp_path, visit):
     with PageServer(
         tmp_path, pace=0.0, keyed=True, others=script(), conducted=Escalate()
-    ).open() as house:
+    ).open() as app_state:
         keys = {
-            tenant: house.call(house.store.keys.create, house.mint, tenant, "laptop")[1].text
+            tenant: app_state.call(app_state.store.keys.create, app_state.mint, tenant, "laptop")[
+                1
+            ].text
             for tenant in ("acme", "other")
         }
-        agent = Agent(house, keys["acme"])
+        agent = Agent(app_state, keys["acme"])
         work(agent)
         address, secret = f"/ui/sessions/{agent.session}", "Mend the failing test"
         seen = {}
         for who, key in (*keys.items(), ("admin", ADMIN)):
-            page = visit(house, "/ui/sign-in")
+            page = visit(app_state, "/ui/sign-in")
             page.watch.expected.append("404 (Not Found)")
             page.fill("[name=key]", key)
             page.keyboard.press("Enter")
@@ -193,9 +195,9 @@ def test_a_tenant_sees_its_own_sessions_alone(tmp_path, visit):
             secret in seen["acme"] and secret in seen["admin"] and "Tenant\nacme" in seen["admin"]
         )
         assert secret not in seen["other"] and "does not exist" in seen["other"]
-        assert httpx.get(house.url + address).status_code == 303
+        assert httpx.get(app_state.url + address).status_code == 303
         headers = {"authorization": f"Bearer {keys['acme']}"}
-        runs = httpx.get(f"{house.url}/v1/runs?session={agent.session}", headers=headers).json()
+        runs = httpx.get(f"{app_state.url}/v1/runs?session={agent.session}", headers=headers).json()
         told = [(run["acting"], run["took_over_from"]) for run in reversed(runs["data"])]
         small, big = ("small", None), ("big", None)
         assert told == [small, small, ("big", "small"), big, ("small", "big")]

@@ -155,8 +155,8 @@ def test_the_whole_body_has_all_that_was_said():
     assert "model" not in body
 
 
-def test_a_conversation_of_three_turns_survives_loading_it_again(house, visit, ask):
-    page = visit(house)
+def test_a_conversation_of_three_turns_survives_loading_it_again(app_state, visit, ask):
+    page = visit(app_state)
     page.click(".composing > summary")
     page.fill("[name=system]", "Answer with a number.")
     page.fill("[name=temperature]", "0.5")
@@ -180,7 +180,7 @@ def test_a_conversation_of_three_turns_survives_loading_it_again(house, visit, a
     ask(page, "Third?")
     page.wait_for_selector(".turn:nth-child(3) [data-links] a")
     run = page.locator(".turn:nth-child(3) [data-links] a").first.get_attribute("href")
-    stored = house.call(house.store.get, run.rpartition("/")[2])
+    stored = app_state.call(app_state.store.get, run.rpartition("/")[2])
     assert [m.role.value for m in stored.header.question.messages] == [
         "system", "user", "assistant", "user", "assistant", "user",
     ]  # fmt: skip
@@ -201,8 +201,8 @@ def test_a_conversation_of_three_turns_survives_loading_it_again(house, visit, a
     assert page.locator(".turn").count() == 0
 
 
-def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(house, visit, ask):
-    page = visit(house)
+def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(app_state, visit, ask):
+    page = visit(app_state)
     ask(page, "Will this ever end?", "sloth")
     page.wait_for_selector('[data-state="running"]')
     page.reload()
@@ -212,12 +212,12 @@ def test_a_conversation_that_goes_on_is_stopped_after_loading_it_again(house, vi
     ask(page, QUESTION, "batuta-ultra")
     page.wait_for_selector(".turn:nth-child(2) [data-answer] .answer")
     run = page.locator(".turn:nth-child(2) [data-links] a").first.get_attribute("href")
-    stored = house.call(house.store.get, run.rpartition("/")[2])
+    stored = app_state.call(app_state.store.get, run.rpartition("/")[2])
     assert texts(stored.header.question) == [("user", QUESTION)], "what had no answer is left out"
 
 
-def test_a_refused_question_can_be_asked_again_at_once(house, visit, ask):
-    page = visit(house)
+def test_a_refused_question_can_be_asked_again_at_once(app_state, visit, ask):
+    page = visit(app_state)
     page.watch.expected += ["400 (Bad Request)"]
     picture = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PIXEL[22:])}
     page.set_input_files("[data-attach]", picture)
@@ -231,8 +231,8 @@ def test_a_refused_question_can_be_asked_again_at_once(house, visit, ask):
     assert page.locator(".turn").count() == 1
 
 
-def test_settings_are_kept_under_a_name_in_the_browser(house, visit):
-    page = visit(house)
+def test_settings_are_kept_under_a_name_in_the_browser(app_state, visit):
+    page = visit(app_state)
     page.click(".composing > summary")
     page.fill("[name=system]", "Be brief.")
     page.fill("[name=max_cost_usd]", "0.02")
@@ -261,8 +261,8 @@ def call_the_clock(request):
 def tooled(tmp_path_factory):
     worker = Worker(id=WorkerId("watch"), model="watch", description="Looks at a clock.")
     others = ((worker, ScriptedClient(call_the_clock)),)
-    with PageServer(tmp_path_factory.mktemp("tooled"), pace=0.0, others=others).open() as house:
-        yield house
+    with PageServer(tmp_path_factory.mktemp("tooled"), pace=0.0, others=others).open() as app_state:
+        yield app_state
 
 
 def test_tools_that_cannot_be_sent_are_said_before_anything_is_asked(tooled, visit, ask):

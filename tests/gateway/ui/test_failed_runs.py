@@ -15,7 +15,7 @@ from batuta.errors import ProviderOverloadedError, ProviderUnreachableError
 from batuta.gateway.access.caller import Authenticator
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
-from gateway.live_server import HI, Serving, orchestra
+from gateway.live_server import HI, Serving, scripted_state
 
 ADMIN = "an-admin-token-of-the-tests"
 CAUSE = "CUDA out of memory"
@@ -47,7 +47,7 @@ def two_steps(_):
 def flaky_house(client=None, **options):
     health = WorkerHealth(BreakerPolicy(failures=2))
     clients = {"flaky": CircuitBreakerClient(client or Flaky(), health, "flaky")}
-    return orchestra(
+    return scripted_state(
         clients, conductor=FixedConductor("two", two_steps), health={"flaky": health}, **options
     )
 
@@ -126,7 +126,7 @@ class SlowConductor:
 
 
 async def test_a_plan_that_was_cut_off_is_not_called_out_of_reach(tmp_path):
-    state = orchestra({"flaky": Flaky()}, conductor=SlowConductor())
+    state = scripted_state({"flaky": Flaky()}, conductor=SlowConductor())
     async with Store(tmp_path / "runs.db") as store:
         async with Serving(replace(state, store=store)) as server:
             text = await page_of(server, await ask(server, orchestration={"deadline_s": 0.2}))
@@ -136,11 +136,11 @@ async def test_a_plan_that_was_cut_off_is_not_called_out_of_reach(tmp_path):
 
 
 async def test_who_cannot_be_reached_is_looked_for_by_a_command(tmp_path):
-    house = {
+    app_state = {
         "client": Flaky(ProviderUnreachableError("no connection to the provider could be made"))
     }
     async with (
         Store(tmp_path / "runs.db") as store,
-        Serving(flaky_house(store=store, **house)) as server,
+        Serving(flaky_house(store=store, **app_state)) as server,
     ):
         assert "batuta pool check" in await page_of(server, await ask(server))

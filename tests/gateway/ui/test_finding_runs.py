@@ -17,8 +17,8 @@ COUNT = 60
 
 
 @pytest.fixture(scope="module")
-def full(house):
-    """The house, with runs whose costs and times are in other orders than their ages."""
+def full(app_state):
+    """A server with runs whose costs and times are in other orders than their ages."""
 
     async def fill():
         for number in range(COUNT):
@@ -26,11 +26,11 @@ def full(house):
             header = replace(run.header, model=f"system-{number % 3}")
             run = replace(run, header=header, seconds=float(number * 7 % COUNT))
             said = RequestLabels(user=f"u{number % 2}", tags=("app=web", f"n={number}"))
-            await house.store.append(run, labels=said)
-        await house.store.flush()
+            await app_state.store.append(run, labels=said)
+        await app_state.store.flush()
 
-    house.call(fill)
-    return house
+    app_state.call(fill)
+    return app_state
 
 
 def questions(page):

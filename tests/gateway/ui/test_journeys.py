@@ -68,20 +68,20 @@ def world(tmp_path_factory, command_line):
         (Worker(id=WorkerId("broken"), model="broken", description="Fails."), Broken()),
     )
     with (
-        PageServer(folder, pace=0.0, others=others).open() as house,
+        PageServer(folder, pace=0.0, others=others).open() as app_state,
         PageServer(tmp_path_factory.mktemp("keyed"), pace=0.0, keyed=True).open() as keyed,
         pytest.MonkeyPatch.context() as patch,
         opened_pool(patch, tmp_path_factory.mktemp("pool")) as pool,
     ):
-        run = post_chat(house.url, QUESTION)
-        post_chat(house.url, "Why does this fail?", model="worker/broken")
+        run = post_chat(app_state.url, QUESTION)
+        post_chat(app_state.url, "Why does this fail?", model="worker/broken")
         for number in range(1, 4):
-            post_chat(house.url, f"Agent's turn {number}", session="an agent's own name")
-        house.call(fill_yesterday, house.store)
+            post_chat(app_state.url, f"Agent's turn {number}", session="an agent's own name")
+        app_state.call(fill_yesterday, app_state.store)
         keyed.call(fill_tenants, keyed.store)
         _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "acme", "tests")
         yield World(
-            house=house,
+            app_state=app_state,
             keyed=keyed,
             pool=pool,
             run=run,
@@ -137,10 +137,10 @@ async def fill_tenants(store):
 def travel(visit, world, journey, way):
     width, scheme, has_mouse = way
     address = "/ui/sign-in" if journey in WITH_KEYS else "/ui/"
-    house = world.keyed if journey in WITH_KEYS else world.house
+    app_state = world.keyed if journey in WITH_KEYS else world.app_state
     if journey is add_and_test_a_worker:
-        house = world.pool
-    page = visit(house, address, width=width, scheme=scheme)
+        app_state = world.pool
+    page = visit(app_state, address, width=width, scheme=scheme)
     folder = os.environ.get("BATUTA_SHOTS")
     shots = f"{folder}/{journey.__name__}-{name_way(way)}" if folder else ""
     journey(Visitor(page, has_mouse=has_mouse, shots=shots), world)

@@ -34,7 +34,7 @@ from batuta.store.approvals import WAITING, PendingPlan
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 from gateway.ui.page_server import ADMIN, HOSTILE, QUESTION, PageServer
 from gateway.ui.seen import Seen
 from gateway.ui.visitors import asked, sign_in, token_of
@@ -53,15 +53,15 @@ SCREENS = (
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    with PageServer(tmp_path_factory.mktemp("house")).open() as house:
-        yield house
+def app_state(tmp_path_factory):
+    with PageServer(tmp_path_factory.mktemp("server")).open() as app_state:
+        yield app_state
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
-    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
-        yield house
+    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as app_state:
+        yield app_state
 
 
 SLOW = {"model": "sloth", "messages": [{"role": "user", "content": "Will this ever end?"}]}
@@ -91,13 +91,13 @@ async def stop(http, run_id, token, **fields):
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("model", ["sloth", "worker/sloth"])
 async def test_a_run_goes_on_when_its_reader_leaves_until_it_is_stopped(
-    house, browse, watched, model
+    app_state, browse, watched, model
 ):
     """Leaving is no wish to throw away what is paid for; only Stop is."""
-    http, cancelled = browse(house), house.sloth.cancelled
+    http, cancelled = browse(app_state), app_state.sloth.cancelled
     async with going_on(http, SLOW | {"model": model}, watched) as run_id:
         await anyio.sleep(0.2)
-        assert house.sloth.cancelled == cancelled
+        assert app_state.sloth.cancelled == cancelled
         async with http.get("/ui/runs") as page:
             text = await page.text()
         assert f'action="/ui/runs/{run_id}/stop"' in text and "Will this ever end?" in text
@@ -108,7 +108,7 @@ async def test_a_run_goes_on_when_its_reader_leaves_until_it_is_stopped(
                 assert (f"/ui/runs/{run_id}/stop" in await page.text()) == there
         token = await token_of(http)
         assert await stop(http, run_id, token) == (303, f"/ui/runs/{run_id}")
-        assert house.sloth.cancelled == cancelled + 1
+        assert app_state.sloth.cancelled == cancelled + 1
         async with http.get(f"/ui/runs/{run_id}") as page:
             text = await page.text()
         assert page.status == 200 and "cancelled" in text and "data-follow" not in text
@@ -130,8 +130,8 @@ async def events_until(http, address, name):
     return [name for name in names if name != "answering"], text
 
 
-async def test_every_reader_hears_a_run_from_its_beginning(house, browse):
-    http = browse(house)
+async def test_every_reader_hears_a_run_from_its_beginning(app_state, browse):
+    http = browse(app_state)
     async with going_on(http, watched=False) as run_id:
         address = f"/ui/runs/{run_id}/events"
         first, _ = await events_until(http, address, b"spoke")
@@ -164,7 +164,7 @@ async def test_the_answer_is_rendered_while_it_streams(tmp_path):
             return Reply(text="## Approach\n\nWe **add** both.\n\n* one")
 
     async with Store(tmp_path / "runs.db") as store:
-        async with Serving(orchestra({"ada": Writer()}, store=store)) as server:
+        async with Serving(scripted_state({"ada": Writer()}, store=store)) as server:
             token = {"x-token": await token_of(server.http)}
             body = {"model": "batuta-mini", "messages": [{"role": "user", "content": "How?"}]}
             text = ""
@@ -181,9 +181,9 @@ async def test_the_answer_is_rendered_while_it_streams(tmp_path):
     assert pieces[1] in json.loads(re.search(r"event: ended\ndata: (.*)", text)[1])["html"]
 
 
-async def test_a_stored_run_is_told_again(house, browse):
+async def test_a_stored_run_is_told_again(app_state, browse):
     """What a page asks for that comes back when the run is over, or on another server."""
-    http = browse(house)
+    http = browse(app_state)
     run_id, text = await asked(http)
     told = re.search(r"^event: ended\ndata: (.*)$", text, re.MULTILINE)[1]
     for _ in range(20):  # others push it out of what is remembered
@@ -225,8 +225,8 @@ async def test_a_tenants_run_is_stopped_and_heard_by_nobody_else(keyed, browse):
 
 
 async def test_a_server_that_stops_keeps_what_a_run_of_the_page_has_spent(tmp_path):
-    with PageServer(tmp_path).open() as house:
-        async with aiohttp.ClientSession(house.url) as http:
+    with PageServer(tmp_path).open() as app_state:
+        async with aiohttp.ClientSession(app_state.url) as http:
             token = {"x-token": await token_of(http)}
             asking = http.post("/ui/ask", json=SLOW, headers=token, allow_redirects=False)
             async with asking as response:
@@ -238,8 +238,8 @@ async def test_a_server_that_stops_keeps_what_a_run_of_the_page_has_spent(tmp_pa
 
 async def test_runs_of_the_page_take_the_servers_places(tmp_path):
     """Whoever asks and leaves again and again fills no server: a run has a place to its end."""
-    with PageServer(tmp_path, running=1).open() as house:
-        async with aiohttp.ClientSession(house.url) as http:
+    with PageServer(tmp_path, running=1).open() as app_state:
+        async with aiohttp.ClientSession(app_state.url) as http:
             token = {"x-token": await token_of(http)}
             first = http.post("/ui/ask", json=SLOW, headers=token, allow_redirects=False)
             async with first as response:
@@ -277,9 +277,9 @@ def test_runs_that_have_ended_hold_little_memory():
 
 
 @pytest.mark.parametrize("place", ["compare?a={}", "compare/figures?a={}&b={}", "?replay={}", "?again={}"])  # fmt: skip
-async def test_a_run_that_goes_on_is_not_called_unknown(house, browse, place):
+async def test_a_run_that_goes_on_is_not_called_unknown(app_state, browse, place):
     """Wherever else a run may be opened from its own page, as soon as it is stopped."""
-    http = browse(house)
+    http = browse(app_state)
     async with going_on(http, watched=False) as run_id:
         address = "/ui/" + place.format(run_id, run_id)
         async with http.get(address) as page:
@@ -290,8 +290,8 @@ async def test_a_run_that_goes_on_is_not_called_unknown(house, browse, place):
             assert page.status == 200
 
 
-async def test_a_comparison_of_different_questions_says_so_and_shows_both(house, browse):
-    http = browse(house)
+async def test_a_comparison_of_different_questions_says_so_and_shows_both(app_state, browse):
+    http = browse(app_state)
     token = {"x-token": await token_of(http)}
     runs = []
     for question in (QUESTION, QUESTION, "Something else: begin at 7; double it."):
@@ -311,8 +311,8 @@ async def test_a_comparison_of_different_questions_says_so_and_shows_both(house,
                 assert [html.unescape(each) for each in shown] == (wanted if differ else [])
 
 
-async def test_two_runs_that_go_on_are_compared_from_their_beginnings(house, browse):
-    http = browse(house)
+async def test_two_runs_that_go_on_are_compared_from_their_beginnings(app_state, browse):
+    http = browse(app_state)
     done, _ = await asked(http)
     async with going_on(http, watched=False) as run_id:
         async with http.get(f"/ui/compare?a={done}&b={run_id}") as page:
@@ -321,8 +321,8 @@ async def test_two_runs_that_go_on_are_compared_from_their_beginnings(house, bro
         assert f'data-follow="{done}"' in text and f'data-follow="{run_id}"' in text
 
 
-async def test_at_most_four_runs_are_compared(house, browse):
-    http = browse(house)
+async def test_at_most_four_runs_are_compared(app_state, browse):
+    http = browse(app_state)
     runs = [(await asked(http))[0] for _ in range(2)]
     for many, status in ((1, 200), (2, 200), (4, 200), (5, 400)):
         for place in ("compare", "compare/figures"):
@@ -337,8 +337,8 @@ async def test_at_most_four_runs_are_compared(house, browse):
 
 
 @pytest.mark.parametrize("address", SCREENS)
-async def test_every_screen_is_kept_to_itself(house, browse, address):
-    async with browse(house).get(address, allow_redirects=False) as response:
+async def test_every_screen_is_kept_to_itself(app_state, browse, address):
+    async with browse(app_state).get(address, allow_redirects=False) as response:
         headers, text = response.headers, await response.text()
     policy = dict(
         part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
@@ -354,8 +354,8 @@ async def test_every_screen_is_kept_to_itself(house, browse, address):
         assert name not in {"src", "href", "action"} or value.startswith(("/", "?", "#"))
 
 
-async def test_files_have_names_that_change_with_them(house, browse):
-    http = browse(house)
+async def test_files_have_names_that_change_with_them(app_state, browse):
+    http = browse(app_state)
     async with http.get("/ui/") as response:
         found = re.findall(r'"(/ui/static/[^"]+)"', await response.text())
     assert len(found) == 3
@@ -378,17 +378,17 @@ async def test_files_have_names_that_change_with_them(house, browse):
             assert response.status == 404
 
 
-async def test_the_events_of_a_run(house, browse):
-    run, text = await asked(browse(house))
+async def test_the_events_of_a_run(app_state, browse):
+    run, text = await asked(browse(app_state))
     names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
     assert names[:3] == ["opened", "began", "planned"]
     assert names.index("step") < names.index("stepped") < names.index("ended") == len(names) - 1
     assert run in text
-    assert house.call(house.store.get, run).answer
+    assert app_state.call(app_state.store.get, run).answer
 
 
-async def test_the_draft_is_seen_while_it_is_written(house, browse):
-    http = browse(house)
+async def test_the_draft_is_seen_while_it_is_written(app_state, browse):
+    http = browse(app_state)
     body = {"model": "batuta-ultra", "messages": [{"role": "user", "content": QUESTION}]}
     async with http.post(
         "/ui/ask", json=body, headers={"x-token": await token_of(http)}
@@ -405,8 +405,8 @@ async def test_the_draft_is_seen_while_it_is_written(house, browse):
     assert "".join(pieces).endswith(planned["draft"])
 
 
-async def test_a_plan_alone_calls_nobody(house, browse):
-    http = browse(house)
+async def test_a_plan_alone_calls_nobody(app_state, browse):
+    http = browse(app_state)
     body = {
         "model": "batuta-ultra",
         "messages": [{"role": "user", "content": QUESTION}],
@@ -422,8 +422,8 @@ async def test_a_plan_alone_calls_nobody(house, browse):
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "é"])
-async def test_forms_of_other_pages_are_refused(house, browse, token):
-    http = browse(house)
+async def test_forms_of_other_pages_are_refused(app_state, browse, token):
+    http = browse(app_state)
     form = {"score": "1"} if token is None else {"score": "1", "token": token}
     run, _ = await asked(http)
     async with http.post(f"/ui/runs/{run}/feedback", data=form) as response:
@@ -433,18 +433,18 @@ async def test_forms_of_other_pages_are_refused(house, browse, token):
         assert response.status == 403
     async with http.get("/ui/runs", headers={"origin": "https://elsewhere.invalid"}) as response:
         assert response.status == 403
-    assert house.call(house.store.summary, run).score is None
+    assert app_state.call(app_state.store.summary, run).score is None
 
 
 @pytest.mark.parametrize("query", ["after=nonsense", "outcome=nonsense", "after=1_", "after=nan_x"])
-async def test_odd_queries_are_answered_with_a_page(house, browse, query):
-    async with browse(house).get(f"/ui/runs?{query}") as response:
+async def test_odd_queries_are_answered_with_a_page(app_state, browse, query):
+    async with browse(app_state).get(f"/ui/runs?{query}") as response:
         assert response.status in {200, 400}
         assert "<!doctype html>" in await response.text()
 
 
-async def test_hostile_runs_are_escaped_everywhere(house, browse):
-    http = browse(house)
+async def test_hostile_runs_are_escaped_everywhere(app_state, browse):
+    http = browse(app_state)
     body = {"model": "villain", "messages": [{"role": "user", "content": " ".join(HOSTILE)}]}
     async with http.post(
         "/ui/ask", json=body, headers={"x-token": await token_of(http)}
@@ -493,7 +493,7 @@ async def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
 ):
     async with Store(tmp_path / "runs.db") as store:
         gate = Authenticator(store, KeyHasher(b"x" * 32), ADMIN)
-        app = create_app(orchestra({"ada": ScriptedClient(lambda _: "")}, authenticator=gate))
+        app = create_app(scripted_state({"ada": ScriptedClient(lambda _: "")}, authenticator=gate))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://127.0.0.1") as http:
             token = re.search(r'name="token" value="([^"]+)"', (await http.get("/ui/sign-in")).text)
@@ -638,7 +638,7 @@ async def test_a_form_of_one_replica_is_taken_by_another(tmp_path):
             urls = []
             for store, secret in servers:
                 door = Authenticator(store, KeyHasher(secret), ADMIN)
-                state = orchestra({"ada": object()}, store=store, authenticator=door)
+                state = scripted_state({"ada": object()}, store=store, authenticator=door)
                 urls.append((await stack.enter_async_context(Serving(state))).url)
             http = await stack.enter_async_context(
                 aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
@@ -678,14 +678,18 @@ async def test_a_copied_cookie_is_worth_nothing_after_signing_out(keyed, browse,
 
 def posting_routes():
     """Every address of the page that takes a POST."""
-    routes = [r for r in create_app(orchestra({"ada": object()})).routes if isinstance(r, Route)]
+    routes = [
+        r for r in create_app(scripted_state({"ada": object()})).routes if isinstance(r, Route)
+    ]
     return {r.path for r in routes if r.path.startswith("/ui") and "POST" in (r.methods or ())}
 
 
-def enter_user(house, identity, tenant):
+def enter_user(app_state, identity, tenant):
     """Somebody whom an identity provider has named."""
     values = {"tenant": tenant, "is_admin": False, "permissions": KeyPermissions()}
-    return house.call(house.store.keys.enter_user, house.mint, identity, "Ann", **values)
+    return app_state.call(
+        app_state.store.keys.enter_user, app_state.mint, identity, "Ann", **values
+    )
 
 
 async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, browse):
@@ -875,14 +879,14 @@ async def test_the_admin_sees_what_was_spent(keyed, browse):
     assert cost in row
 
 
-async def test_the_pool_counts_the_latest_runs(house, browse):
-    http = browse(house)
+async def test_the_pool_counts_the_latest_runs(app_state, browse):
+    http = browse(app_state)
     await asked(http)
-    house.call(house.store.flush)
-    recent = house.call(recent_runs, house.store.database, 5, "local")
+    app_state.call(app_state.store.flush)
+    recent = app_state.call(recent_runs, app_state.store.database, 5, "local")
     assert recent
     assert recent[0][0].header.started >= recent[-1][0].header.started
-    assert house.call(recent_runs, house.store.database, 5, "other") == []
+    assert app_state.call(recent_runs, app_state.store.database, 5, "other") == []
     async with http.get("/ui/pool") as response:
         assert "not called" in await response.text()
 
@@ -912,7 +916,7 @@ async def test_visitors_of_the_pool_share_what_was_counted(tmp_path):
     async with Store(tmp_path / "runs.db") as store:
         await store.append(make_run(), "local")
         await store.flush()
-        catalogue = orchestra({"ada": ScriptedClient("x")}).catalogue
+        catalogue = scripted_state({"ada": ScriptedClient("x")}).catalogue
         forms = PoolForms(catalogue, store, None)
         page = PoolPage(catalogue, store, DriftMonitor(catalogue, store), forms)
         visitor: Any = SimpleNamespace(tenant="local")

@@ -19,15 +19,15 @@ def plan_of(run, *steps, **options):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    with PageServer(tmp_path_factory.mktemp("house")).open() as house:
-        yield house
+def app_state(tmp_path_factory):
+    with PageServer(tmp_path_factory.mktemp("server")).open() as app_state:
+        yield app_state
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
-    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
-        yield house
+    with PageServer(tmp_path_factory.mktemp("keyed"), keyed=True).open() as app_state:
+        yield app_state
 
 
 async def send(http, place, body):
@@ -36,34 +36,34 @@ async def send(http, place, body):
         return response.status, await response.text(), response.headers.get("x-batuta-run-id")
 
 
-async def test_a_plan_is_priced_before_it_is_played(house, browse):
-    http = browse(house)
+async def test_a_plan_is_priced_before_it_is_played(app_state, browse):
+    http = browse(app_state)
     run, _ = await asked(http)
     body = plan_of(run, ("cello",), ("piano", 0))
-    await house_flush(house)
-    before = await house_count(house)
+    await house_flush(app_state)
+    before = await house_count(app_state)
     status, text, _ = await send(http, "/ui/plan", body)
     assert status == 200 and "Nothing was called yet" in text and "$" in text
     assert text.count("node-who") == 2
-    assert await house_count(house) == before, "a price is no run"
+    assert await house_count(app_state) == before, "a price is no run"
     status, text, played = await send(http, "/ui/ask", body)
     assert status == 200 and "event: ended" in text
-    assert (await find(house, played)).rounds[0].workflow.steps[1].access == (0,)
-    found = await find(house, played)
-    assert found.header.question == (await find(house, run)).header.question
+    assert (await find(app_state, played)).rounds[0].workflow.steps[1].access == (0,)
+    found = await find(app_state, played)
+    assert found.header.question == (await find(app_state, run)).header.question
     assert [step.worker for step in found.steps] == ["cello", "piano"]
 
 
-async def find(house, run_id):
-    return house.call(house.store.get, run_id)
+async def find(app_state, run_id):
+    return app_state.call(app_state.store.get, run_id)
 
 
-async def house_flush(house):
-    house.call(house.store.flush)
+async def house_flush(app_state):
+    app_state.call(app_state.store.flush)
 
 
-async def house_count(house):
-    return len(house.call(house.store.list, 500))
+async def house_count(app_state):
+    return len(app_state.call(app_state.store.list, 500))
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ async def house_count(house):
 )
 @pytest.mark.parametrize("place", ["/ui/plan", "/ui/ask"])
 async def test_a_plan_that_cannot_be_played_is_refused_in_a_sentence(
-    house, browse, steps, told, place
+    app_state, browse, steps, told, place
 ):
-    http = browse(house)
+    http = browse(app_state)
     run, _ = await asked(http)
     status, text, played = await send(http, place, plan_of(run, *steps))
     assert status == 400 and told in text and played is None
@@ -97,8 +97,8 @@ async def test_a_plan_that_cannot_be_played_is_refused_in_a_sentence(
         {"edit": "RUN", "model": "nobody", "orchestration": {"workflow": {"steps": [{"worker": "cello"}]}}},
     ],
 )  # fmt: skip
-async def test_malformed_plans_are_refused(house, browse, body):
-    http = browse(house)
+async def test_malformed_plans_are_refused(app_state, browse, body):
+    http = browse(app_state)
     run, _ = await asked(http)
     if body.get("edit") == "RUN":
         body = {**body, "edit": run}
@@ -139,9 +139,9 @@ def priced(page):
     return page.locator("[data-preview] .node").count()
 
 
-def test_a_plan_is_edited_and_played_by_keyboard(house, visit, ask):
+def test_a_plan_is_edited_and_played_by_keyboard(app_state, visit, ask):
     """The plan alone is asked for, gets a step, has two exchanged, and is played."""
-    page = visit(house)
+    page = visit(app_state)
     page.fill("#question", QUESTION)
     page.click("text=Plan only")
     page.wait_for_selector("[data-links] a")
@@ -177,8 +177,8 @@ def test_a_plan_is_edited_and_played_by_keyboard(house, visit, ask):
     assert "by-hand" in page.inner_text(".stats")
 
 
-def test_a_plan_without_steps_is_not_played(house, visit, ask):
-    page = visit(house)
+def test_a_plan_without_steps_is_not_played(app_state, visit, ask):
+    page = visit(app_state)
     ask(page, QUESTION)
     page.wait_for_selector("[data-links] a")
     page.get_by_role("link", name="Edit the plan").click()
@@ -194,8 +194,8 @@ def test_a_plan_without_steps_is_not_played(house, visit, ask):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_the_editor_fits(house, visit, ask, width, scheme):
-    page = visit(house, width=width, scheme=scheme)
+def test_the_editor_fits(app_state, visit, ask, width, scheme):
+    page = visit(app_state, width=width, scheme=scheme)
     ask(page, QUESTION)
     page.wait_for_selector("[data-links] a")
     page.get_by_role("link", name="Edit the plan").click()

@@ -18,7 +18,7 @@ TALK = (
 
 
 @pytest.fixture(scope="module")
-def told(house):
+def told(app_state):
     """The address of a run that was asked by the API, behind a conversation."""
     body = {
         "model": "batuta-ultra",
@@ -26,14 +26,14 @@ def told(house):
         "orchestration": {"max_cost_usd": 0.5},
         "temperature": 0.5,
     }
-    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    answer = httpx.post(f"{app_state.url}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 200
     return f"/ui/runs/{answer.headers['x-batuta-run-id']}"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (400, "dark")])
-def test_a_click_sets_the_address_of_a_step(visit, house, told, width, scheme):
-    page = visit(house, told, width=width, scheme=scheme)
+def test_a_click_sets_the_address_of_a_step(visit, app_state, told, width, scheme):
+    page = visit(app_state, told, width=width, scheme=scheme)
     page.locator("[data-node='0.0']").click()
     assert page.url.endswith("#step-1-1")
     page.reload()
@@ -52,8 +52,8 @@ def test_a_click_sets_the_address_of_a_step(visit, house, told, width, scheme):
         assert page.locator("[data-node='0.0']").bounding_box()["y"] > 0, "the graph stays in sight"
 
 
-def test_the_whole_conversation_is_shown_and_asked_again(visit, house, told):
-    page = visit(house, told)
+def test_the_whole_conversation_is_shown_and_asked_again(visit, app_state, told):
+    page = visit(app_state, told)
     thread = page.inner_text("[aria-label=Conversation]")
     for said in ("System prompt", "Be brief.", "Hello", "clock({})", "It is noon.", QUESTION):
         assert said in thread
@@ -66,12 +66,12 @@ def test_the_whole_conversation_is_shown_and_asked_again(visit, house, told):
     page.click("[data-go]")
     page.wait_for_selector(".turn [data-links] a")
     run = page.locator(".turn [data-links] a").first.get_attribute("href").rpartition("/")[2]
-    question = house.call(house.store.get, run).header.question
+    question = app_state.call(app_state.store.get, run).header.question
     assert [m.role.value for m in question.messages] == [each["role"] for each in TALK]
 
 
-def test_answers_and_prompts_are_copied_raw(visit, house, told):
-    page = visit(house, told)
+def test_answers_and_prompts_are_copied_raw(visit, app_state, told):
+    page = visit(app_state, told)
     page.click("[data-copy-raw]")
     page.wait_for_selector(".toast:has-text('Copied')")
     assert "Answer: 4050" in page.evaluate("navigator.clipboard.readText()")
@@ -82,11 +82,11 @@ def test_answers_and_prompts_are_copied_raw(visit, house, told):
     assert "4050" in page.evaluate("navigator.clipboard.readText()")
 
 
-def test_the_reply_of_a_step_is_rendered_or_raw(visit, house):
+def test_the_reply_of_a_step_is_rendered_or_raw(visit, app_state):
     body = {"model": "villain", "messages": TALK[-1:]}
-    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    answer = httpx.post(f"{app_state.url}/v1/chat/completions", json=body, timeout=60)
     address = f"/ui/runs/{answer.headers['x-batuta-run-id']}"
-    page = visit(house, f"{address}#step-1-1")
+    page = visit(app_state, f"{address}#step-1-1")
     reply = page.locator("[data-panel='0.0']")
     switch = reply.locator("[data-rendered]")
     switch.click()
@@ -102,12 +102,12 @@ def test_the_reply_of_a_step_is_rendered_or_raw(visit, house):
     assert reply.locator("[aria-label=Reply]").is_visible()
     assert not reply.locator(".answer").is_visible()
     for place in ("0.99", "9.0", "0", "0.0.0", "x.y"):
-        missing = httpx.get(f"{house.url}{address}/replies/{place}")
+        missing = httpx.get(f"{app_state.url}{address}/replies/{place}")
         assert missing.status_code == 404
 
 
-def test_the_right_answer_is_kept_with_the_judgement(visit, house, told):
-    page = visit(house, told)
+def test_the_right_answer_is_kept_with_the_judgement(visit, app_state, told):
+    page = visit(app_state, told)
     run = told.rpartition("/")[2]
     page.click(".judge summary")
     page.fill("[name=expected]", "4050  ")
@@ -115,21 +115,21 @@ def test_the_right_answer_is_kept_with_the_judgement(visit, house, told):
     sound(page)
     page.click(".judge fieldset button")
     page.wait_for_selector(".judge summary:has-text('4050')")
-    summary = house.call(house.store.summary, run)
+    summary = app_state.call(app_state.store.summary, run)
     assert summary.score_comment == "Expected: 4050\nIt is right.\nReally."
     page.click("text=Right >> nth=0")
     page.wait_for_selector('[aria-pressed="true"]')
     page.reload()
     assert page.input_value("[name=expected]") == "4050"
-    assert house.call(house.store.summary, run).score == 1.0
+    assert app_state.call(app_state.store.summary, run).score == 1.0
 
 
-def test_a_judged_run_is_made_a_task_file(visit, house):
+def test_a_judged_run_is_made_a_task_file(visit, app_state):
     body = {"model": "batuta-mini", "messages": TALK[-1:]}
-    answer = httpx.post(f"{house.url}/v1/chat/completions", json=body, timeout=60)
+    answer = httpx.post(f"{app_state.url}/v1/chat/completions", json=body, timeout=60)
     run = answer.headers["x-batuta-run-id"]
-    house.call(house.store.score, run, 0.0, "Expected: 4050")
-    page = visit(house, f"/ui/runs/{run}")
+    app_state.call(app_state.store.score, run, 0.0, "Expected: 4050")
+    page = visit(app_state, f"/ui/runs/{run}")
     with page.expect_download() as download:
         page.click("text=Task file")
     assert "4050" in download.value.path().read_text()

@@ -67,13 +67,13 @@ async def research(store):
 
 
 @pytest.fixture(scope="module")
-def researched(house):
-    return house.call(research, house.store)
+def researched(app_state):
+    return app_state.call(research, app_state.store)
 
 
-def test_claims_stand_beside_their_sources(house, visit, researched):
+def test_claims_stand_beside_their_sources(app_state, visit, researched):
     run, page = researched
-    shown = visit(house, f"/ui/runs/{run.id}")
+    shown = visit(app_state, f"/ui/runs/{run.id}")
     sound(shown)
     shown.get_by_text("Claims and sources").click()
     shown.wait_for_url("**/sources")
@@ -93,15 +93,15 @@ def test_claims_stand_beside_their_sources(house, visit, researched):
     assert "987654 windows" in text and "Cited, and not read" in text
 
 
-def test_reports_are_files_of_the_run_and_of_no_other_tenant(house, keyed, visit, researched):
+def test_reports_are_files_of_the_run_and_of_no_other_tenant(app_state, keyed, visit, researched):
     run, _ = researched
-    page = visit(house)
+    page = visit(app_state)
     for form, kind in (("md", "text/markdown"), ("html", "text/html"), ("pdf", "application/pdf")):
-        got = page.request.get(f"{house.url}/ui/runs/{run.id}/report.{form}")
+        got = page.request.get(f"{app_state.url}/ui/runs/{run.id}/report.{form}")
         assert (got.status, got.headers["content-type"].split(";")[0]) == (200, kind)
         assert got.headers["content-disposition"] == f'attachment; filename="report.{form}"'
-    assert page.request.get(f"{house.url}/ui/runs/{run.id}/report.exe").status == 404
-    assert page.request.get(f"{house.url}/ui/runs/run_none/sources").status == 404
+    assert page.request.get(f"{app_state.url}/ui/runs/{run.id}/report.exe").status == 404
+    assert page.request.get(f"{app_state.url}/ui/runs/run_none/sources").status == 404
     assert page.request.get(f"{keyed.url}/ui/runs/{run.id}/sources", max_redirects=0).status != 200
     assert ADMIN not in page.content()
 

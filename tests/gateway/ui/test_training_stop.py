@@ -25,9 +25,9 @@ def running(folder):
 @pytest.mark.anyio
 async def test_nobody_but_the_admin_stops_a_training_of_a_server_with_keys(tmp_path, browse):
     place, address = running(tmp_path)
-    with PageServer(tmp_path, pace=0.0, keyed=True).open() as house:
-        _, issued = house.call(house.store.keys.create, house.mint, "acme", "laptop")
-        tenant, admin = browse(house), browse(house)
+    with PageServer(tmp_path, pace=0.0, keyed=True).open() as app_state:
+        _, issued = app_state.call(app_state.store.keys.create, app_state.mint, "acme", "laptop")
+        tenant, admin = browse(app_state), browse(app_state)
         await sign_in(tenant, issued.text)
         await sign_in(admin, ADMIN)
         form = {"token": await token_of(tenant, "/ui/usage")}
@@ -46,7 +46,7 @@ async def test_nobody_but_the_admin_stops_a_training_of_a_server_with_keys(tmp_p
         async with admin.post(f"{address}/stop", data=form) as response:
             assert response.status == 200
         assert not elsewhere.exists(), "a link is not followed"
-        records = house.call(house.store.audit.list, 10)
+        records = app_state.call(app_state.store.audit.list, 10)
         assert ("training.stopped", "mine") in [(one.action, one.subject) for one in records]
         shutil.rmtree(place)
         async with admin.post(f"{address}/stop", data=form) as response:

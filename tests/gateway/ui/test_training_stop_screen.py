@@ -12,8 +12,8 @@ from gateway.ui.test_training_stop import running
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_a_training_is_asked_to_stop_by_keyboard_and_says_so(tmp_path, visit, width, scheme):
     place, address = running(tmp_path)
-    with PageServer(tmp_path, pace=0.0).open() as house:
-        page = visit(house, address, width=width, scheme=scheme)
+    with PageServer(tmp_path, pace=0.0).open() as app_state:
+        page = visit(app_state, address, width=width, scheme=scheme)
         page.wait_for_selector(".chip:has-text('running')")
         sound(page)
         page.get_by_role("button", name="Stop").focus()

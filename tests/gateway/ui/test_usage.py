@@ -15,8 +15,8 @@ from gateway.ui.page_server import ADMIN, QUESTION
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_spending_is_shown_by_day_system_and_worker(house, visit, width, scheme):
-    page = visit(house, "/ui/usage?days=7", width=width, scheme=scheme)
+def test_spending_is_shown_by_day_system_and_worker(app_state, visit, width, scheme):
+    page = visit(app_state, "/ui/usage?days=7", width=width, scheme=scheme)
     assert page.locator(".days figure").count() == 7
     sound(page)
     page.watch.expected.append("400 (Bad Request)")
@@ -24,11 +24,11 @@ def test_spending_is_shown_by_day_system_and_worker(house, visit, width, scheme)
     assert "it is one of 1, 7, 14, 30" in page.inner_text("main")
 
 
-def test_a_run_is_in_the_tables_of_its_system(house, visit, ask):
-    page = visit(house)
+def test_a_run_is_in_the_tables_of_its_system(app_state, visit, ask):
+    page = visit(app_state)
     ask(page, "Compute the result: begin at 45; square it; double it.")
     page.wait_for_selector("[data-links] a")
-    house.call(house.store.flush)
+    app_state.call(app_state.store.flush)
     page.goto("/ui/usage")
     assert "batuta-ultra" in page.inner_text("[aria-label='By system']")
     assert page.locator("[aria-label='By worker or conductor'] tbody tr").count() >= 1

@@ -134,9 +134,9 @@ async def test_it_answers(found):
 
 
 async def test_a_stream_says_what_the_reply_says(found):
-    ear = RecordingListener()
-    reply = await client_of(found).complete(request("Name three colours."), ear)
-    assert len(ear.said) > 3 and "".join(ear.said) == reply.text and reply.text
+    listener = RecordingListener()
+    reply = await client_of(found).complete(request("Name three colours."), listener)
+    assert len(listener.said) > 3 and "".join(listener.said) == reply.text and reply.text
     assert reply.usage.output > 0
 
 

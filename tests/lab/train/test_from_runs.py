@@ -20,7 +20,7 @@ from batuta.lab.train.questions import draw_questions, mix_in_runs
 from batuta.lab.train.settings import CurriculumStage
 from batuta.store import Store
 from batuta.store.models import CONTENTS
-from gateway.live_server import Serving, orchestra, stored
+from gateway.live_server import Serving, scripted_state, stored
 from lab.train.stage import LIBRARIES, SMALL, metrics, settings
 
 pytestmark = LIBRARIES
@@ -55,7 +55,7 @@ async def ask(server, text, *, score=None, comment="", before=(), **body):
 async def serving(path, *talks):
     """Serves from a store at `path`, and lets each talk speak with the server."""
     async with Store(path) as store:
-        async with Serving(orchestra({"ada": ScriptedClient(say)}, store=store)) as server:
+        async with Serving(scripted_state({"ada": ScriptedClient(say)}, store=store)) as server:
             for talk in talks:
                 await talk(server, store)
         await store.flush()

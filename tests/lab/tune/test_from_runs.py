@@ -15,7 +15,7 @@ from batuta.lab.tune.stages import TuneStage
 from batuta.lab.tune.tuning import run_tuning
 from batuta.store import Store
 from batuta.usage import ASSUMED_PRICE
-from gateway.live_server import Serving, orchestra
+from gateway.live_server import Serving, scripted_state
 from lab.tune.worlds import EXPERTS, grade
 
 SERVED = EXPERTS.tasks(36, seed=3)
@@ -29,7 +29,7 @@ async def runs(tmp_path):
     target = str(tmp_path / "runs.db")
     client = ScriptedClient(lambda request: "Answer: 1")
     async with Store(target) as store:
-        async with Serving(orchestra({"ada": client}, store=store)) as server:
+        async with Serving(scripted_state({"ada": client}, store=store)) as server:
             for place, task in enumerate((*SERVED, OWN[0])):
                 said = [{"role": "user", "content": task.question}]
                 _, headers, _ = await server.post(json={"model": "batuta-mini", "messages": said})

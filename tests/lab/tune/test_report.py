@@ -38,11 +38,11 @@ def read_page(url):
 def test_the_page_shows_what_was_found_and_the_whole_report(tuned):
     folder, found = tuned
     path = folder / "learning/tuned"
-    with PageServer(folder).open() as house:
-        listed = read_page(house.url + "/ui/learning")
+    with PageServer(folder).open() as app_state:
+        listed = read_page(app_state.url + "/ui/learning")
         mark = ResultFolder(path, path.name, 0.0).mark
-        page = read_page(f"{house.url}/ui/learning/report/{mark}")
-        whole = read_page(f"{house.url}/ui/learning/report/{mark}/whole")
+        page = read_page(f"{app_state.url}/ui/learning/report/{mark}")
+        whole = read_page(f"{app_state.url}/ui/learning/report/{mark}/whole")
     reason = found["recommendation"]["why"][0].split(";")[0]
     assert reason in listed and reason in page
     for figures in found["judged"]:
@@ -55,9 +55,9 @@ def test_a_tuning_that_ended_early_is_shown_too(tuned, tmp_path):
     folder.mkdir(parents=True)
     early = tuned[1] | {"judged": [], "finalists": [], "selection": [], "workflows": []}
     (folder / "report.json").write_text(json.dumps(early))
-    with PageServer(tmp_path).open() as house:
+    with PageServer(tmp_path).open() as app_state:
         mark = ResultFolder(folder, folder.name, 0.0).mark
-        assert "A tuned pool" in read_page(f"{house.url}/ui/learning/report/{mark}")
+        assert "A tuned pool" in read_page(f"{app_state.url}/ui/learning/report/{mark}")
 
 
 async def test_a_report_says_where_its_systems_were_compared(tmp_path):

@@ -155,13 +155,13 @@ async def test_the_engine_conducts_it():
     from batuta.conductors import LLMConductor
     from batuta.engine import conduct
 
-    orchestra = rehearsal_clients(time_scale=0)
+    scripted_state = rehearsal_clients(time_scale=0)
     for task in draw_tasks(None, 12, 5):
         run = await conduct(
             Question.of(task.question),
             LLMConductor(name="hand-written", client=MODEL),
             rehearsal_pool(),
-            orchestra,
+            scripted_state,
             seed=1,
         )
         assert run.answer

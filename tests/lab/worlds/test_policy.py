@@ -1,4 +1,4 @@
-"""The shipped conductor: a policy that learned on this orchestra, served without torch."""
+"""The shipped conductor: a policy that learned on these workers, served without torch."""
 
 import json
 import subprocess

@@ -117,10 +117,10 @@ async def test_a_bare_question_is_solved():
 async def test_fragments_join_to_the_reply(name):
     client = HandWrittenClient(0) if name == "conductor" else CLIENTS[name]
     for task in draw_tasks(None, 10, 4):
-        ear = RecordingListener()
-        reply = await client.complete(Request(messages=(user_message(task.question),)), ear)
-        assert "".join(ear.heard) == reply.text
-        assert len(ear.heard) > 1
+        listener = RecordingListener()
+        reply = await client.complete(Request(messages=(user_message(task.question),)), listener)
+        assert "".join(listener.heard) == reply.text
+        assert len(listener.heard) > 1
         deaf = RecordingListener(streaming=False)
         assert (
             await client.complete(Request(messages=(user_message(task.question),)), deaf) == reply

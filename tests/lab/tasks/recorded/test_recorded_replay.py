@@ -55,9 +55,9 @@ async def test_the_recorded_text_or_what_is_known_of_it(record):
 
 
 async def test_what_is_streamed_is_the_reply(record):
-    ear = RecordingListener()
-    reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), ear)  # pyright: ignore[reportArgumentType]
-    assert ear.text == reply.text
+    listener = RecordingListener()
+    reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), listener)  # pyright: ignore[reportArgumentType]
+    assert listener.text == reply.text
     assert reply.usage.calls == 1
 
 
