@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.clients.text_tool_calls import TextCallClient, find_calls
-from batuta.core import Delta, Finish, Reply, Request, Tool, ToolCall, user_message
-from batuta.core.conductor import NullListener
+from batuta.core import CallListener, Delta, Finish, Reply, Request, Tool, ToolCall, user_message
+from batuta.core.conductor import NULL_LISTENER, NullListener
 from clients.cases import worker
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +76,7 @@ class Pieces:
     def __init__(self, pieces, **reply):
         self.pieces, self.reply = pieces, reply
 
-    async def complete(self, request, listener):
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         for piece in self.pieces:
             await listener.on_delta(Delta(text=piece))
         return Reply(text="".join(self.pieces), **self.reply)

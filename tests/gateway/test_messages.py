@@ -120,9 +120,9 @@ async def test_what_a_worker_is_asked():
         await api.messages.create(
             model="worker/ada",
             max_tokens=7,
-            messages=turns,  # pyright: ignore[reportArgumentType]
+            messages=turns,
             system=[{"type": "text", "text": "Be kind."}],
-            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
+            tools=[WEATHER],
             tool_choice={"type": "any", "disable_parallel_tool_use": True},
             stop_sequences=["END"],
             thinking={"type": "disabled"},
@@ -250,8 +250,8 @@ async def test_errors_have_the_dialects_form():
             await api.messages.create(**body(model="worker/ada"))
         with pytest.raises(anthropic.NotFoundError) as caught:
             await api.messages.create(**body(model="nobody"))
-        assert caught.value.body["error"]["type"] == "not_found_error"  # pyright: ignore[reportIndexIssue]
-        assert caught.value.body["request_id"] == caught.value.request_id  # pyright: ignore[reportIndexIssue]
+        assert caught.value.body["error"]["type"] == "not_found_error"
+        assert caught.value.body["request_id"] == caught.value.request_id
         status, got = await server.get("/v1/messages")
         assert (status, got["type"], got["error"]["code"]) == (405, "error", "method_not_allowed")
         status, _, got = await server.post("/v1/messages", body=b"{")
@@ -260,15 +260,15 @@ async def test_errors_have_the_dialects_form():
 
 async def test_tokens_are_counted_by_estimate():
     async with Serving() as server, client(server) as api:
-        few = await api.messages.count_tokens(model="batuta-mini", messages=HI)  # pyright: ignore[reportArgumentType]
+        few = await api.messages.count_tokens(model="batuta-mini", messages=HI)
         more = await api.messages.count_tokens(
             model="batuta-mini",
-            messages=HI,  # pyright: ignore[reportArgumentType]
+            messages=HI,
             system="x" * 400,
-            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
+            tools=[WEATHER],
         )
         with pytest.raises(anthropic.NotFoundError):
-            await api.messages.count_tokens(model="nobody", messages=HI)  # pyright: ignore[reportArgumentType]
+            await api.messages.count_tokens(model="nobody", messages=HI)
     assert more.input_tokens >= few.input_tokens + 100
 
 

@@ -65,8 +65,8 @@ async def test_a_thought_survives_a_tools_result(stream):
         else:
             first = await sdk.messages.create(**ask())
         assert [block.type for block in first.content] == ["thinking", "text", "tool_use"]
-        assert first.content[0].thinking == "I must look first."  # pyright: ignore[reportAttributeAccessIssue]
-        call = first.content[-1].id  # pyright: ignore[reportAttributeAccessIssue]
+        assert first.content[0].thinking == "I must look first."
+        call = first.content[-1].id
         result = {"type": "tool_result", "tool_use_id": call, "content": "There."}
         said = {"role": "assistant", "content": first.content}
         turns = [*HI, said, {"role": "user", "content": [result]}]

@@ -14,13 +14,13 @@ from store.conftest import SERVER
 from .conftest import working
 from .test_crash import Gated, Process, never
 
-SERVER = make_url(SERVER).set(drivername="postgresql+psycopg")
+_URL = make_url(SERVER).set(drivername="postgresql+psycopg")
 
 
 @contextmanager
 def database():
     """The address of a database of this test's own."""
-    engine = create_engine(SERVER, isolation_level="AUTOCOMMIT")
+    engine = create_engine(_URL, isolation_level="AUTOCOMMIT")
     name = f"batuta_jobs_{uuid4().hex[:12]}"
     try:
         with engine.connect() as connection:
@@ -28,10 +28,10 @@ def database():
     except OperationalError as error:
         engine.dispose()
         pytest.skip(
-            f"no PostgreSQL at {SERVER} (BATUTA_TEST_POSTGRES names another): {type(error.orig).__name__}"
+            f"no PostgreSQL at {_URL} (BATUTA_TEST_POSTGRES names another): {type(error.orig).__name__}"
         )
     try:
-        yield SERVER.set(database=name)
+        yield _URL.set(database=name)
     finally:
         with engine.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
