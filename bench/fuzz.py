@@ -17,7 +17,7 @@ import anyio
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from gateway.loop_steps import Prey, attacks, hold, watched_steps
+from gateway.loop_steps import LoopbackApp, attacks, hold, watched_steps
 
 LIMIT = 0.05
 FOUND = Path("fuzz-found")
@@ -46,12 +46,12 @@ def drawn(number, count=200):
 async def hunt(minutes):
     end, number, asked, longest, over = time.monotonic() + minutes * 60, int(time.time()), 0, 0.0, 0
     statuses = {}
-    prey = Prey()
+    loopback = LoopbackApp()
     with watched_steps() as steps:
         while time.monotonic() < end:
             number += 1
             for path, body in drawn(number):
-                held, status = await hold(prey, steps, path, body)
+                held, status = await hold(loopback, steps, path, body)
                 asked += 1
                 longest = max(longest, held)
                 statuses[status] = statuses.get(status, 0) + 1

@@ -28,7 +28,7 @@ TIMES = 20
 
 
 async def fill(path):
-    """Ten thousand runs of the embedded orchestra, each question asked once and stored often."""
+    """Ten thousand runs of the embedded pool, each question asked once and stored often."""
     ensemble = rehearsal_config(None, 0.0)
     texts = (
         "Compute the result: begin at 45; square it; double it.",

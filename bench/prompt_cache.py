@@ -112,8 +112,8 @@ async def _through(
         for worker in pool
     }
     planned = sequential_chain(["Plan it.", "Do it.", "Check it."], names)
-    house = server_state(pool, clients, served_models(pool, planned))
-    async with Serving(house) as server:
+    app_state = server_state(pool, clients, served_models(pool, planned))
+    async with Serving(app_state) as server:
         await run_session(f"{server.url}/v1/messages", model, "any")
 
 

@@ -39,7 +39,7 @@ from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions
 from gateway.keyed_server import ADMIN
-from gateway.live_server import HI, Serving, orchestra, pool_of
+from gateway.live_server import HI, Serving, pool_of, scripted_state
 from instructions import InstructionCounter
 
 WARM = 20
@@ -71,7 +71,7 @@ async def open_server(stack, folder, keeper=False, **options):
     hasher = KeyHasher(b"x" * 32)
     gate = Authenticator(store, hasher, ADMIN)
     clients = {"ada": ScriptedClient(lambda _: "You said hi."), "eve": ScriptedClient(lambda _: VERDICT)}  # fmt: skip
-    state = orchestra(clients, store=store, authenticator=gate, **options)
+    state = scripted_state(clients, store=store, authenticator=gate, **options)
     _, issued = await store.keys.create(hasher, "acme", "k", KeyPermissions())
     serving = await stack.enter_async_context(Serving(state))
     if keeper:

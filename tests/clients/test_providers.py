@@ -23,6 +23,7 @@ from batuta.clients import (
     provider_key,
     provider_url,
 )
+from batuta.clients.text_tool_calls import TextCallClient
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
 from fakes.server import KEY
@@ -152,7 +153,8 @@ async def test_each_api_has_its_client(http):
     assert isinstance(client("openai", key=Secret(KEY)), OpenAIChatClient)
     assert isinstance(client("anthropic", key=Secret(KEY)), AnthropicClient)
     assert isinstance(client("gemini", key=Secret(KEY)), GeminiClient)
-    assert isinstance(client("ollama"), OpenAIChatClient)
+    local = client("ollama")
+    assert isinstance(local, TextCallClient) and isinstance(local.inner, OpenAIChatClient)
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
         client("openai")
     with pytest.raises(errors.ConfigError, match="base_url"):

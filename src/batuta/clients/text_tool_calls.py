@@ -26,7 +26,7 @@ _OPENING = re.compile(
     rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
     rf"|{'|'.join(map(re.escape, _SIGNS))}"
 )
-_CLOSING = re.compile(rf"\s*(?:```|</(?:{'|'.join(_TAGS)})>)?\s*")
+_CLOSING = re.compile(rf"\s*+(?:```|</(?:{'|'.join(_TAGS)})>)?+\s*+")
 _MARKS = ("```", *(f"<{tag}>" for tag in _TAGS), *_SIGNS)
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
 _BEGINNINGS = tuple(f'{bracket}{{"{key}":' for key in sorted(_KEYS) for bracket in ("", "["))

@@ -740,6 +740,7 @@ async def test_whatever_changes_something_is_answered_by_a_redirect(keyed, brows
     await post("admin", "/ui/sign-out")
     done = {re.sub("(limits|rotate|revoke)$", "{what}", d) if "/keys/" in d else d for d in done}
     elsewhere = {"/ui/pool", "/ui/pool-undo", "/ui/pool/{what}/{id:path}"}  # test_pool_changes.py
+    elsewhere.add("/ui/learning/training/{mark}/stop")  # test_training_stop.py
     assert done | {"/ui/plan", "/ui/body"} | elsewhere == posting_routes()  # two change nothing
 
 

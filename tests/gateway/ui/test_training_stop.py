@@ -43,8 +43,8 @@ async def test_nobody_but_the_admin_stops_a_training_of_a_server_with_keys(tmp_p
             assert response.status == 404
         elsewhere = tmp_path / "elsewhere"
         (place / "stop").symlink_to(elsewhere)
-        async with admin.post(f"{address}/stop", data=form) as response:
-            assert response.status == 200
+        async with admin.post(f"{address}/stop", data=form, allow_redirects=False) as response:
+            assert response.status == 303 and response.headers["location"] == address
         assert not elsewhere.exists(), "a link is not followed"
         records = app_state.call(app_state.store.audit.list, 10)
         assert ("training.stopped", "mine") in [(one.action, one.subject) for one in records]
