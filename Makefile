@@ -18,7 +18,7 @@ OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
 .PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench docs format clean lock audit sbom release
 
-run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
+run: $(STAMP)  ## answer three questions of growing difficulty with the rehearsal's workers, without a key
 	@for question in \
 		"Compute the result: begin at 45; square it." \
 		"Here is a question of dates and units. We have 9 kilometres; express it in metres; add 6 kilometres; count that amount 2 times; add 10 kilometres. What is the result?" \

@@ -177,7 +177,8 @@ class SessionView:
     def price_of(self, worker: Worker) -> str:
         """Say what of the conversation the worker's provider must read anew, and for how much."""
         cost = cold_cost(self.thread, worker, tokens=self.tokens, now=self.now, rules=self.rules)
-        return "no cache is lost" if not cost else f"{format_usd(round(cost, 4))} of cache is lost"
+        lost = round(cost, 4)
+        return f"{format_usd(lost)} of cache is lost" if lost else "no cache is lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
