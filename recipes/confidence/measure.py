@@ -64,7 +64,14 @@ def make_run(record, row, models, samples):
     if not places or places[0] != (models[0], 0):
         return None
     order = [*places[1:], places[0]]
-    names = [WorkerId(record.models[m]) for m, _ in order]
+    answering = make_round(record, row, order)
+    right = record.credit_qms[row, models[0], 0]
+    return grade(record, row, (answering,), answering.steps[-1], right, "side-by-side")
+
+
+def make_round(record, row, places, purpose="answer"):
+    """The round of these recorded answers side by side; each is a worker's sample."""
+    names = [WorkerId(record.models[model]) for model, _ in places]
     flow = Workflow(tuple(Step(subtask="", worker=name) for name in names))
     steps = tuple(
         StepRun(
@@ -75,31 +82,30 @@ def make_run(record, row, models, samples):
             result=reply_of(record, row, *place),
             span=TimeSpan(0, 0),
         )
-        for index, (name, place) in enumerate(zip(names, order, strict=True))
+        for index, (name, place) in enumerate(zip(names, places, strict=True))
     )
-    pool = Pool(tuple(Worker(id=name, model=name) for name in dict.fromkeys(names)))
+    return Round(decision=Plan(flow, purpose=purpose), workflow=flow, steps=steps)
+
+
+def grade(record, row, rounds, step, credit, conductor):
+    """The graded run of these rounds, whose answer is that step's."""
+    names = dict.fromkeys(one.worker for round_ in rounds for one in round_.steps)
     header = RunHeader(
         id=RunId("r"),
         question=Question.of(record.tasks[row].question or "?"),
-        pool=pool,
+        pool=Pool(tuple(Worker(id=name, model=name) for name in names)),
         seed=None,
         limits=Limits(),
-        conductor="side-by-side",
+        conductor=conductor,
     )
-    last = steps[-1]
     run = Run(
         header=header,
-        rounds=(Round(decision=Plan(flow), workflow=flow, steps=steps),),
+        rounds=rounds,
         outcome=Outcome.ANSWERED,
-        answer=last.result.text,
-        reply=last.result,
+        answer=step.result.text,
+        reply=step.result,
     )
-    return GradedRun(
-        run=run,
-        step=last,
-        reply=last.result,
-        right=bool(record.credit_qms[row, models[0], 0] >= 0.5),
-    )
+    return GradedRun(run=run, step=step, reply=step.result, right=bool(credit >= 0.5))
 
 
 def has_answer(record, row, model, sample):

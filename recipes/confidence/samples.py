@@ -14,50 +14,18 @@ import sys
 from functools import lru_cache
 
 import numpy as np
-from measure import KNOWN, SEEDS, has_answer, reply_of, risk_area
+from measure import KNOWN, SEEDS, grade, has_answer, make_round, risk_area
 
 from batuta.core import (
-    Limits,
-    Outcome,
-    Plan,
-    Pool,
-    Question,
-    Round,
-    Run,
-    RunHeader,
-    RunId,
-    Step,
-    StepRun,
-    TimeSpan,
-    Worker,
     WorkerId,
-    Workflow,
 )
 from batuta.engine.confidence import SampleSetting
-from batuta.lab.evals.confidence import GradedRun, fit_calibrated, measure_confidence
+from batuta.lab.evals.confidence import fit_calibrated, measure_confidence
 from batuta.lab.tasks.recorded import load_recorded, unseen_family_split
 
 SET = "reasoning_gym/easy"
 TAKEN = 2
 """Samples beside the answer: of three that were recorded."""
-
-
-def make_round(record, row, places, purpose="answer"):
-    """The round of these recorded answers side by side; each is a worker's sample."""
-    names = [WorkerId(record.models[model]) for model, _ in places]
-    flow = Workflow(tuple(Step(subtask="", worker=name) for name in names))
-    steps = tuple(
-        StepRun(
-            index=index,
-            planned=name,
-            worker=name,
-            request=None,
-            result=reply_of(record, row, *place),
-            span=TimeSpan(0, 0),
-        )
-        for index, (name, place) in enumerate(zip(names, places, strict=True))
-    )
-    return Round(decision=Plan(flow, purpose=purpose), workflow=flow, steps=steps)
 
 
 def make_run(record, row, writer, sampler):
@@ -67,25 +35,8 @@ def make_run(record, row, writer, sampler):
     if not all(has_answer(record, row, *place) for place in places):
         return None
     answering = make_round(record, row, places[:1])
-    step = answering.steps[0]
-    header = RunHeader(
-        id=RunId("r"),
-        question=Question.of(record.tasks[row].question or "?"),
-        pool=Pool((Worker(id=step.worker, model="m"),)),
-        seed=None,
-        limits=Limits(),
-        conductor="alone",
-    )
-    run = Run(
-        header=header,
-        rounds=(answering, make_round(record, row, again, "samples")),
-        outcome=Outcome.ANSWERED,
-        answer=step.result.text,
-        reply=step.result,
-    )
-    return GradedRun(
-        run=run, step=step, reply=step.result, right=bool(credit_of(record)[row, writer] >= 0.5)
-    )
+    rounds = (answering, make_round(record, row, again, "samples"))
+    return grade(record, row, rounds, answering.steps[0], credit_of(record)[row, writer], "alone")
 
 
 @lru_cache(maxsize=1)

@@ -58,7 +58,7 @@ COUNTS_SECONDS = 0.5
 _BATCH_EVENTS = 8
 """Events for which the reading of what came at once counts."""
 _MANY_PARTS = 1000
-"""Parts of a request that are written on the event loop: some 10 ms of it."""
+"""A request of at most so many parts is written on the event loop, for some 10 ms."""
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors that decoding raises when JSON has not the dialect's shape."""
 

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, cast, final
 
 from batuta.core import CallListener, Client, Delta, Finish, Reply, Request, ToolCall, Worker
@@ -21,7 +22,7 @@ from batuta.core.run import Failure
 
 _TAGS = ("tool_call", "tools", "function_call")
 _SIGNS = ("[TOOL_CALLS]", "<|python_tag|>")
-"""What models of Mistral's and Llama's families write before a call."""
+"""Models of Mistral's and Llama's families write these before a call."""
 _OPENING = re.compile(
     rf"```(?:json|tool_call|tool_code)?[ \t]*\n?|<(?:{'|'.join(_TAGS)})>"
     rf"|{'|'.join(map(re.escape, _SIGNS))}"
@@ -36,9 +37,9 @@ _BLANKS = re.compile(r"\s*")
 _NAME = re.compile(r'\[?\{"name":"([^"]*)"')
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _MOST_PLACES = 256
-"""Places in one answer at which calls are looked for, so that no answer takes long to read."""
+"""Calls are looked for at so many places of an answer, so that none takes long to read."""
 _MOST_CALLS = 128
-"""Calls that one answer may have."""
+"""One answer may have so many calls."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line ends into strings
 
 
@@ -49,27 +50,14 @@ def find_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
         text: the answer.
         names: those of the tools that were offered.
     """
-    at = 0
-    for _ in range(_MOST_PLACES):
-        at = _next_place(text, at)
-        if at >= len(text):
-            break
-        end = at
-        if _may_be_calls(text, at, names):
-            calls, end = _read_calls(text, at, names)
-            if calls and end >= len(text):
-                return text[:at], calls
-        at = max(at + 1, end)  # whatever began in between would end there, too
+    end = 0
+    for at in islice(_find_places(text), _MOST_PLACES):
+        if at < end or not _may_be_calls(text, at, names):
+            continue  # what began within calls that were read would end where they do
+        calls, end = _read_calls(text, at, names)
+        if calls and end >= len(text):
+            return text[:at], calls
     return text, ()
-
-
-def _next_place(text: str, start: int) -> int:
-    """Return where a call may begin at or after `start`: a bare one only at the very beginning."""
-    bare = len(text) - len(text.lstrip())
-    if start <= bare and text[bare : bare + 1] in {"{", "["}:
-        return bare
-    found = _MARK.search(text, start)
-    return found.start() if found else len(text)
 
 
 def _may_be_calls(text: str, at: int, names: Collection[str]) -> bool:
@@ -161,15 +149,15 @@ class TextCallClient:
 
 @dataclass(slots=True, kw_only=True)
 class _HeldText:
-    """The text of one choice that is not passed on yet, as it may be a call."""
+    """It holds the text of one choice that is not passed on yet, as it may be a call."""
 
     pieces: list[str] = field(default_factory=list[str])
     is_named: bool = False
-    """Whether it has named a tool: then all that follows is held."""
+    """True once it has named a tool: then all that follows is held."""
     is_begun: bool = False
-    """Whether some text of the choice has been passed on."""
+    """True once some text of the choice has been passed on."""
     tried: int = 0
-    """The places at which no call has begun."""
+    """No call has begun at so many places."""
 
     def take(self, names: Collection[str]) -> str:
         """Return what cannot belong to a call, and hold the rest."""
@@ -238,8 +226,11 @@ class _HoldingListener:
             await self._listener.on_delta(Delta(text=text, choice=choice))
 
 
-def _find_places(held: str, *, is_begun: bool) -> Iterator[int]:
-    """Yield where calls may begin in what is held, the beginnings of marks at its end included."""
+def _find_places(held: str, *, is_begun: bool = False) -> Iterator[int]:
+    """Yield where calls may begin in an answer or what is held of it.
+
+    A bare one begins at the very beginning alone; a mark may be cut at the end.
+    """
     if not is_begun:
         blank = len(held) - len(held.lstrip())
         if held[blank : blank + 1] in {"", "{", "["}:

@@ -73,7 +73,7 @@ class SentenceEmbedding:
     """A sentence-transformers model, which needs torch and is loaded at the first use."""
 
     folder: str
-    """Its folder, or its name on the Hugging Face hub."""
+    """The model is in this folder, or has this name on the Hugging Face hub."""
 
     @property
     def name(self) -> str:

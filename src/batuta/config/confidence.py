@@ -41,17 +41,17 @@ class StoredSamples(StrictModel):
     """It holds what was fitted to runs whose question was asked again."""
 
     count: int = Field(ge=1)
-    """How often."""
+    """The question was asked again so often."""
     worker: str | None = None
-    """Who was, if it was one worker in all runs."""
+    """This worker was asked again in all runs; None: it was not one in all."""
     own: bool
-    """Whether it was in each run the worker that wrote the answer."""
+    """True if whoever wrote the answer was asked again, in each run."""
     weights: dict[str, float]
     runs: int = Field(ge=1)
     curve: tuple[tuple[float, float], ...] = ()
     measured: MeasuredConfidence
     without: MeasuredConfidence
-    """The same runs, by what is fitted to them without their samples."""
+    """This is how good the fit of the same runs without their samples is."""
 
     def is_of(self, setting: SampleSetting) -> bool:
         """Return True if such samples are what it was fitted to."""

@@ -20,12 +20,12 @@ class ConfidenceSetting(StrictModel):
     """How sure answers are."""
 
     file: str | None = None
-    """What `batuta eval --calibrate` wrote, from the settings' folder; None: it is to be written.
+    """`batuta eval --calibrate` wrote this file, from the settings' folder; None: it is to be.
     """
     samples: int = Field(default=0, ge=0, le=10)
-    """How often a question is asked again once it has an answer, to see whether that agrees."""
+    """A question that has an answer is asked again so often, to see whether that agrees."""
     sampler: str | None = None
-    """The worker that is asked again; None: the one that wrote the answer."""
+    """This worker is asked again; None: the one that wrote the answer is."""
     unsure: Literal["mark", "refuse"] = "mark"
     """Says whether an answer less sure than was asked for is marked, or refused with a 422."""
 

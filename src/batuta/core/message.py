@@ -186,7 +186,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCache:
-    """What the client asks of the providers' prompt caches."""
+    """It says what the client asks of the providers' prompt caches."""
 
     key: str | None = None
     """Requests of the same key share a beginning."""
@@ -277,9 +277,9 @@ class Question:
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     sampling: Sampling = Sampling()
-    """What is asked of the visible answer; it binds the last step only."""
+    """The client asks this of the visible answer; it binds the last step only."""
     cache: PromptCache | None = None
-    """What is asked of the providers' caches of prompts; it goes to every worker."""
+    """The client asks this of the providers' prompt caches; it goes to every worker."""
     tags: tuple[str, ...] = ()
     """Rules for plans tell questions apart by these words, such as `patient`; no model sees them.
     """

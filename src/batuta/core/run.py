@@ -275,7 +275,7 @@ class WorkflowEstimate:
     """Seconds of the longest chain of steps; None if the speed of one of its workers is not known.
     """
     samples: Usage = ZERO_USAGE
-    """What asking the question again takes, in `usage` too."""
+    """Asking the question again takes this, which is in `usage` too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

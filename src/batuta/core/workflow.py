@@ -111,7 +111,7 @@ class Plan:
     reason: str = ""
     """Why this workflow, as a clause with figures, where a rule says so; empty: no rule does."""
     purpose: Literal["answer", "check", "samples"] = "answer"
-    """What it is run for: an answer, or what is learned of an answer that is there already."""
+    """It is run for an answer, or to learn something of an answer that is there already."""
 
 
 @dataclass(frozen=True, slots=True)

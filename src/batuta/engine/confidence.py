@@ -40,7 +40,7 @@ SIGNALS = (
 )
 """The signals' names, in the order of the weights."""
 SAMPLES = "samples"
-"""The signal of an answer that was asked for again: the share that came out the same."""
+"""This signal is the share of the samples that came out the same."""
 JUDGED = {
     Outcome.ANSWERED,
     Outcome.FALLBACK,
@@ -87,11 +87,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSetting:
-    """How often a question is asked again once it has an answer."""
+    """It says how often a question is asked again once it has an answer."""
 
     count: int
     worker: WorkerId | None = None
-    """Who is asked; None: whoever wrote the answer."""
+    """This worker is asked; None: whoever wrote the answer is."""
 
     def sampler_of(self, writer: WorkerId) -> WorkerId:
         """Return who is asked again where that worker wrote the answer."""

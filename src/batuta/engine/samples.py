@@ -17,10 +17,10 @@ from batuta.engine.side_calls import context_aside, run_extra_round
 from batuta.engine.step_prompt import lacked_tags
 
 SAMPLING_TEMPERATURE = 0.7
-"""The temperature at which several samples of one worker differ, where none is set above 0."""
+"""Several samples of one worker differ at this temperature, where none is set above 0."""
 _LEAST_PATIENCE = 10.0
 _PATIENCE = 2.0
-"""How many times as long as the answer took its samples may take."""
+"""Samples may take so many times as long as their answer took."""
 
 
 async def take_samples(

@@ -74,7 +74,7 @@ class TrainingFolder:
     steps: int | None
     """Steps of the whole training; None if not written down."""
     is_asked_to_stop: bool = False
-    """Whether it runs and ends after its step."""
+    """True if it runs and is to end after its step."""
 
     @property
     def current_step(self) -> int:

@@ -85,7 +85,7 @@ class GradedRun:
 
     @cached_property
     def _own_signals(self) -> dict[str, float]:
-        """What each of many fits reads of the same texts."""
+        """It keeps what each of many fits reads of the same texts."""
         return run_signals(self.run.rounds, self.step, self.reply)
 
     @property

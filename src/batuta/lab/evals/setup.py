@@ -44,7 +44,7 @@ class SubjectSetup:
     """The worker that grades answers which no rule decides."""
     sandbox: str = SandboxBackend.AUTO.value
     calibrates: bool = False
-    """Whether how sure answers are is fitted to the runs, for which each is asked for again."""
+    """True if the runs are to say how sure answers are: then each may be asked for again."""
 
     async def open_subject(self, stack: AsyncExitStack) -> Subject:
         """Open the pool and its conductor; the connections close with the stack.

@@ -52,7 +52,7 @@ class TuneSettings:
     last: TuneStage = TuneStage.JUDGE
     """The stage after which the tuning stops."""
     samples: SampleSetting | None = None
-    """How often the questions that are fitted to are asked again; None: not at all."""
+    """The questions that are fitted to are asked again so often; None: not at all."""
 
     def sample_calls(self, parts: QuestionParts) -> int:
         """Return about how many calls ask again, of the systems of ultra and mini."""

@@ -34,7 +34,7 @@ class QuestionParts:
 
     @property
     def fitted(self) -> tuple[Task, ...]:
-        """The questions that how sure answers are is fitted to: all that no search has used."""
+        """To these questions it is fitted how sure answers are: all that no search has used."""
         return (*self.selection, *self.finalists, *self.judgement)
 
     def unjudged(self) -> QuestionParts:
